@@ -10,7 +10,7 @@ from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Begin
 from muster.coordinator.server.needs import Asking, Division
-from muster.coordinator.server.refusal import join
+from muster.coordinator.server.refusal import joined
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import CloseConnection
 from muster.protocol.errors import KafkaError
@@ -55,11 +55,8 @@ def _answer(api: Api, request: Any, division: Division, context: RequestContext,
         answer = api.partial_refusal(division.rest, version, answer)
     if isinstance(answer, Exception):
         return answer
-    joined: Message | None = answer  # type: ignore[assignment]
+    whole: Message | None = answer  # type: ignore[assignment]
     for error, part in division.refused:
         refusal = api.partial_refusal(part, version, error)
-        if joined is None:
-            joined = refusal
-        else:
-            join(joined, refusal)
-    return joined
+        whole = refusal if whole is None else joined(whole, refusal)
+    return whole

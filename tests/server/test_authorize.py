@@ -83,6 +83,11 @@ async def broker(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -
     return broker
 
 
+def every_version(api_key: int) -> range:
+    first, last = versions(api_key)
+    return range(first, last + 1)
+
+
 async def as_user(broker: Broker, name: str = "alice") -> Wire:
     return await Wire.connect(broker.port, client_id=PREFIX + name)
 
@@ -154,7 +159,7 @@ async def test_who_has_no_rights_is_denied_every_api_and_changes_nothing(
     broker: Broker, api_key: ApiKey
 ) -> None:
     topics = list(broker.catalogue.topics())
-    for version in versions(api_key):
+    for version in every_version(api_key):
         async with await as_user(broker, "nobody") as wire:
             answer = await wire.call(smallest_request(api_key, version), version)
         found = set(error_codes(answer)) - {0}
@@ -177,7 +182,7 @@ async def _groups(broker: Broker) -> Any:
 async def test_a_super_user_is_denied_nothing(broker: Broker, api_key: ApiKey) -> None:
     if api_key == ApiKey.DELETE_TOPICS:
         return  # deletes the topic between versions
-    for version in versions(api_key):
+    for version in every_version(api_key):
         async with await as_user(broker, "admin") as wire:
             answer = await wire.call(smallest_request(api_key, version), version)
         assert not DENIED & set(error_codes(answer))
@@ -270,6 +275,16 @@ async def test_a_commit_of_some_topics_keeps_the_others(broker: Broker) -> None:
         fetched = OffsetFetchRequest.Group(group_id="g", topics=None)
         (group,) = (await wire.call(OffsetFetchRequest(groups=[fetched]), 8)).groups
         assert [topic.name for topic in group.topics] == ["t"]
+
+
+async def test_what_is_refused_is_not_told_again_in_later_answers(broker: Broker) -> None:
+    """The group may give the same answer to the next commit."""
+    await give(broker, READ_G, READ_T)
+    async with await as_user(broker) as wire:
+        for version in (8, 9, 9, 9):
+            answer = await wire.call(commit(("secret", 0, 1), ("t", 0, 2)), version)
+            assert len(answer.topics) == 2
+        assert codes(await wire.call(commit(("t", 0, 2)), 9)) == [0]
 
 
 async def test_a_topic_id_is_authorized_by_the_name_it_stands_for(broker: Broker) -> None:
