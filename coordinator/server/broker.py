@@ -482,6 +482,8 @@ class Broker:
             "offsets.topic.num.partitions": str(self._group_shards),
             "offsets.topic.replication.factor": "1",
         }
+        if settings.mechanisms:
+            fixed["sasl.enabled.mechanisms"] = ",".join(settings.mechanisms)
         if settings.rack is not None:
             fixed["broker.rack"] = settings.rack
         if settings.store is None and not settings.ephemeral:

@@ -97,4 +97,4 @@ def mechanisms(settings: Settings, users: Users, made_up: MadeUp) -> dict[str, M
         PLAIN: lambda: Plain(users.credential, made_up, list(HASHES)),
         **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
     }
-    return {name: make[name]() for name in settings.sasl_enabled_mechanisms}
+    return {name: make[name]() for name in settings.mechanisms}
