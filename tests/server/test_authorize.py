@@ -433,6 +433,32 @@ async def test_a_hidden_and_a_missing_topic_look_alike(broker: Broker) -> None:
     assert broker.catalogue.by_name("absent") is None
 
 
+async def test_a_regular_expression_stands_for_what_its_member_may_see(broker: Broker) -> None:
+    await give(broker, READ_G, READ_T)
+    beat = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=str(uuid4()),
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        topic_partitions=[],
+        subscribed_topic_names=[],
+        subscribed_topic_regex=".*",
+    )
+    assigned: set[Any] = set()
+    async with await as_user(broker) as wire:
+        answer = await wire.call(beat, 1)
+        assert answer.error_code == 0
+        while not assigned:
+            beat.member_epoch = answer.member_epoch
+            beat.subscribed_topic_names = beat.subscribed_topic_regex = None
+            beat.topic_partitions = None
+            answer = await wire.call(beat, 1)
+            assert answer.error_code == 0
+            if answer.assignment is not None:
+                assigned |= {each.topic_id for each in answer.assignment.topic_partitions}
+    assert assigned == {broker.catalogue.named("t").topic_id}
+
+
 async def test_operations_told_are_those_that_are_allowed(broker: Broker) -> None:
     await give(broker, READ_T)
     asked = MetadataRequest(
