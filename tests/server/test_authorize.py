@@ -37,7 +37,7 @@ from muster.protocol.messages.acls import (
 from muster.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
 from muster.protocol.messages.cluster import DescribeLogDirsResponse
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
-from muster.protocol.messages.data import FetchRequest, ProduceRequest
+from muster.protocol.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
 from muster.protocol.messages.group_admin import ListGroupsRequest
 from muster.protocol.messages.metadata import MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
@@ -285,6 +285,24 @@ async def test_what_is_refused_is_not_told_again_in_later_answers(broker: Broker
             answer = await wire.call(commit(("secret", 0, 1), ("t", 0, 2)), version)
             assert len(answer.topics) == 2
         assert codes(await wire.call(commit(("t", 0, 2)), 9)) == [0]
+
+
+@pytest.mark.parametrize("count", [1, 1_000, 1_001, 5_000])
+async def test_however_many_are_named_each_is_decided(broker: Broker, count: int) -> None:
+    await give(broker, creation(Operation.DESCRIBE, ResourceType.TOPIC, "even", pattern=PatternType.PREFIXED))
+    names = [f"{('even', 'odd')[number % 2]}-{number}" for number in range(count)]
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    asked = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[part]) for name in names],
+    )
+    async with await as_user(broker) as wire:
+        answer = await wire.call(asked, 7)
+    denied, missing = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {topic.name: topic.partitions[0].error_code for topic in answer.topics} == {
+        name: missing if name.startswith("even") else denied for name in names
+    }
+    assert len(answer.topics) == count
 
 
 async def test_a_topic_id_is_authorized_by_the_name_it_stands_for(broker: Broker) -> None:
