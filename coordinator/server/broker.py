@@ -239,6 +239,7 @@ class Broker:
         )
         if self.authorizer is not None:
             self.authorizer.acls.listeners.append(self.connections.forget)
+            in_force.sees = self.authorizer.sees
         self.responses = self.connections.responses
         self.faults = shared.faults
         self._fault_gate = FaultGate(shared.faults, self, sessions)

@@ -38,13 +38,14 @@ _PASSWORD: Final = "secret"
 _LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
-def kafka_with_acls() -> ApacheKafka:
-    """With a listener for users, by SASL PLAIN."""
+def kafka_with_acls(**configs: str) -> ApacheKafka:
+    """With a listener for users, by SASL PLAIN; `configs` by Kafka's names, underscored."""
     users = " ".join(f'user_{name}="{_PASSWORD}"' for name in _USERS)
     protocols = {name: name for name in ("PLAINTEXT", "SASL_PLAINTEXT")} | {"CONTROLLER": "PLAINTEXT"}
     return ApacheKafka(
         {
             **KAFKA_CONFIGS,
+            **{name.replace("_", "."): value for name, value in configs.items()},
             "auto.create.topics.enable": "true",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": SUPER_USERS,

@@ -64,6 +64,7 @@ from tests.kafka.stories import name_of, told_apart
 from tests.server.test_api_versions import smallest_request
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.principals import named_by_client_ids
+from tests.support.wire_topics import until
 
 pytestmark = pytest.mark.kafka
 
@@ -137,8 +138,10 @@ def everything_denied(side: AclSide) -> None:
     with side.as_user("alice"):
         for api_key in sorted(APIS.keys() - _NOT_ASKED):
             for version in every_version(api_key):
-                request = smallest_request(ApiKey(api_key), version)
-                side.ask(f"{ApiKey(api_key).name} v{version}", request, version, but="node_id")
+                request: Any = smallest_request(ApiKey(api_key), version)
+                if hasattr(request, "timeout_ms"):
+                    request.timeout_ms = 30_000  # or Kafka gives up before it looks
+                side.ask(f"{ApiKey(api_key).name} v{version}", request, version, but="host")
 
 
 # --- topics -------------------------------------------------------------------------------------------------
@@ -374,7 +377,7 @@ def records(side: AclSide) -> None:
     def starting() -> InitProducerIdRequest:
         return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
 
-    side.quietly(starting(), 4)
+    until(lambda: side.quietly(starting(), 4).error_code == 0, "producer ids")
     rights = [on_cluster(Operation.IDEMPOTENT_WRITE), *on(WRITE, "t"), *on(READ, "t"), *on(WRITE, "*")]
     for version in every_version(ApiKey.INIT_PRODUCER_ID):
         tell(side, "producer id", rights, starting, version, but="producer_id")
@@ -585,6 +588,47 @@ def consumer_groups(side: AclSide) -> None:
     side.quietly(gone, 1)
 
 
+def regular_expressions(side: AclSide) -> None:
+    """What one stands for depends on who has it looked up."""
+    ids = side.create(t=1, hidden=1)
+    names = {topic_id: name for name, topic_id in ids.items()}
+    for title, acls in {
+        "nothing": [],
+        "a topic": on(READ, "t"),
+        "all but a topic": [*on(DESCRIBE, "*"), denied(DESCRIBE, "hidden")],
+    }.items():
+        group = side.name(f"rg-{title.replace(' ', '-')}")
+        side.coordinate(group)
+        beat = ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=str(uuid4()),
+            member_epoch=0,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=[],
+            subscribed_topic_regex=f"({side.name('t')}|{side.name('hidden')})",
+            topic_partitions=[],
+        )
+        reads = Allowed(READ, GROUP, f"rg-{title.replace(' ', '-')}")
+        with side.as_user("alice", reads, *acls):
+            said = side.quietly(beat, 1)
+            assert said.error_code == 0
+            beat.subscribed_topic_names = beat.subscribed_topic_regex = beat.topic_partitions = None
+            assigned: set[str] = set()
+
+            def settled(beat: Any = beat, assigned: set[str] = assigned, expected: bool = bool(acls)) -> bool:
+                answer = side.quietly(beat, 1)
+                beat.member_epoch = answer.member_epoch
+                if answer.assignment is not None:
+                    assigned |= {names[each.topic_id] for each in answer.assignment.topic_partitions}
+                return bool(assigned) if expected else answer.member_epoch >= 1
+
+            beat.member_epoch = said.member_epoch
+            until(settled, f"an assignment of {group}")
+            side.note(f"may see {title}", sorted(assigned))
+            beat.member_epoch = -1
+            side.quietly(beat, 1)
+
+
 # --- configs and the cluster --------------------------------------------------------------------------------
 
 
@@ -784,6 +828,35 @@ def _sorted(answer: Any) -> None:
     getattr(answer, "resources", []).sort(key=key)
 
 
+# --- where no ACL is found ---
+
+
+def default_allow(side: AclSide) -> None:
+    """allow.everyone.if.no.acl.found: only what no ACL at all is about."""
+    side.create(free=1, bobs=1, prefixed_x=1)
+    side.allow("bob", *on(READ, "bobs"), Allowed(READ, TOPIC, "prefixed", pattern=PatternType.PREFIXED))
+    names = [side.name(name) for name in ("free", "bobs", "prefixed_x")]
+    asked = MetadataRequest(
+        topics=[MetadataRequest.Topic(name=name) for name in names],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    starting = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    until(lambda: side.quietly(starting, 4).error_code == 0, "producer ids")
+    for title, acls in {
+        "nothing": [],
+        "one of bob's": on(DESCRIBE, "bobs"),
+        "is denied": [denied(READ, "free")],
+    }.items():
+        with side.as_user("alice", *acls):
+            side.ask(f"metadata, {title}", asked, 12, but="host")
+            side.ask(f"producer id, {title}", starting, 4, but="producer_id")
+            side.ask(
+                f"groups, {title}", ListGroupsRequest(), 4, arranged=lambda answer: answer.groups.clear()
+            )
+    side.take_all("bob")
+
+
 # --- told ---------------------------------------------------------------------------------------------------
 
 
@@ -791,6 +864,11 @@ def _sorted(answer: Any) -> None:
 def kafka() -> Iterator[ApacheKafka]:
     with kafka_with_acls() as kafka:
         yield kafka
+
+
+def test_apache_kafka_allows_what_no_acl_is_about_as_muster_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with kafka_with_acls(allow_everyone_if_no_acl_found="true") as kafka:
+        _assert_told_alike(default_allow, kafka, monkeypatch, allow_everyone_if_no_acl_found=True)
 
 
 @pytest.mark.parametrize(
@@ -804,6 +882,7 @@ def kafka() -> Iterator[ApacheKafka]:
         offsets,
         groups,
         consumer_groups,
+        regular_expressions,
         configs,
         cluster,
         acls,
@@ -812,10 +891,17 @@ def kafka() -> Iterator[ApacheKafka]:
 def test_apache_kafka_answers_as_muster_does(
     story: AclStory, kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _assert_told_alike(story, kafka, monkeypatch)
+
+
+def _assert_told_alike(
+    story: AclStory, kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> None:
     named_by_client_ids(monkeypatch)
     host, port = kafka.bootstrap_of("SASL_PLAINTEXT").split(":")
     # A lease that lapses on a busy machine begins another leader epoch.
-    with Broker(super_users=SUPER_USERS, lease_term_ms=600_000, group_initial_rebalance_delay_ms=0) as broker:
+    settings |= {"lease_term_ms": 600_000, "group_initial_rebalance_delay_ms": 0}
+    with Broker(super_users=SUPER_USERS, **settings) as broker:
         theirs = AclSide((kafka.host, kafka.port), (host, int(port)))
         ours = AclSide(("127.0.0.1", broker.port), None)
         assert_as_listed(name_of(story), told_apart(story, theirs, ours))
