@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import threading
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -72,28 +76,96 @@ def test_what_is_no_utf_8() -> None:
         step(b"\0alice\0\xff")
 
 
+def test_the_password_of_either_mechanism() -> None:
+    """They differ when only one was altered; SCRAM lets in with either, too."""
+    kept = {
+        name: ScramCredential.of_password(name, f"of {name}", 4096 + number)
+        for number, name in enumerate(HASHES)
+    }
+
+    async def ask(password: str) -> Authenticated | None:
+        mechanism = Plain(lambda user, name: kept.get(name), MadeUp(b"secret"), list(HASHES))
+        return (await mechanism.begin().step(f"\0alice\0{password}".encode()))[1]
+
+    for name in HASHES:
+        assert asyncio.run(ask(f"of {name}")) == ("alice", None)
+    with pytest.raises(AuthenticationRefused):
+        asyncio.run(ask("of neither"))
+
+
+def test_a_credential_with_few_iterations_lets_nobody_in() -> None:
+    kept = ScramCredential.of_password("SCRAM-SHA-256", PASSWORD, 1)
+
+    async def ask() -> None:
+        await (
+            Plain(lambda user, name: kept, MadeUp(b""), ["SCRAM-SHA-256"])
+            .begin()
+            .step(f"\0alice\0{PASSWORD}".encode())
+        )
+
+    with pytest.raises(AuthenticationRefused):
+        asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [{}, {"SCRAM-SHA-256": 4096}, {"SCRAM-SHA-512": 8192}, {"SCRAM-SHA-256": 16_384, "SCRAM-SHA-512": 4096}],
+)
+@pytest.mark.parametrize("password", [PASSWORD, "wrong"])
+def test_a_check_takes_as_much_work_whoever_it_is(
+    credentials: dict[str, int], password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {name: ScramCredential.of_password(name, PASSWORD, count) for name, count in credentials.items()}
+    work: Counter[str] = Counter()
+    hashed = hashlib.pbkdf2_hmac
+
+    def counted(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        work[name] += iterations
+        return hashed(name, password, salt, iterations)
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+
+    async def ask() -> None:
+        mechanism = Plain(lambda user, name: kept.get(name), MadeUp(b"secret"), list(HASHES))
+        with contextlib.suppress(AuthenticationRefused):
+            await mechanism.begin().step(f"\0alice\0{password}".encode())
+
+    asyncio.run(ask())
+    assert work == {"sha256": 16_384, "sha512": 16_384}
+
+
 async def test_only_so_many_passwords_are_hashed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    under_way = most = 0
-    gate = asyncio.Event()
+    """Nor more when the clients are gone before they are answered."""
+    under_way = most = checks = 0
+    lock, gate, full = threading.Lock(), threading.Event(), threading.Semaphore(0)
 
-    async def to_thread(check: object, *arguments: object) -> bool:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await gate.wait()
-        under_way -= 1
-        return False
+    def passed(credentials: object, password: str) -> set[str]:
+        nonlocal under_way, most, checks
+        with lock:
+            under_way += 1
+            checks += 1
+            most = max(most, under_way)
+        full.release()
+        gate.wait(10)
+        with lock:
+            under_way -= 1
+        return set()
 
-    monkeypatch.setattr(plain.asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(plain, "_passed", passed)
     mechanism = server()
-    tasks = [asyncio.create_task(mechanism.begin().step(b"\0alice\0guess")) for _ in range(20)]
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert under_way == 2
-    gate.set()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        tasks = [asyncio.create_task(mechanism.begin().step(b"\0alice\0guess")) for _ in range(20)]
+        for _ in range(2):
+            assert await asyncio.to_thread(full.acquire, timeout=10)
+        for task in tasks[:15]:
+            task.cancel()
+        await asyncio.wait(tasks[:15])
+        assert (checks, most) == (2, 2)
+    finally:
+        gate.set()
+    outcomes = await asyncio.gather(*tasks[15:], return_exceptions=True)
     assert all(isinstance(each, AuthenticationRefused) for each in outcomes)
-    assert most == 2
+    assert (checks, most) == (7, 2)
 
 
 @given(st.binary(max_size=100))

@@ -73,17 +73,15 @@ async def alter_user_scram_credentials(
     for each in asked:
         if each.name in refused:
             continue
+        if altered.pop(each.name, None) is not None:
+            refused[each.name] = KafkaError(
+                ErrorCode.DUPLICATE_RESOURCE, f"user {each.name} is named more than once in a request"
+            )
+            continue
         try:
-            checked = _checked(broker, each)
-            if each.name in altered:
-                del altered[each.name]
-                raise KafkaError(
-                    ErrorCode.DUPLICATE_RESOURCE, f"user {each.name} is named more than once in a request"
-                )
+            altered[each.name] = _checked(broker, each)
         except KafkaError as error:
             refused[each.name] = error
-        else:
-            altered[each.name] = checked
     for name, (mechanism, credential) in altered.items():
         try:
             await broker.users.alter(name, {mechanism: credential})
