@@ -14,6 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from muster.client.admin.acls import Acl as Acl
+    from muster.client.admin.acls import AclFilter as AclFilter
+    from muster.client.admin.acls import AclOperation as AclOperation
+    from muster.client.admin.acls import AclPermission as AclPermission
+    from muster.client.admin.acls import AclResourceType as AclResourceType
+    from muster.client.admin.acls import PatternType as PatternType
     from muster.client.admin.answers import Outcomes as Outcomes
     from muster.client.admin.client import Admin as Admin
     from muster.client.admin.cluster import ClusterDescription as ClusterDescription
@@ -91,6 +97,11 @@ if TYPE_CHECKING:
     from muster.protocol.errors import KafkaError as KafkaError
 
 _HOMES: Final = {
+    "Acl": "admin.acls",
+    "AclFilter": "admin.acls",
+    "AclOperation": "admin.acls",
+    "AclPermission": "admin.acls",
+    "AclResourceType": "admin.acls",
     "Admin": "admin.client",
     "Append": "admin.configs",
     "AssignmentScope": "consume.scope",
@@ -143,8 +154,9 @@ _HOMES: Final = {
     "OffsetOutOfRange": "errors",
     "Outcomes": "admin.answers",
     "PartitionDescription": "admin.topics",
-    "PerPartition": "admin.reset",
     "Partitioner": "produce.partitioner",
+    "PatternType": "admin.acls",
+    "PerPartition": "admin.reset",
     "Producer": "producer",
     "ProducerState": "admin.replicas",
     "READ_COMMITTED": "admin.offsets",

@@ -18,6 +18,7 @@ CLIENTS: Final = {
     "produce": "send records, one per line",
     "consume": "print records as they arrive",
     "cluster": "describe the cluster, drain brokers, check whether one is ready",
+    "acls": "list, allow, deny and remove what users may do",
 }
 """Client commands: `muster.coordinator.commands.<name>` declares and runs each."""
 OTHERS: Final = {

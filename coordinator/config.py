@@ -64,7 +64,8 @@ CONSUMER: Final = "consumer"
 PLAINTEXT: Final = "PLAINTEXT"
 PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Security protocols of listeners."""
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
@@ -235,8 +236,8 @@ class Settings:
         TLS_VERSIONS, "versions of TLS that are served", choices=TLS_VERSIONS
     )
     sasl_enabled_mechanisms: tuple[str, ...] = _kafka(
-        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        "how clients of SASL listeners may authenticate (Kafka's default is GSSAPI, which muster has not)",
+        (),
+        "how clients of SASL listeners may authenticate; by default SCRAM-SHA-256 and SCRAM-SHA-512",
         choices=MECHANISMS,
     )
     sasl_server_max_receive_size: int = _kafka(
@@ -465,7 +466,6 @@ class Settings:
         self._check_listeners()
         self._check_protocols()
         self._check_tls()
-        self._check_sasl()
 
     def _check_listeners(self) -> None:
         if self.listeners is None:
@@ -531,10 +531,6 @@ class Settings:
         if not self.ssl_enabled_protocols:
             raise SettingError("ssl_enabled_protocols", "", f"one or more of {', '.join(TLS_VERSIONS)}")
 
-    def _check_sasl(self) -> None:
-        if any("SASL" in protocol for protocol in self.protocols) and not self.sasl_enabled_mechanisms:
-            raise SettingError("sasl_enabled_mechanisms", "", f"one or more of {', '.join(MECHANISMS)}")
-
     def _check_order(self, low: str, high: str) -> None:
         if getattr(self, low) > getattr(self, high):
             raise SettingError(low, getattr(self, low), f"at most {high} ({getattr(self, high)})")
@@ -587,6 +583,13 @@ class Settings:
     def protocols(self) -> list[str]:
         """The security protocols of the listeners, in their order."""
         return [self.protocol_of(each.bound.listener) for each in self.listening(0)]
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Those of SASL that clients may use; empty where no listener has SASL."""
+        if not any("SASL" in protocol for protocol in self.protocols):
+            return ()
+        return self.sasl_enabled_mechanisms or _SCRAM
 
     def _protocols(self) -> dict[str, str]:
         pairs = (

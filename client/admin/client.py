@@ -8,6 +8,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Final, Self, Unpack
 
+from muster.client.admin import acls as acl_calls
 from muster.client.admin import cluster as cluster_calls
 from muster.client.admin import configs as config_calls
 from muster.client.admin import groups as group_calls
@@ -15,6 +16,7 @@ from muster.client.admin import offsets as offset_calls
 from muster.client.admin import replicas as replica_calls
 from muster.client.admin import reset as reset_calls
 from muster.client.admin import topics as topic_calls
+from muster.client.admin.acls import Acl, AclFilter
 from muster.client.admin.answers import Outcomes
 from muster.client.admin.cluster import ClusterDescription
 from muster.client.admin.configs import Config, ConfigChange, ConfigResource
@@ -402,6 +404,23 @@ class Admin:
         return await replica_calls.list_partition_reassignments(
             self._cluster, self._until(timeout), partitions
         )
+
+    # --- ACLs -----------------------------------------------------------------------------------------------
+
+    async def describe_acls(self, by: AclFilter | None = None, *, timeout: float | None = None) -> list[Acl]:
+        """The ACLs that a filter selects (default: all). SECURITY_DISABLED if the cluster has no
+        authorizer."""
+        return await acl_calls.describe_acls(self._cluster, by or AclFilter(), self._until(timeout))
+
+    async def create_acls(self, acls: Iterable[Acl], *, timeout: float | None = None) -> Outcomes[Acl, None]:
+        """Create ACLs; one that exists stays as it is."""
+        return await acl_calls.create_acls(self._cluster, acls, self._until(timeout))
+
+    async def delete_acls(
+        self, filters: Iterable[AclFilter], *, timeout: float | None = None
+    ) -> Outcomes[AclFilter, list[Acl]]:
+        """Delete the ACLs that each filter selects; the outcomes are those."""
+        return await acl_calls.delete_acls(self._cluster, filters, self._until(timeout))
 
 
 def _seconds(value: float, name: str) -> float:

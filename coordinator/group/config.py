@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from muster.coordinator.base.step import RequestContext
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a member that is new in a rebalance may wait in JoinGroup without a sign of life. It cannot
@@ -90,6 +92,10 @@ class GroupOverrides(NamedTuple):
     consumer_assignment_interval_ms: int
 
 
+Sees = Callable[[RequestContext], Callable[[str], bool]]
+"""Whether a client may see a topic, by its name. It may be asked in a thread."""
+
+
 class GroupConfigs:
     """What is in force for each consumer group: the broker's values, and over them what was set for the group
     (KIP-848).
@@ -104,6 +110,8 @@ class GroupConfigs:
             config.group_consumer_assignment_interval_ms,
         )
         self._of: Mapping[str, GroupOverrides] = {}
+        self.sees: Sees | None = None
+        """Which topics a regular expression may stand for; None: all."""
 
     def __repr__(self) -> str:
         return f"<GroupConfigs {self._default} groups={len(self._of)}>"

@@ -4,18 +4,22 @@ client. A request that is refused is not begun; one that is refused in part is b
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Begin
+from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.needs import Asking, Division
-from muster.coordinator.server.refusal import join
+from muster.coordinator.server.refusal import joined
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import CloseConnection
 from muster.protocol.errors import KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.data import ProduceRequest
+
+_AT_ONCE: Final = 1_000
+"""Elements that are decided about in a turn of the loop: some milliseconds."""
 
 
 def refused(broker: Broker, api: Api, request: Any, context: RequestContext) -> KafkaError | None:
@@ -24,26 +28,68 @@ def refused(broker: Broker, api: Api, request: Any, context: RequestContext) -> 
 
 
 def divided(broker: Broker, api: Api, request: Any, context: RequestContext) -> Begin | None:
-    """What begins a request that is refused in part; None: the API does, since nothing of it is."""
-    if api.needs.divide(Asking(broker.rights(context), broker, context), request) is None:
+    """What begins a request that is refused in part, or has too many elements for a turn of the loop; None:
+    the API does, since nothing of it is refused."""
+    elements = api.needs.listed(request)
+    if not elements:
+        return None
+    if len(elements) <= _AT_ONCE and _division(broker, api, request, context) is None:
         return None
 
     def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
         # Divided again: a fault may have a part of the request begun on its own.
-        asking = Asking(broker.rights(context), broker, context)
-        division = api.needs.divide(asking, request)
-        if division is None:
-            return api.begin(broker, request, context, answered)
-        if division.rest is None:
-            return _answer(api, request, division, context, None)
-
-        def whole(answer: object) -> object:
-            return _answer(api, request, division, context, answer)
-
-        answer = api.begin(broker, division.rest, context, lambda answer: answered(whole(answer)))
-        return answer if answer is LATER or isinstance(answer, asyncio.Task) else whole(answer)
+        if len(api.needs.listed(request)) > _AT_ONCE:
+            task = _begin_in_turns(broker, api, request, context, answered)
+            return asyncio.get_running_loop().create_task(task, name=api.name)
+        return _begin(broker, api, request, context, answered, _division(broker, api, request, context))
 
     return begin
+
+
+def _division(broker: Broker, api: Api, request: Any, context: RequestContext) -> Division | None:
+    dividing = api.needs.dividing(Asking(broker.rights(context), broker, context), request)
+    for each in api.needs.listed(request):
+        dividing.add(each)
+    return dividing.division()
+
+
+async def _begin_in_turns(
+    broker: Broker, api: Api, request: Any, context: RequestContext, answered: Answered
+) -> None:
+    answer: object
+    try:
+        dividing = api.needs.dividing(Asking(broker.rights(context), broker, context), request)
+        turns = Turns()
+        for each in api.needs.listed(request):
+            await turns.next()
+            dividing.add(each)
+        answer = _begin(broker, api, request, context, answered, dividing.division())
+    except Exception as error:
+        answer = error
+    if isinstance(answer, asyncio.Task):
+        await answer  # which goes when this one is cancelled
+    elif answer is not LATER:
+        answered(answer)
+
+
+def _begin(
+    broker: Broker,
+    api: Api,
+    request: Any,
+    context: RequestContext,
+    answered: Answered,
+    division: Division | None,
+) -> object:
+    if division is None:
+        return api.begin(broker, request, context, answered)
+    if division.rest is None:
+        return _answer(api, request, division, context, None)
+
+    def whole(answer: object) -> object:
+        return _answer(api, request, division, context, answer)
+
+    answer = api.begin(broker, division.rest, context, lambda answer: answered(whole(answer)))
+    return answer if answer is LATER or isinstance(answer, asyncio.Task) else whole(answer)
 
 
 def _answer(api: Api, request: Any, division: Division, context: RequestContext, answer: object) -> object:
@@ -55,11 +101,8 @@ def _answer(api: Api, request: Any, division: Division, context: RequestContext,
         answer = api.partial_refusal(division.rest, version, answer)
     if isinstance(answer, Exception):
         return answer
-    joined: Message | None = answer  # type: ignore[assignment]
+    whole: Message | None = answer  # type: ignore[assignment]
     for error, part in division.refused:
         refusal = api.partial_refusal(part, version, error)
-        if joined is None:
-            joined = refusal
-        else:
-            join(joined, refusal)
-    return joined
+        whole = refusal if whole is None else joined(whole, refusal)
+    return whole

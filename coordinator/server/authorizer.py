@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Final
 
 from muster.coordinator.base.clock import Clock
@@ -47,6 +48,11 @@ class Authorizer:
     def rights(self, context: RequestContext) -> ClientRights:
         """What the client of a request may do."""
         return ClientRights(self, context)
+
+    def sees(self, context: RequestContext) -> Callable[[str], bool]:
+        """Whether the client may see a topic, by its name; for any thread."""
+        rights = self.rights(context)
+        return lambda name: rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name, logged=False)
 
     def log_denied(
         self, context: RequestContext, operation: Operation, type: ResourceType, name: str

@@ -239,6 +239,7 @@ class Broker:
         )
         if self.authorizer is not None:
             self.authorizer.acls.listeners.append(self.connections.forget)
+            in_force.sees = self.authorizer.sees
         self.responses = self.connections.responses
         self.faults = shared.faults
         self._fault_gate = FaultGate(shared.faults, self, sessions)
@@ -482,6 +483,8 @@ class Broker:
             "offsets.topic.num.partitions": str(self._group_shards),
             "offsets.topic.replication.factor": "1",
         }
+        if settings.mechanisms:
+            fixed["sasl.enabled.mechanisms"] = ",".join(settings.mechanisms)
         if settings.rack is not None:
             fixed["broker.rack"] = settings.rack
         if settings.store is None and not settings.ephemeral:

@@ -68,13 +68,16 @@ _FIXED_HERE: Final = (
 )
 """What tools look for in any broker, and here follows from other settings or cannot be set."""
 
+_OF_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+"""Kafka's authorizer has these from its properties, and DescribeConfigs tells nothing of them."""
+
 
 def _declared() -> Iterator[Setting]:
     yield from _FIXED_HERE
     drained = "whether this broker hands its shards over and takes none, before it is stopped"
     yield declare(False, drained, scope=Scope.PER_BROKER, kafka=False).named(DRAINED)
+    yield from (each for each in SETTINGS.values() if each.kafka and each.name not in _OF_AUTHORIZER)
     yield from KEPT
-    yield from (each for each in SETTINGS.values() if each.kafka)
     yield from (_default_of(each) for each in SPECS.values() if each.default_from is not None)
 
 
@@ -100,7 +103,7 @@ BROKER_SPECS: Final[Mapping[str, Setting]] = {
 """Every broker config without a prefix, by Kafka's name."""
 
 _OF_SECURITY: Final = frozenset(
-    name for name in BROKER_SPECS if name.startswith(("ssl.", "sasl.", "principal.builder.class"))
+    each.name for each in KEPT if each.name.startswith(("ssl.", "sasl.", "principal.builder.class"))
 )
 _OF_MECHANISMS: Final = {each.name: each for each in OF_MECHANISMS}
 
@@ -113,8 +116,7 @@ def spec_named(name: str) -> Setting | None:
     if spec is not None or without is None:
         return spec
     scope = Scope.CLUSTER_WIDE if without in ON_LISTENERS else Scope.PER_BROKER
-    kept = _OF_MECHANISMS.get(without) or BROKER_SPECS[without]
-    return replace(kept, name=name, scope=scope, served=False)
+    return replace(_OF_MECHANISMS.get(without) or BROKER_SPECS[without], name=name, scope=scope)
 
 
 def shown(setting: Setting, text: str) -> str | None:

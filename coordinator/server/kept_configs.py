@@ -2,7 +2,8 @@
 they are kept and reported, so that tools which set them go on working, and are without effect.
 
 What they are about, muster has not: thread pools, remote storage, replication between brokers, groups of
-newer kinds, and of TLS and SASL what is set for one listener alone, or is Java's.
+newer kinds. Of TLS and SASL it has what is set when a broker starts (`config.Settings`, whose values are
+reported under these names); what is altered later, or for one listener alone, is without effect.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ def _names(settings: Iterable[Setting]) -> frozenset[str]:
 
 
 _ONE: Final = Scope.PER_BROKER
+_PROTOCOL: Final = r"([A-Za-z0-9_-]+:PLAINTEXT|SSL:SSL|SASL_PLAINTEXT:SASL_PLAINTEXT|SASL_SSL:SASL_SSL)"
 _PER_IP: Final = r"[^:,\s]+:[0-9]{1,10}"
 _JMX: Final = "org.apache.kafka.common.metrics.JmxReporter"
 _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+_PROTOCOLS: Final = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
 _OF_THREADS: Final = (
     _int("background.threads", 10, 1, "threads for background tasks"),
@@ -72,6 +75,14 @@ _OF_THREADS: Final = (
 )
 
 _OF_CONNECTIONS: Final = (
+    _kept(
+        "listener.security.protocol.map",
+        _PROTOCOLS,
+        "security protocol of each listener",
+        _ONE,
+        pattern=f"{_PROTOCOL}(,{_PROTOCOL})*",
+        shape="NAME:PLAINTEXT[,...]",
+    ),
     _int("max.connection.creation.rate", INT32_MAX, 1, "most new connections a second"),
     _int("max.connections.per.ip", INT32_MAX, 1, "most connections from one address"),
     _kept(
@@ -175,6 +186,7 @@ _OF_PLUGINS: Final = (
 )
 
 _OF_SASL: Final = (
+    _kept("sasl.enabled.mechanisms", ("GSSAPI",), "SASL mechanisms that clients may use", _ONE),
     _secret("sasl.jaas.config", "how logins are checked"),
     _kept("sasl.kerberos.kinit.cmd", "/usr/bin/kinit", "the program that gets tickets", _ONE),
     _long("sasl.kerberos.min.time.before.relogin", 60_000, None, "least time between two logins", _ONE),
@@ -218,6 +230,14 @@ _OF_SASL: Final = (
 
 _OF_TLS: Final = (
     _kept("ssl.cipher.suites", (), "cipher suites", _ONE),
+    _kept(
+        "ssl.client.auth",
+        "none",
+        "whether clients must present a certificate",
+        _ONE,
+        choices=("required", "requested", "none"),
+    ),
+    _kept("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "enabled TLS versions", _ONE),
     _kept("ssl.endpoint.identification.algorithm", "https", "how server names are verified", _ONE),
     _class("ssl.engine.factory.class", None, "the class that creates TLS engines"),
     _kept("ssl.keymanager.algorithm", "SunX509", "the key manager algorithm", _ONE),
@@ -228,11 +248,14 @@ _OF_TLS: Final = (
 )
 
 _OF_TLS_STORES: Final = (
+    _secret("ssl.key.password", "password of the private key"),
     _secret("ssl.keystore.certificate.chain", "the broker's certificate chain"),
     _secret("ssl.keystore.key", "the broker's private key"),
+    _kept("ssl.keystore.location", None, "the key store file", _ONE),
     _secret("ssl.keystore.password", "password of the key store"),
     _kept("ssl.keystore.type", "JKS", "the format of the store", _ONE),
     _secret("ssl.truststore.certificates", "trusted certificates"),
+    _kept("ssl.truststore.location", None, "the trust store file", _ONE),
     _secret("ssl.truststore.password", "password of the trust store"),
     _kept("ssl.truststore.type", "JKS", "the format of the store", _ONE),
 )
@@ -259,11 +282,7 @@ THREADS: Final = _names(_OF_THREADS)
 HIDDEN: Final = _names((*_THROTTLES, *_OFFLOADS)) | {"group.consumer.regex.refresh.interval.ms"}
 """These are described only where they are set."""
 
-BY_LISTENER: Final = _names(_OF_TLS_STORES) | {
-    "ssl.key.password",
-    "ssl.keystore.location",
-    "ssl.truststore.location",
-}
+BY_LISTENER: Final = _names(_OF_TLS_STORES)
 """These are altered under the prefix of a listener alone."""
 
 ON_LISTENERS: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})

@@ -55,32 +55,47 @@ class Needs(NamedTuple):
                 return refused
         return None
 
-    def divide(self, asking: Asking, request: Any) -> Division | None:
+    def listed(self, request: Any) -> list[Any]:
+        """The elements that have needs of their own."""
+        return [] if self.elements is None else getattr(request, self.elements.attribute) or []
+
+    def dividing(self, asking: Asking, request: Any) -> Dividing:
+        """To be told of each of `listed`."""
+        assert self.elements is not None
+        return Dividing(self.elements, asking, request)
+
+
+class Dividing:
+    """Takes a request apart, element by element."""
+
+    def __init__(self, elements: Elements, asking: Asking, request: Any) -> None:
+        self._attribute, self._check = elements
+        self._asking = asking
+        self._request = request
+        self._allowed: list[Any] = []
+        self._refused: dict[ErrorCode, tuple[KafkaError, list[Any]]] = {}
+
+    def add(self, element: Any) -> None:
+        """Decide about an element."""
+        error = self._check(self._asking, self._request, element)
+        if error is None:
+            self._allowed.append(element)
+        else:
+            self._refused.setdefault(error.code, (error, []))[1].append(element)
+
+    def division(self) -> Division | None:
         """The request without the elements that are refused; None if none is."""
-        if self.elements is None:
+        if not self._refused:
             return None
-        attribute, check = self.elements
-        elements = getattr(request, attribute)
-        refused: dict[ErrorCode, tuple[KafkaError, list[Any]]] = {}
-        allowed = []
-        for each in elements or ():
-            error = check(asking, request, each)
-            if error is None:
-                allowed.append(each)
-            else:
-                refused.setdefault(error.code, (error, []))[1].append(each)
-        if not refused:
-            return None
-
-        def with_elements(these: list[Any]) -> Any:
-            part = copy(request)
-            setattr(part, attribute, these)
-            return part
-
         return Division(
-            with_elements(allowed) if allowed else None,
-            [(error, with_elements(these)) for error, these in refused.values()],
+            self._with(self._allowed) if self._allowed else None,
+            [(error, self._with(these)) for error, these in self._refused.values()],
         )
+
+    def _with(self, elements: list[Any]) -> Any:
+        part = copy(self._request)
+        setattr(part, self._attribute, elements)
+        return part
 
 
 class Division(NamedTuple):

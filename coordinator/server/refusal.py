@@ -9,6 +9,7 @@ group it asked for is missing. `Each` says which list of the response mirrors wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from muster.protocol.errors import KafkaError
 from muster.protocol.message import VERSION_MAX, Field, Message, Struct, Versions
 from muster.protocol.types import FixedWidth
 
+M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound=Struct)
 
 _IDENTITY: Final = frozenset(
@@ -114,12 +116,15 @@ def entry(cls: type[S], version: int, error: KafkaError, **named: Any) -> S:
     return cls(**values)
 
 
-def join(answer: Message, part: Message) -> None:
-    """Add the elements that a refusal of a part lists to those of the answer to the rest."""
+def joined(answer: M, part: Message) -> M:
+    """The answer to the rest of a request, with the elements that a refusal of a part lists behind its own.
+    Answers may be given again, so it is another one."""
+    made = copy(answer)
     for declared in type(answer).__fields__:
         ours, theirs = getattr(answer, declared.name), getattr(part, declared.name)
         if isinstance(ours, list) and isinstance(theirs, list):
-            setattr(answer, declared.name, ours + theirs)
+            setattr(made, declared.name, ours + theirs)
+    return made
 
 
 def _entries(

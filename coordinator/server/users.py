@@ -99,7 +99,7 @@ def mechanisms(settings: Settings, users: Users, made_up: MadeUp) -> dict[str, M
         **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
         "OAUTHBEARER": lambda: _oauth_bearer(settings),
     }
-    return {name: make[name]() for name in settings.sasl_enabled_mechanisms}
+    return {name: make[name]() for name in settings.mechanisms}
 
 
 def _oauth_bearer(settings: Settings) -> Mechanism:

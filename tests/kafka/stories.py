@@ -78,12 +78,15 @@ class Side:
         self._shared = shared
         self._suffix = f"-told-{next(_numbers)}" if shared else ""
         self._address = (host, port)
-        self._connection = WireConnection(*self._address, "story")
+        self._connection = self._connect()
         self._known: dict[str, list[int]] = {}
         self._created: dict[uuid.UUID, str] = {}
 
     def close(self) -> None:
         self._connection.close()
+
+    def _connect(self) -> WireConnection:
+        return WireConnection(*self._address, "story")
 
     def name(self, topic: str) -> str:
         """What the story's topic is called on this broker."""
@@ -166,7 +169,7 @@ class Side:
         except (ConnectionClosed, ConnectionError):
             self._keep(title, request, {"connection": "closed"})
             self._connection.close()
-            self._connection = WireConnection(*self._address, "story")
+            self._connection = self._connect()
             return None
         arranged(answer)
         self._keep_answer(title, request, version, answer, but=but)
@@ -290,8 +293,12 @@ def _short(value: bytes | None) -> object:
 
 def differences(story: Story, kafka: ApacheKafka, broker: Broker) -> list[Difference]:
     """Tell `story` to both; where their answers differ. A message that Kafka leaves out may be there."""
-    theirs = _told(story, Side(kafka.port, host=kafka.host, shared=True))
-    ours = _told(story, Side(broker.port, shared=False))
+    return told_apart(story, Side(kafka.port, host=kafka.host, shared=True), Side(broker.port, shared=False))
+
+
+def told_apart(story: Callable[[Any], None], kafka: Side, muster: Side) -> list[Difference]:
+    """Tell `story` to both sides; where their answers differ."""
+    theirs, ours = _told(story, kafka), _told(story, muster)
     assert theirs.keys() == ours.keys(), "the story went another way"
     found: list[Difference] = []
     for (title, api), fields in theirs.items():
@@ -300,11 +307,11 @@ def differences(story: Story, kafka: ApacheKafka, broker: Broker) -> list[Differ
             said, our_words = fields.get(field, "absent"), our_fields.get(field, "absent")
             more_said = field.rpartition(".")[2] in _MESSAGES and said in ("none", "absent")
             if said != our_words and not more_said:
-                found.append(Difference(_name(story), title, api, field, said, our_words))
+                found.append(Difference(name_of(story), title, api, field, said, our_words))
     return found
 
 
-def _told(story: Story, side: Side) -> Mapping[tuple[str, str], Mapping[str, str]]:
+def _told(story: Callable[[Any], None], side: Side) -> Mapping[tuple[str, str], Mapping[str, str]]:
     try:
         story(side)
     finally:
@@ -312,17 +319,17 @@ def _told(story: Story, side: Side) -> Mapping[tuple[str, str], Mapping[str, str
     return side.told
 
 
-def _name(story: Story) -> str:
+def name_of(story: Callable[[Any], None]) -> str:
     return f"{Path(story.__code__.co_filename).stem}/{story.__name__}"
 
 
 def assert_told_alike(story: Story, kafka: ApacheKafka, broker: Broker) -> None:
     """Fails for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
-    assert_as_listed(_name(story), differences(story, kafka, broker))
+    assert_as_listed(name_of(story), differences(story, kafka, broker))
 
 
 def is_told(name: str) -> bool:
     """Whether `name`, the first column of a row of DIFFERENCES.md, is that of a story."""
     module, slash, function = name.partition("/")
     path = Path(__file__).with_name(f"{module}.py")
-    return bool(slash) and path.exists() and f"def {function}(side: Side)" in path.read_text(encoding="utf-8")
+    return bool(slash) and path.exists() and f"def {function}(side: " in path.read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ from muster.protocol.messages.acls import (
 from muster.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
 from muster.protocol.messages.cluster import DescribeLogDirsResponse
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
-from muster.protocol.messages.data import FetchRequest, ProduceRequest
+from muster.protocol.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
 from muster.protocol.messages.group_admin import ListGroupsRequest
 from muster.protocol.messages.metadata import MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
@@ -81,6 +81,11 @@ async def broker(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -
     for name in ("t", "secret"):
         await broker.catalogue.create(name, partitions=1)
     return broker
+
+
+def every_version(api_key: int) -> range:
+    first, last = versions(api_key)
+    return range(first, last + 1)
 
 
 async def as_user(broker: Broker, name: str = "alice") -> Wire:
@@ -154,7 +159,7 @@ async def test_who_has_no_rights_is_denied_every_api_and_changes_nothing(
     broker: Broker, api_key: ApiKey
 ) -> None:
     topics = list(broker.catalogue.topics())
-    for version in versions(api_key):
+    for version in every_version(api_key):
         async with await as_user(broker, "nobody") as wire:
             answer = await wire.call(smallest_request(api_key, version), version)
         found = set(error_codes(answer)) - {0}
@@ -177,7 +182,7 @@ async def _groups(broker: Broker) -> Any:
 async def test_a_super_user_is_denied_nothing(broker: Broker, api_key: ApiKey) -> None:
     if api_key == ApiKey.DELETE_TOPICS:
         return  # deletes the topic between versions
-    for version in versions(api_key):
+    for version in every_version(api_key):
         async with await as_user(broker, "admin") as wire:
             answer = await wire.call(smallest_request(api_key, version), version)
         assert not DENIED & set(error_codes(answer))
@@ -270,6 +275,34 @@ async def test_a_commit_of_some_topics_keeps_the_others(broker: Broker) -> None:
         fetched = OffsetFetchRequest.Group(group_id="g", topics=None)
         (group,) = (await wire.call(OffsetFetchRequest(groups=[fetched]), 8)).groups
         assert [topic.name for topic in group.topics] == ["t"]
+
+
+async def test_what_is_refused_is_not_told_again_in_later_answers(broker: Broker) -> None:
+    """The group may give the same answer to the next commit."""
+    await give(broker, READ_G, READ_T)
+    async with await as_user(broker) as wire:
+        for version in (8, 9, 9, 9):
+            answer = await wire.call(commit(("secret", 0, 1), ("t", 0, 2)), version)
+            assert len(answer.topics) == 2
+        assert codes(await wire.call(commit(("t", 0, 2)), 9)) == [0]
+
+
+@pytest.mark.parametrize("count", [1, 1_000, 1_001, 5_000])
+async def test_however_many_are_named_each_is_decided(broker: Broker, count: int) -> None:
+    await give(broker, creation(Operation.DESCRIBE, ResourceType.TOPIC, "even", pattern=PatternType.PREFIXED))
+    names = [f"{('even', 'odd')[number % 2]}-{number}" for number in range(count)]
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    asked = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[part]) for name in names],
+    )
+    async with await as_user(broker) as wire:
+        answer = await wire.call(asked, 7)
+    denied, missing = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {topic.name: topic.partitions[0].error_code for topic in answer.topics} == {
+        name: missing if name.startswith("even") else denied for name in names
+    }
+    assert len(answer.topics) == count
 
 
 async def test_a_topic_id_is_authorized_by_the_name_it_stands_for(broker: Broker) -> None:
@@ -416,6 +449,32 @@ async def test_a_hidden_and_a_missing_topic_look_alike(broker: Broker) -> None:
             assert (await wire.call(beat, 0)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert broker.catalogue.by_name("secret") is not None
     assert broker.catalogue.by_name("absent") is None
+
+
+async def test_a_regular_expression_stands_for_what_its_member_may_see(broker: Broker) -> None:
+    await give(broker, READ_G, READ_T)
+    beat = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=str(uuid4()),
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        topic_partitions=[],
+        subscribed_topic_names=[],
+        subscribed_topic_regex=".*",
+    )
+    assigned: set[Any] = set()
+    async with await as_user(broker) as wire:
+        answer = await wire.call(beat, 1)
+        assert answer.error_code == 0
+        while not assigned:
+            beat.member_epoch = answer.member_epoch
+            beat.subscribed_topic_names = beat.subscribed_topic_regex = None
+            beat.topic_partitions = None
+            answer = await wire.call(beat, 1)
+            assert answer.error_code == 0
+            if answer.assignment is not None:
+                assigned |= {each.topic_id for each in answer.assignment.topic_partitions}
+    assert assigned == {broker.catalogue.named("t").topic_id}
 
 
 async def test_operations_told_are_those_that_are_allowed(broker: Broker) -> None:

@@ -143,10 +143,6 @@ async def test_a_node_without_the_listener_is_told_by_its_first(start_brokers: S
             {"listeners": "SSL://h:9092", "ssl_keystore_location": "k", "ssl_enabled_protocols": ()},
             "^ssl_enabled_protocols: .* one or more of TLSv1.2, TLSv1.3",
         ),
-        (
-            {"listeners": "SASL_PLAINTEXT://h:9092", "sasl_enabled_mechanisms": ()},
-            "^sasl_enabled_mechanisms: .* one or more of PLAIN",
-        ),
     ],
 )
 def test_listeners_that_contradict_themselves_are_refused(settings: dict[str, object], refusal: str) -> None:

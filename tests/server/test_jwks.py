@@ -207,7 +207,8 @@ COMPLETE = {
 
 def made(**settings: Any) -> OAuthBearer:
     users = Users(ConfigRows(MemoryStore()))
-    enabled = Settings(sasl_enabled_mechanisms=("OAUTHBEARER",), **settings)
+    listeners = "SASL_PLAINTEXT://127.0.0.1:0"
+    enabled = Settings(listeners=listeners, sasl_enabled_mechanisms=("OAUTHBEARER",), **settings)
     (mechanism,) = mechanisms(enabled, users, MadeUp()).values()
     assert isinstance(mechanism, OAuthBearer)
     return mechanism

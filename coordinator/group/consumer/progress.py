@@ -177,6 +177,7 @@ def _look_up(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step
     )
     if due:
         group.looking_up = True
+        sees = group.configs.sees
         step.jobs.append(
             Look(
                 group.group_id,
@@ -184,6 +185,7 @@ def _look_up(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step
                 tuple(group.topics.ids),
                 group.topics.version,
                 step.now_ms,
+                None if sees is None else sees(step.context),
             )
         )
 

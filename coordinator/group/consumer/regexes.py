@@ -6,7 +6,7 @@ To look them up takes a time that grows with the number of topics, so the host d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,13 +27,16 @@ class Look:
     version: int
     """Of the topics."""
     at_ms: int
+    sees: Callable[[str], bool] | None = None
+    """Whether the member that has them looked up may see a topic; None: it may see all."""
 
     def __call__(self) -> Mapping[str, frozenset[str]]:
-        """The topics each expression stands for: those whose whole name it matches."""
+        """The topics each expression stands for: those whose whole name it matches, and that may be seen."""
         found: dict[str, frozenset[str]] = {}
+        names = self.topics if self.sees is None else list(filter(self.sees, self.topics))
         for expression in self.expressions:
             matches = _compiled(expression).fullmatch
-            found[expression] = frozenset(name for name in self.topics if matches(name))
+            found[expression] = frozenset(name for name in names if matches(name))
         return found
 
 

@@ -22,15 +22,11 @@ from muster.protocol.messages.acls import (
     DescribeAclsRequest,
     DescribeAclsResponse,
     Operation,
-    ResourceType,
 )
 
 _Described = DescribeAclsResponse.DescribeAclsResource
 _Created = CreateAclsResponse.AclCreationResult
 _Removed = DeleteAclsResponse.DeleteAclsFilterResult
-
-_USERS_FROM: Final = 3
-"""The version that has resources of type USER."""
 
 
 def _acls(broker: Broker) -> KeptAcls:
@@ -75,7 +71,6 @@ async def describe_acls(
                 ],
             )
             for pattern, accesses in sorted(selected.items())
-            if pattern.type is not ResourceType.USER or context.api_version >= _USERS_FROM
         ],
     )
 

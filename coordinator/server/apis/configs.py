@@ -459,24 +459,22 @@ def _topic_named(resource: Any) -> Name | None:
     return str(resource.resource_name) if resource.resource_type == ResourceType.TOPIC else None
 
 
-def _each_needs(operation: AclOperation, logger_operation: AclOperation) -> Needs:
+def _each_needs(operation: AclOperation) -> Needs:
     def check(asking: Asking, request: Any, resource: Any) -> KafkaError | None:
         match resource.resource_type:
             case ResourceType.TOPIC:
                 return topic_refusal(asking, operation, resource.resource_name)
             case ResourceType.GROUP:
                 return group_refusal(asking, operation, resource.resource_name)
-            case ResourceType.BROKER_LOGGER:
-                return cluster(logger_operation)(asking, resource)
-            case ResourceType.BROKER | ResourceType.CLIENT_METRICS:
+            case ResourceType.BROKER | ResourceType.BROKER_LOGGER | ResourceType.CLIENT_METRICS:
                 return cluster(operation)(asking, resource)
         return None  # there is no such type
 
     return Needs(elements=Elements("resources", check))
 
 
-_TO_DESCRIBE: Final = _each_needs(AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE_CONFIGS)
-_TO_ALTER: Final = _each_needs(AclOperation.ALTER_CONFIGS, AclOperation.CLUSTER_ACTION)
+_TO_DESCRIBE: Final = _each_needs(AclOperation.DESCRIBE_CONFIGS)
+_TO_ALTER: Final = _each_needs(AclOperation.ALTER_CONFIGS)
 
 _NAMES: Final = Names(topics=(Listed("resources", _topic_named),))
 

@@ -72,9 +72,9 @@ async def consumer_group_describe(
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = rights.operations(ResourceType.GROUP, group_id)
         if not all(rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in _topics(group)):
-            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            group.error_message = "a member has partitions of a topic that this client may not describe"
-            group.members = []
+            why = "a member has partitions of a topic that this client may not describe"
+            hidden = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
+            return entry(type(group), context.api_version, hidden, group_id=group_id, **_NO_EPOCHS)
         return group
 
     return ConsumerGroupDescribeResponse(groups=await several(describe, request.group_ids))

@@ -82,8 +82,8 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
                 topic = await _asked_topic(broker, rights, asked, create=request.allow_auto_topic_creation)
             except KafkaError as error:
                 refused = _refused_topic(asked, version, error)
-                if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                    refused.topic_authorized_operations = operations(asked.name or "")
+                if asked.name is not None and error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    refused.topic_authorized_operations = operations(asked.name)
                 topics.append(refused)
             else:
                 topics.append(_topic(broker, topic, operations(topic.name)))

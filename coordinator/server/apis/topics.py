@@ -68,7 +68,7 @@ async def create_topics(
                     name=topic.name,
                     topic_id=ZERO_UUID if request.validate_only else topic.topic_id,
                     topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                    configs=None,
+                    configs=[],
                 )
                 continue
             inherited = inherited or _inherited_configs(broker)  # once: there may be ten thousand topics
@@ -206,15 +206,14 @@ def _to_delete(broker: Broker, rights: Rights, asked: DeleteTopicsRequest.Delete
         raise KafkaError(ErrorCode.INVALID_REQUEST, "name the topic to delete either by name or by id")
     if not broker.settings.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    all_of_them = rights.may_with_cluster(Operation.DELETE, logged=False)
     if asked.name is not None:
-        if not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, asked.name):
+        if not all_of_them and not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, asked.name):
             raise _NotAllowed(Operation.DESCRIBE, asked.name)
         topic = broker.catalogue.named(asked.name)
     else:
         topic = broker.catalogue.identified(asked.topic_id)
-    if not rights.may_with_cluster(Operation.DELETE, logged=False) and not rights.may(
-        Operation.DELETE, ResourceType.TOPIC, topic.name
-    ):
+    if not all_of_them and not rights.may(Operation.DELETE, ResourceType.TOPIC, topic.name):
         may_know = rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, logged=False)
         raise _NotAllowed(Operation.DELETE, topic.name if may_know else None)
     return topic

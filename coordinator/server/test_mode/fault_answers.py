@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.coordinator.server.apis.connection import unsupported_api_versions
 from muster.coordinator.server.names import Listed
-from muster.coordinator.server.refusal import join
+from muster.coordinator.server.refusal import joined
 from muster.coordinator.server.test_mode.faults import About, Rule
 from muster.coordinator.server.unserved import CloseConnection
 from muster.protocol.api import ApiKey, versions
@@ -56,8 +56,7 @@ async def refused(about: About, rule: Rule, why: str, handle: Handle) -> tuple[M
             rest.max_wait_ms = 0  # as Kafka, which does not wait for records where it has an error to tell
         others = await handle(rest)
         if others is not None:
-            join(others, answer)
-            return others, version
+            return joined(others, answer), version
     return answer, version
 
 

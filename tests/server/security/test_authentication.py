@@ -13,7 +13,7 @@ import pytest
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
 from muster.coordinator.server import unserved
-from muster.coordinator.server.authentication import AUTHENTICATE_MS
+from muster.coordinator.server.authentication import AUTHENTICATE_MS, SLOW_MS
 from muster.coordinator.server.broker import Broker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest
@@ -267,6 +267,25 @@ async def test_a_bare_token_that_fails_closes_without_a_word(server: Server) -> 
         await wire.send_bytes(b"\0\0\0\x01?")
         await server.delayed()
         await server.closes(wire)
+
+
+async def test_who_guesses_waits_longer_and_keeps_nobody_else_out(server: Server) -> None:
+    for _ in range(10):
+        async with connected(server) as wire:
+            await handshake(wire)
+            await wire.send(SaslAuthenticateRequest(auth_bytes=b"guess"), 2)
+            await server.fails(wire)
+    async with connected(server) as wire, connected(server) as another:
+        await handshake(wire)
+        await wire.send(SaslAuthenticateRequest(auth_bytes=b"guess"), 2)
+        await until(lambda: server.clock.next_ms() == server.clock.now_ms() + SLOW_MS)
+        await log_in(another)
+        server.clock.advance(SLOW_MS)
+        assert (await wire.receive()).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    async with await Wire.connect(server.broker.port, from_host="127.0.0.2") as elsewhere:
+        await handshake(elsewhere)
+        await elsewhere.send(SaslAuthenticateRequest(auth_bytes=b"guess"), 2)
+        await server.fails(elsewhere)
 
 
 async def test_a_mechanism_that_breaks_lets_nobody_in(server: Server) -> None:
