@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, Self
 
 from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
@@ -80,20 +80,41 @@ Lookup = Callable[[str, str], ScramCredential | None]
 """The credential of a user for a mechanism."""
 
 
-class MadeUp:
-    """Credentials of users that there are not: always the same for a name, so that nobody can tell."""
+class Shape(NamedTuple):
+    """What a client is told of a credential before it proves anything, but for the salt itself."""
 
-    def __init__(self, secret: bytes = b"") -> None:
+    iterations: int
+    salt_bytes: int
+
+
+_SHAPE: Final = Shape(ITERATIONS[-1], _SALT_BYTES)
+"""Of credentials that muster's own commands make."""
+
+
+class MadeUp:
+    """Credentials of users that there are not. They look like those of users that there are, and are always
+    the same for a name, so that nobody can tell."""
+
+    def __init__(
+        self, secret: bytes = b"", shapes: Callable[[str], Collection[Shape]] = lambda mechanism: ()
+    ) -> None:
+        """`shapes` are those of the credentials that there are for a mechanism."""
         self.secret = secret
         """Of the cluster: all its brokers make up the same, and nobody else can."""
+        self.shapes = shapes
 
     def of(self, user: str, mechanism: str) -> ScramCredential:
-        name = HASHES[mechanism]
+        def made(what: str, size: int) -> bytes:
+            key = f"{what}\0{mechanism}\0{user}".encode()
+            return hashlib.shake_256(self.secret + key).digest(size)
 
-        def made(what: bytes) -> bytes:
-            return hmac.digest(self.secret, what + mechanism.encode() + b"\0" + user.encode(), name)
-
-        return ScramCredential(made(b"salt")[:_SALT_BYTES], ITERATIONS[-1], made(b"stored"), made(b"server"))
+        # Each shape bids, and the highest has it: a name changes its shape only for a new one, or if its own
+        # is gone.
+        shape = max(self.shapes(mechanism) or (_SHAPE,), key=lambda each: made(str(each), 8))
+        size = hashlib.new(HASHES[mechanism]).digest_size
+        return ScramCredential(
+            made("salt", shape.salt_bytes), shape.iterations, made("stored", size), made("server", size)
+        )
 
 
 class Scram:

@@ -163,7 +163,7 @@ class Broker:
         self.group_configs = KeptGroupConfigs(rows, self.configs, in_force)
         self.features = Features(rows, settings.group_coordinator_rebalance_protocols)
         self.users = Users(rows)
-        self._made_up = MadeUp()
+        self._made_up = MadeUp(shapes=self.users.shapes)
         self.runtime = GroupRuntime(
             store,
             self.clock,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from muster.coordinator.base.log import Logger
@@ -11,7 +11,7 @@ from muster.coordinator.config import Settings
 from muster.coordinator.security.exchange import Mechanism, SecurityError
 from muster.coordinator.security.plain import NAME as PLAIN
 from muster.coordinator.security.plain import Plain
-from muster.coordinator.security.scram import HASHES, MadeUp, Scram, ScramCredential
+from muster.coordinator.security.scram import HASHES, ITERATIONS, MadeUp, Scram, ScramCredential, Shape
 from muster.coordinator.server.config_rows import ConfigRows, Rows
 from muster.coordinator.server.jwks import Jwks
 
@@ -32,6 +32,7 @@ class Users:
     def __init__(self, rows: ConfigRows) -> None:
         self._rows = rows
         self._users: dict[str, dict[str, ScramCredential]] = {}
+        self._shapes: dict[str, set[Shape]] = {}
         rows.listeners.append(self._read)
 
     def __repr__(self) -> str:
@@ -47,6 +48,10 @@ class Users:
     def credential(self, user: str, mechanism: str) -> ScramCredential | None:
         """See scram.Lookup."""
         return self.of(user).get(mechanism)
+
+    def shapes(self, mechanism: str) -> Collection[Shape]:
+        """See scram.MadeUp."""
+        return self._shapes.get(mechanism, ())
 
     async def alter(self, user: str, altered: Altered) -> None:
         """Set and delete credentials of a user, who is gone when none is left. Raises KafkaError
@@ -78,6 +83,11 @@ class Users:
             for name, row in rows.items()
             if name.startswith(_USER)
         }
+        self._shapes = {name: set() for name in HASHES}
+        for kept in self._users.values():
+            for name, each in kept.items():
+                if each.iterations in ITERATIONS:
+                    self._shapes[name].add(Shape(each.iterations, len(each.salt)))
 
 
 def _decoded(name: str, row: Mapping[str, str]) -> dict[str, ScramCredential]:

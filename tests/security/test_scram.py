@@ -23,6 +23,7 @@ from muster.coordinator.security.scram import (
     Scram,
     ScramCredential,
     ScramExchange,
+    Shape,
     invalid_credentials,
 )
 
@@ -125,6 +126,26 @@ def test_the_salt_of_an_unknown_user_is_always_the_same_and_nobody_elses() -> No
     salts = {salt("x", one), salt("y", one), salt("x", other), salt("x", one, "SCRAM-SHA-512")}
     assert len(salts) == 4
     assert len(salt("x", one)) == len(ScramCredential.of_password("SCRAM-SHA-256", "p", 4096).salt)
+
+
+def test_made_up_credentials_look_like_those_that_there_are() -> None:
+    shapes = [Shape(4096, 18), Shape(8192, 26)]
+    made_up = MadeUp(b"secret", lambda mechanism: shapes)
+    names = [f"user {number}" for number in range(200)]
+
+    def all_shapes() -> dict[str, Shape]:
+        made = {name: made_up.of(name, "SCRAM-SHA-512") for name in names}
+        return {name: Shape(each.iterations, len(each.salt)) for name, each in made.items()}
+
+    before = all_shapes()
+    assert set(before.values()) == set(shapes)
+    salt = made_up.of("x", "SCRAM-SHA-256").salt
+    shapes.reverse()
+    assert all_shapes() == before
+    assert made_up.of("x", "SCRAM-SHA-256").salt == salt
+    shapes.append(Shape(16_384, 100))
+    after = all_shapes()
+    assert {after[name] for name in names if after[name] != before[name]} == {Shape(16_384, 100)}
 
 
 def test_nobody_knows_the_password_of_a_user_that_there_is_not() -> None:

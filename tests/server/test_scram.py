@@ -7,7 +7,7 @@ import hashlib
 from base64 import b64encode
 from pathlib import Path
 
-from muster.coordinator.security.scram import ITERATIONS, ScramCredential
+from muster.coordinator.security.scram import ITERATIONS, ScramCredential, Shape
 from muster.coordinator.server.broker import Broker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.scram import (
@@ -88,6 +88,18 @@ async def test_what_a_client_salted_is_the_password_here(start_brokers: StartBro
         await alter(broker, made("alice", "other", mechanism, 4097))
         kept = broker.users.credential("alice", name)
         assert kept == ScramCredential.of_password(name, "other", 4097, SALT)
+
+
+async def test_the_shapes_that_there_are(start_brokers: StartBrokers) -> None:
+    """Which users that there are not are given, too."""
+    broker = (await start_brokers()).brokers[0]
+    await alter(broker, made("alice"), made("bob", iterations=5000), made("carol"))
+    await broker.users.alter("weak", {NAMES[SHA_256]: ScramCredential.of_password(NAMES[SHA_256], "pw", 1)})
+    shapes = {Shape(4096, len(SALT)), Shape(5000, len(SALT))}
+    assert broker.users.shapes(NAMES[SHA_256]) == shapes
+    assert not broker.users.shapes(NAMES[SHA_512])
+    made_up = broker._made_up.of("nobody", NAMES[SHA_256])
+    assert (made_up.iterations, len(made_up.salt)) in shapes
 
 
 async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: StartBrokers) -> None:
