@@ -19,7 +19,7 @@ from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.rate_limiter import RateLimiter
-from muster.coordinator.base.step import ANONYMOUS, RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.security.exchange import (
     Authenticated,
     AuthenticationRefused,
@@ -136,7 +136,7 @@ class Authentication:
         self._asked_versions = False
         self._exchange: Exchange | None = None
         self._mechanism = ""
-        self._principal = ANONYMOUS
+        self._principal: str | None = None
         self._began_ms = 0
         self._expires_ms: int | None = None
         self._timer: Timer | None = door.clock.at(door.clock.now_ms() + AUTHENTICATE_MS, self._too_slow)
@@ -152,7 +152,7 @@ class Authentication:
     @property
     def is_in(self) -> bool:
         """Whether a client has been let in; it may be authenticating anew."""
-        return self._principal != ANONYMOUS
+        return self._principal is not None
 
     # --- requests -------------------------------------------------------------------------------------------
 

@@ -144,17 +144,18 @@ async def test_a_user_whose_name_is_strange_is_nobody_else(start_brokers: StartB
         "user:x",
         "x",
         "a,b=c",
-        "nul\0",
         "\u0430lice",
         "alice",
         " alice",
         "ALICE",
         "0",
-        "n" * 32_000,
+        "n" * 2_048,
     ]
     for name in names:
         assert await alter(broker, made(name)) == {name: 0}
     assert sorted(await described(broker)) == sorted(names)
+    for name in ("nul\0", "n" * 2_049):
+        assert await alter(broker, made(name)) == {name: ErrorCode.UNACCEPTABLE_CREDENTIAL}
     for number, name in enumerate(names, start=1):
         assert await alter(broker, Deletion(name=name, mechanism=SHA_256)) == {name: 0}
         assert sorted(await described(broker)) == sorted(names[number:])

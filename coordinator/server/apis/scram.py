@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Final
 
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.security.acls import NAME_BYTES_MAX
 from muster.coordinator.security.scram import HASHES, ITERATIONS, ScramCredential
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.needs import Needs, cluster
@@ -103,6 +104,11 @@ def _checked(broker: Broker, asked: _Deletion | _Upsertion) -> tuple[str, ScramC
     """The mechanism, and the credential for it; None: it is to be deleted. Raises KafkaError."""
     if not asked.name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user's name is empty")
+    if "\0" in asked.name or len(asked.name.encode()) > NAME_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"a user's name has at most {NAME_BYTES_MAX} bytes, without NUL",
+        )
     mechanism = _NAMES.get(asked.mechanism)
     if mechanism is None:
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"unknown SCRAM mechanism {asked.mechanism}")

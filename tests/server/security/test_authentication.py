@@ -428,6 +428,15 @@ class TestAuthenticatingAnew:
             "authentication failed: ONE: User:alice authenticated again as User:mallory",
         ]
 
+    async def test_as_somebody_else_than_a_user_called_anonymous(self, server: Server) -> None:
+        async with connected(server) as wire:
+            await log_in(wire, "as ANONYMOUS")
+            server.clock.advance(1_000)
+            await handshake(wire)
+            await wire.send(SaslAuthenticateRequest(auth_bytes=b"as mallory"), 2)
+            answer = await server.fails(wire)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
     async def test_by_another_mechanism(self, server: Server) -> None:
         async with connected(server) as wire:
             await log_in(wire)
