@@ -57,6 +57,7 @@ from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopic
 from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
 from muster.protocol.record_batch import Record, build
 from muster.protocol.types import ZERO_UUID
+from tests.cli.running import Muster
 from tests.kafka.acl_sides import SUPER_USERS, AclSide, Allowed, kafka_with_acls, subsets
 from tests.kafka.compared import error_codes
 from tests.kafka.differences import assert_as_listed
@@ -892,6 +893,31 @@ def test_apache_kafka_answers_as_muster_does(
     story: AclStory, kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _assert_told_alike(story, kafka, monkeypatch)
+
+
+def test_muster_acls_manages_those_of_apache_kafka(
+    kafka: ApacheKafka, capfd: pytest.CaptureFixture[str]
+) -> None:
+    muster = Muster(kafka.bootstrap, capfd)
+    words = ("zoe", "--consume", "orders", "--group", "bill", "--prefixed", "--host", "10.0.0.0/8")
+    zoes = [
+        f"User:zoe may read every {kind} that begins with {name} from 10.0.0.0/8"
+        for kind, name in (("topic", "orders"), ("group", "bill"))
+    ]
+    assert muster.done("acls", "allow", *words).splitlines() == zoes
+    assert (
+        muster.done("acls", "deny", "zoe", "--operation", "all", "--cluster")
+        == "User:zoe may not all the cluster\n"
+    )
+
+    def listed() -> bool:
+        return len(muster("acls", "list", "--user", "zoe", "--output", "json").json) == 3
+
+    until(listed, "ACLs of zoe")
+    found = muster("acls", "list", "--topic", "orders-2", "--user", "zoe", "--output", "json").json
+    assert [each["resource_name"] for each in found] == ["orders"]
+    assert muster.done("acls", "remove", *words).splitlines() == [f"removed: {each}" for each in zoes]
+    assert muster.done("acls", "remove", "zoe", "--all") == "removed: User:zoe may not all the cluster\n"
 
 
 def _assert_told_alike(

@@ -545,6 +545,18 @@ async def test_another_broker_hears_of_them(
     await until(lambda: of_first.in_force is not None and len(of_first.in_force) == 0)
 
 
+async def test_what_another_broker_was_told_of_a_moment_ago_is_removed(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named_by_client_ids(monkeypatch)
+    first, second = (await start_brokers(brokers=2, super_users="admin")).brokers
+    heard = second._catalogue_stale.set
+    second._store.changed.remove(heard)  # it hears of nothing by itself
+    await give(first, READ_T)
+    await take_all(second)
+    second._store.changed.append(heard)
+
+
 async def test_one_that_cannot_be_does_not_keep_the_others(broker: Broker) -> None:
     bad = creation(Operation.READ, ResourceType.TOPIC, "t", principal="alice")
     async with await as_user(broker, "admin") as wire:
