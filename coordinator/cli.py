@@ -83,8 +83,9 @@ def _serve(settings: config.Settings, began: float) -> int:
 def _run(settings: config.Settings, began: float) -> int:
     import asyncio
 
-    from muster.coordinator.base.log import configure, drain
+    from muster.coordinator.base.log import configure, end_background
     from muster.coordinator.base.system import raise_open_files_limit
+    from muster.coordinator.security.exchange import SecurityError
     from muster.coordinator.server.listener import BindError
     from muster.coordinator.storage.store import NodeIdTaken, StoreError
     from muster.coordinator.web.binding import MissingPackages
@@ -96,10 +97,10 @@ def _run(settings: config.Settings, began: float) -> int:
             return runner.run(_serve_until_stopped(settings, began))
     except NodeIdTaken as error:
         return fail("muster serve", f"{error}; every broker needs a --node-id of its own", EXIT_FAILED)
-    except (BindError, MissingPackages, StoreError) as error:
+    except (BindError, MissingPackages, SecurityError, StoreError) as error:
         return fail("muster serve", str(error), EXIT_FAILED)
     finally:
-        drain(_LAST_LINES_S)
+        end_background(_LAST_LINES_S)
 
 
 def _loop_factory() -> Any:
@@ -130,6 +131,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
         await asyncio.wait([starting])
         return EXIT_FAILED
     await starting  # raises the startup error, if any
+    _read_certificates_on_hangup(brokers)
     page = None if http is None else await _serve_http(http)
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
@@ -177,6 +179,16 @@ def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
         where = f"postgresql, {server_of(settings.store)}"
     text = f"muster ready on {brokers.bootstrap} ({where}, {brokers.shards} shards, {took_s * 1000:.0f} ms)"
     return text if page is None else f"{text}, {page.url}"
+
+
+def _read_certificates_on_hangup(brokers: Brokers) -> None:
+    """SIGHUP ends a broker without TLS, as it does any process."""
+    import signal
+
+    from muster.coordinator.base.system import on_signals
+
+    if hasattr(signal, "SIGHUP") and any("SSL" in protocol for protocol in brokers.settings.protocols):
+        on_signals((signal.SIGHUP,), lambda _: brokers.read_certificates())
 
 
 def _handle_signals(stopped: Any) -> None:

@@ -64,7 +64,8 @@ CONSUMER: Final = "consumer"
 PLAINTEXT: Final = "PLAINTEXT"
 PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Security protocols of listeners."""
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
@@ -199,8 +200,7 @@ class Settings:
     # ---- security
     listener_security_protocol_map: str | None = _kafka(
         None,
-        "security protocol of each listener; without it a listener's name is its protocol, and other names are "
-        "PLAINTEXT",
+        "security protocol of each listener; without it a listener's name is its protocol",
         section="security",
         pattern=_several(f"{_NAME}:({'|'.join(PROTOCOLS)})"),
         shape=f"NAME:PROTOCOL[,...], of {', '.join(PROTOCOLS)}",
@@ -208,8 +208,7 @@ class Settings:
     )
     ssl_keystore_location: str | None = _kafka(
         None,
-        "PEM file with the broker's private key and its certificate chain; read again when it changes, and on "
-        "SIGHUP",
+        "PEM file with the broker's private key and its certificate chain; read again when it changes",
         length_max=4_096,
         optional=True,
     )
@@ -237,8 +236,8 @@ class Settings:
         TLS_VERSIONS, "versions of TLS that are served", choices=TLS_VERSIONS
     )
     sasl_enabled_mechanisms: tuple[str, ...] = _kafka(
-        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        "how clients of SASL listeners may authenticate (Kafka's default is GSSAPI, which muster has not)",
+        (),
+        "how clients of SASL listeners may authenticate; by default SCRAM-SHA-256 and SCRAM-SHA-512",
         choices=MECHANISMS,
     )
     sasl_server_max_receive_size: int = _kafka(
@@ -280,7 +279,7 @@ class Settings:
     )
     super_users: str | None = _kafka(
         None,
-        "users who may do everything; with them ACLs come into force, without them nobody is refused anything",
+        "users who may do everything; ACLs are in force if there are any",
         pattern=r"[^;]+(;[^;]+)*",
         shape="User:NAME[;...]",
         optional=True,
@@ -465,6 +464,8 @@ class Settings:
         if self.store is not None and self.test_mode:
             raise SettingError("test_mode", True, "false beside --store: the clock is the database's")
         self._check_listeners()
+        self._check_protocols()
+        self._check_tls()
 
     def _check_listeners(self) -> None:
         if self.listeners is None:
@@ -490,6 +491,45 @@ class Settings:
                 raise SettingError(name, text, "each listener once")
             if names and not set(given) <= set(names):
                 raise SettingError(name, text, f"the listeners of --listeners ({', '.join(names)})")
+
+    def _check_protocols(self) -> None:
+        names = [each.listener for each in read_endpoints(self.listeners or "")]
+        given = self._protocols()
+        for name in given:
+            if name not in names:
+                there = ", ".join(names) or "none are named"
+                allowed = f"listeners of --listeners ({there}), not {name}"
+                raise SettingError(
+                    "listener_security_protocol_map", self.listener_security_protocol_map, allowed
+                )
+        # A misspelt SASL_SSL must not become a listener that lets everybody in.
+        lacking = [name for name in names if name not in given and name not in PROTOCOLS]
+        secured = any(self.protocol_of(name) != PLAINTEXT for name in names)
+        for name in lacking:
+            if secured or given or "SSL" in name.upper() or "SASL" in name.upper():
+                allowed = (
+                    f"names that are protocols ({', '.join(PROTOCOLS)}), or that have one in "
+                    f"--listener-security-protocol-map: {name} is neither"
+                )
+                raise SettingError("listeners", self.listeners, allowed)
+
+    def _check_tls(self) -> None:
+        if not any("SSL" in protocol for protocol in self.protocols):
+            for name in ("ssl_keystore_location", "ssl_truststore_location"):
+                if (value := getattr(self, name)) is not None:
+                    allowed = (
+                        "nothing while no listener has the protocol SSL or SASL_SSL (--listeners SSL://...)"
+                    )
+                    raise SettingError(name, value, allowed)
+            return
+        if self.ssl_keystore_location is None:
+            allowed = "the PEM file of the broker's key and certificate, which SSL and SASL_SSL need"
+            raise SettingError("ssl_keystore_location", None, allowed)
+        if self.ssl_client_auth != "none" and self.ssl_truststore_location is None:
+            allowed = "none, unless --ssl-truststore-location says whose client certificates are accepted"
+            raise SettingError("ssl_client_auth", self.ssl_client_auth, allowed)
+        if not self.ssl_enabled_protocols:
+            raise SettingError("ssl_enabled_protocols", "", f"one or more of {', '.join(TLS_VERSIONS)}")
 
     def _check_order(self, low: str, high: str) -> None:
         if getattr(self, low) > getattr(self, high):
@@ -534,6 +574,28 @@ class Settings:
             for each in bound
             for told in (advertised.get(each.listener),)
         ]
+
+    def protocol_of(self, listener: str) -> str:
+        """The security protocol of a listener, by its name."""
+        return self._protocols().get(listener) or (listener if listener in PROTOCOLS else PLAINTEXT)
+
+    @property
+    def protocols(self) -> list[str]:
+        """The security protocols of the listeners, in their order."""
+        return [self.protocol_of(each.bound.listener) for each in self.listening(0)]
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Those of SASL that clients may use; empty where no listener has SASL."""
+        if not any("SASL" in protocol for protocol in self.protocols):
+            return ()
+        return self.sasl_enabled_mechanisms or _SCRAM
+
+    def _protocols(self) -> dict[str, str]:
+        pairs = (
+            each.partition(":") for each in (self.listener_security_protocol_map or "").split(",") if each
+        )
+        return {name: protocol for name, _, protocol in pairs}
 
     def kafka_text(self, kafka_name: str) -> str | None:
         """A setting's value by Kafka's name for it, as Kafka writes it; None for names that are no setting

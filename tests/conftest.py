@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, cast
 import hypothesis
 import pytest
 
+from tests.support.log_output import log_as_before
+
 if TYPE_CHECKING:
     from tests.support.postgres import Postgres
 
@@ -47,6 +49,8 @@ OTHER_LOOPS: Final[Mapping[str, Sequence[str]]] = {
     "server/test_limits.py": ("asyncio", "uvloop"),
     "server/test_listener.py": ("asyncio", "uvloop"),
     "server/test_data.py": ("uvloop",),
+    "server/security/test_authentication.py": ("asyncio", "uvloop"),
+    "server/security/test_tls.py": ("asyncio", "uvloop"),
     "client/test_connection.py": ("asyncio", "uvloop"),
     "client/test_pool.py": ("asyncio", "uvloop"),
 }
@@ -92,6 +96,12 @@ def postgres_server() -> Iterator[Postgres]:
 
     with Postgres() as postgres:
         yield postgres
+
+
+@pytest.fixture(autouse=True)
+def _log() -> Iterator[None]:
+    with log_as_before():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def configure(
 ) -> None:
     """Set the least severe level written and its shape: `human`, `json`, or `auto` by whether it is a
     terminal. What muster and asyncio log through the standard library goes the same way. `background`: a
-    thread writes the lines, so that nobody waits for who reads them; `drain` when the process ends."""
+    thread writes the lines, so that nobody waits for who reads them, until `end_background`."""
     _Output.level, _Output.format, _Output.stream, _Output.logger = LEVELS[level], format, stream, None
     if _Output.writer is not None:
         _Output.writer.close()
@@ -77,6 +77,14 @@ def drain(timeout_s: float) -> None:
     """Wait until the lines that a thread writes are written, or for `timeout_s`."""
     if _Output.writer is not None:
         _Output.writer.drain(timeout_s)
+
+
+def end_background(timeout_s: float) -> None:
+    """`drain`, and have no thread write any more: its file descriptor may soon be another file's."""
+    drain(timeout_s)
+    if _Output.writer is not None:
+        _Output.writer.close()
+        _Output.writer = _Output.logger = None
 
 
 def warm_up() -> None:

@@ -1,8 +1,12 @@
-"""What a SASL mechanism is to the server."""
+"""What a SASL mechanism is to the server, and what keeps a broker from securing its listeners."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
+
+
+class SecurityError(Exception):
+    """The listeners cannot be secured as the settings say; the text names the setting and what to do."""
 
 
 class Authenticated(NamedTuple):

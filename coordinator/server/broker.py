@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -36,11 +35,13 @@ from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
+from muster.coordinator.security.scram import MadeUp
 from muster.coordinator.server.apis import APIS, TRAFFIC
 from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
+from muster.coordinator.server.doors import Doors, Listen
 from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.listener import BindError, Listener
@@ -52,6 +53,7 @@ from muster.coordinator.server.shards import DataShards, GroupShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
 from muster.coordinator.server.test_mode.faults import Faults
 from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.server.users import Users, mechanisms
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
@@ -93,7 +95,7 @@ class Shared:
     holds: LoadHolds = field(default_factory=LoadHolds)
     page: Endpoint | None = None
     """Where browsers find the page about these brokers, if there is one."""
-    listen: Callable[[str, int, Callable[[], asyncio.BaseProtocol]], Listener] = Listener
+    listen: Listen = Listener
     """Makes a broker's listener from host, port and what makes a connection's protocol. A simulated network
     comes in here."""
 
@@ -160,6 +162,8 @@ class Broker:
         in_force = GroupConfigs(of_groups)
         self.group_configs = KeptGroupConfigs(rows, self.configs, in_force)
         self.features = Features(rows, settings.group_coordinator_rebalance_protocols)
+        self.users = Users(rows)
+        self._made_up = MadeUp()
         self.runtime = GroupRuntime(
             store,
             self.clock,
@@ -241,10 +245,11 @@ class Broker:
         self._fault_gate = FaultGate(shared.faults, self, sessions)
         self._page = shared.page
         self._listening = listening
-        self._listeners = [
-            shared.listen(bound.host, bound.port, partial(self.connections.connect, bound.listener))
-            for bound, _ in listening
-        ]
+        self.doors = Doors(
+            settings, self.real_clock, self.unserved, lambda: mechanisms(settings, self.users, self._made_up)
+        )
+        sessions.door, sessions.has_sasl = self.doors.sasl, self.doors.has_sasl
+        self._listeners = [self.doors.listener(each, self.connections, shared.listen) for each in listening]
         self._catalogue_stale = asyncio.Event()
         self._catalogue_task: asyncio.Task[None] | None = None
         self._catalogue_reading: asyncio.Task[Change] | None = None  # created, but not begun yet
@@ -340,6 +345,8 @@ class Broker:
         the leases: `start` should follow at once. Raises NodeIdTaken and other StoreErrors."""
         self._store.changed.append(self._catalogue_stale.set)  # before the first look, or one might be missed
         await self.configs.start(self._fixed_configs())
+        if self.doors.sasl is not None:
+            self._made_up.secret = await self.users.secret()
         await self.catalogue.refresh()
         for topic in self.catalogue.hidden:
             self._log.warning(
@@ -393,6 +400,7 @@ class Broker:
             self.membership.kill()
         for listener in self._listeners:
             await listener.close()
+        self.doors.close()
         self._fault_gate.close()
         self.connections.finish()
         await self.connections.drained(grace_s)
@@ -417,6 +425,7 @@ class Broker:
         self.group_events.abandon()
         for listener in self._listeners:
             await listener.close()
+        self.doors.close()
         self._fault_gate.close()
         await self.connections.close()
         await self._end()
@@ -474,6 +483,8 @@ class Broker:
             "offsets.topic.num.partitions": str(self._group_shards),
             "offsets.topic.replication.factor": "1",
         }
+        if settings.mechanisms:
+            fixed["sasl.enabled.mechanisms"] = ",".join(settings.mechanisms)
         if settings.rack is not None:
             fixed["broker.rack"] = settings.rack
         if settings.store is None and not settings.ephemeral:

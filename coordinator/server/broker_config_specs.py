@@ -68,13 +68,16 @@ _FIXED_HERE: Final = (
 )
 """What tools look for in any broker, and here follows from other settings or cannot be set."""
 
+_OF_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+"""Kafka's authorizer has these from its properties, and DescribeConfigs tells nothing of them."""
+
 
 def _declared() -> Iterator[Setting]:
     yield from _FIXED_HERE
     drained = "whether this broker hands its shards over and takes none, before it is stopped"
     yield declare(False, drained, scope=Scope.PER_BROKER, kafka=False).named(DRAINED)
+    yield from (each for each in SETTINGS.values() if each.kafka and each.name not in _OF_AUTHORIZER)
     yield from KEPT
-    yield from (each for each in SETTINGS.values() if each.kafka)
     yield from (_default_of(each) for each in SPECS.values() if each.default_from is not None)
 
 

@@ -211,6 +211,11 @@ class Brokers:
             raise ClockFixed("with --store the clock is the database's and cannot be moved")
         raise ClockFixed("the clock can be moved only in test mode: muster serve --test-mode")
 
+    def read_certificates(self) -> None:
+        """Read keys and certificates again, for connections to come."""
+        for broker in self.running:
+            broker.doors.read_certificates()
+
     # --- one by one -----------------------------------------------------------------------------------------
 
     def index_of(self, name: str, node_id: object) -> int:

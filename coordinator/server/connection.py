@@ -7,17 +7,22 @@ JoinGroup. A request is begun as its bytes arrive.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from muster.coordinator.base.log import Logger
+from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.server.unserved import Cause, CloseConnection, undecodable, unfinished
-from muster.coordinator.server.wire import Response, Wire
+from muster.coordinator.server.wire import GREETING_BYTES_MAX, Response, Wire
 from muster.protocol.errors import DecodeError, TooLargeError
 
 if TYPE_CHECKING:
     from muster.coordinator.server.connections import Connections
 
 log: Final = Logger(part="connection")
+
+Identify = Callable[[asyncio.Transport], str]
+"""From the transport of a connection to the principal of its client."""
 
 
 class Session(Protocol):
@@ -49,6 +54,7 @@ class Connection(asyncio.Protocol):
         "_begin",
         "_connections",
         "_counts",
+        "_identify",
         "_paced",
         "_task",
         "_transport",
@@ -56,13 +62,25 @@ class Connection(asyncio.Protocol):
         "client_host",
         "connection_id",
         "listener",
+        "principal",
         "session",
         "wire",
     )
 
-    def __init__(self, connections: Connections, connection_id: int, listener: str) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        connection_id: int,
+        listener: str,
+        identify: Identify | None = None,
+        greeting_bytes_max: int = GREETING_BYTES_MAX,
+    ) -> None:
+        """`identify` says who the client is by its certificate, or raises CloseConnection.
+        `greeting_bytes_max`: see Wire."""
         self.connection_id = connection_id
         self.listener = listener
+        self.principal = ANONYMOUS
+        """Who the client is by its connection alone."""
         self.client_host = ""
         self.session: Session | None = None
         self.wire = Wire(
@@ -71,7 +89,9 @@ class Connection(asyncio.Protocol):
             connections.responses,
             traffic=connections.traffic,
             frame_bytes_max=connections.frame_bytes_max,
+            greeting_bytes_max=greeting_bytes_max,
         )
+        self._identify = identify
         self._begin = _nothing
         self._connections = connections
         self._counts = connections.counts
@@ -98,6 +118,12 @@ class Connection(asyncio.Protocol):
             self.wire.forget()
             self._transport.abort()
             return
+        if self._identify is not None:
+            try:
+                self.principal = self._identify(self._transport)
+            except CloseConnection as error:
+                self.failed(error)
+                return
         self.session = session = self._connections.open_session(self)
         self._begin = session.begin
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from muster.coordinator.base.clock import Clock, Timer
-from muster.coordinator.server.connection import Connection, Session
+from muster.coordinator.server.connection import Connection, Identify, Session
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
 from muster.coordinator.server.unserved import Unserved
-from muster.coordinator.server.wire import Traffic
+from muster.coordinator.server.wire import GREETING_BYTES_MAX, Traffic
 
 _A_TURN_MAX: Final = 128
 """Requests begun in a turn of the event loop: some milliseconds."""
@@ -129,10 +129,15 @@ class Connections:
 
     # --- membership -----------------------------------------------------------------------------------------
 
-    def connect(self, listener: str = "") -> Connection:
-        """A protocol for a connection being accepted by `listener`."""
+    def connect(
+        self,
+        listener: str = "",
+        identify: Identify | None = None,
+        greeting_bytes_max: int = GREETING_BYTES_MAX,
+    ) -> Connection:
+        """A protocol for a connection being accepted by `listener`; the rest as in Connection."""
         self._next_id += 1
-        return Connection(self, self._next_id, listener)
+        return Connection(self, self._next_id, listener, identify, greeting_bytes_max)
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection is served: it fits under max.connections, and is none that was accepted

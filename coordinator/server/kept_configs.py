@@ -2,8 +2,8 @@
 they are kept and reported, so that tools which set them go on working, and are without effect.
 
 What they are about, muster has not: thread pools, remote storage, replication between brokers, groups of
-newer kinds, TLS and SASL. (Where a broker has plaintext listeners alone, Kafka's TLS and SASL configs are
-without effect too.)
+newer kinds. Of TLS and SASL it has what is set when a broker starts (`config.Settings`, whose values are
+reported under these names); what is altered later, or for one listener alone, is without effect.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _OF_CONNECTIONS: Final = (
     _kept(
         "listener.security.protocol.map",
         _PROTOCOLS,
-        "security protocol of each listener; muster's use PLAINTEXT",
+        "security protocol of each listener",
         _ONE,
         pattern=f"{_PROTOCOL}(,{_PROTOCOL})*",
         shape="NAME:PLAINTEXT[,...]",

@@ -18,6 +18,7 @@ from muster.coordinator.server.memory import ResponseMemory
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.rights import Rights
 from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.server.users import Users
 from muster.coordinator.storage.store import Store
 from muster.coordinator.topics.catalogue import Catalogue, Topic
 from muster.coordinator.topics.partitions import Partitions
@@ -34,6 +35,7 @@ class Broker(Protocol):
     configs: BrokerConfigs
     group_configs: KeptGroupConfigs
     features: Features
+    users: Users
     catalogue: Catalogue
     partitions: Partitions
     runtime: GroupRuntime

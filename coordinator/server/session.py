@@ -4,7 +4,7 @@ becomes of it into an answer.
 A request passes the gates in a row, and each costs nothing where there is nothing to it:
 
     size          where its first bytes arrive (`apis.check_request_size`)
-    authenticate  (comes with SASL)
+    authenticate  on SASL listeners, until the client is let in (`authentication`)
     quota         (comes with quotas)
     authorize     where ACLs are in force: what the API needs (`authorize`)
     faults        test mode's rules, if any concern its API
@@ -22,10 +22,11 @@ from functools import lru_cache
 from typing import Final, Protocol, cast
 
 from muster.coordinator.base.answers import LATER
-from muster.coordinator.base.step import ANONYMOUS, RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Begin, Repeated
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.apis.connection import unsupported_api_versions
+from muster.coordinator.server.authentication import Authentication, Door
 from muster.coordinator.server.authorize import divided, refused
 from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.serving import Broker
@@ -63,23 +64,39 @@ class Sessions:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.elements_max = broker.settings.request_elements_max
+        self.door: Door | None = None
+        """How clients of SASL listeners are let in; `has_sasl` says which those are."""
+        self.has_sasl: Callable[[str], bool] = lambda listener: False
         self.faults: Gate | None = None
         """To be set only together with `Connections.forget`: what is remembered passes no gate."""
 
     def open(self, connection: Connection) -> Session:
         """The session of a connection that was accepted."""
-        return Session(self, connection)
+        session = Session(self, connection)
+        if self.door is not None and self.has_sasl(connection.listener):
+            session.authentication = Authentication(self.door, connection, session.let_in, session.forget)
+        return session
 
 
 class Session:
     """Answers the requests of one connection, one at a time."""
 
-    __slots__ = ("_broker", "_context", "_remembered", "_sessions", "connection", "principal")
+    __slots__ = (
+        "_broker",
+        "_context",
+        "_remembered",
+        "_sessions",
+        "authentication",
+        "connection",
+        "principal",
+    )
 
     def __init__(self, sessions: Sessions, connection: Connection) -> None:
         self.connection: Connection | None = connection
         """None when it is over."""
-        self.principal = ANONYMOUS
+        self.principal = connection.principal
+        self.authentication: Authentication | None = None
+        """None where clients need not authenticate."""
         self._sessions = sessions
         self._broker = sessions.broker
         self._context: RequestContext | None = None
@@ -94,12 +111,16 @@ class Session:
         self.principal = principal
         self._context = None
         self.forget()
+        if self.connection is not None:
+            self.connection.wire.recognised()
 
     def forget(self) -> None:
         self._remembered.clear()
 
     def close(self) -> None:
         self._remembered.clear()
+        if self.authentication is not None:
+            self.authentication.close()
         self.connection = None
 
     def begin(self, frame: bytes) -> Response | None:
@@ -128,9 +149,12 @@ class Session:
             return None
         return asked.response_to(answer)
 
-    def _read(self, frame: bytes) -> Asked | Response:
-        """The request, through the gates; or the response to ApiVersions in a version that is not served.
-        Raises DecodeError and CloseConnection."""
+    def _read(self, frame: bytes) -> Asked | Response | None:
+        """The request, through the gates; or what authentication answers, or the response to ApiVersions in a
+        version that is not served. Raises DecodeError and CloseConnection."""
+        authentication = self.authentication
+        if authentication is not None and authentication.takes(frame):
+            return authentication.begin(frame)
         header, offset = decode_request_header(frame)
         api_key, version, correlation_id, client_id = header
         api = APIS.get(api_key)
@@ -138,7 +162,8 @@ class Session:
             raise CloseConnection(api_not_served(api_key))
         connection = self.connection
         assert connection is not None
-        connection.wire.recognised()
+        if authentication is None:
+            connection.wire.recognised()
         if api.about_the_cluster and self._broker.membership.cut_off:
             # As long as it answers, clients go on asking it and no other. Not sooner: librdkafka takes a
             # broker that closes during ApiVersions for one without groups, and never asks it again.
@@ -155,7 +180,10 @@ class Session:
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
         asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
-        # Here come: authenticate, quota.
+        # Here comes: quota.
+        if authentication is not None and authentication.refuses:
+            asked.begin = authentication.refuse
+            return asked
         if self._broker.authorizer is not None and not self._authorize(asked):
             return asked
         faults = self._sessions.faults

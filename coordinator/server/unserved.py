@@ -27,7 +27,7 @@ from muster.protocol.errors import (
 _log: Final = Logger(part="connection")
 
 _EVERY_MS: Final = 60_000
-_TEXT_MAX: Final = 100  # characters of what a client calls itself, or asks for
+TEXT_MAX: Final = 100  # characters of what a client calls itself, or asks for
 _TOLD_MAX: Final = 1_000
 """Addresses and causes that are told apart in a minute; of more than these nothing is said."""
 
@@ -62,11 +62,11 @@ class CloseConnection(Exception):
 
 _NO_TLS: Final = Cause(
     "TLS handshake on a plaintext listener",
-    "connect with security.protocol=PLAINTEXT; muster does not serve TLS",
+    "connect to an SSL or SASL_SSL listener, or with security.protocol=PLAINTEXT",
 )
 _NO_SASL: Final = Cause(
-    "SASL authentication is not supported",
-    "connect with security.protocol=PLAINTEXT, without sasl.* settings",
+    "SASL authentication on a listener without SASL",
+    "connect to a SASL_SSL or SASL_PLAINTEXT listener, or without sasl.* settings",
 )
 _NO_TRANSACTIONS: Final = Cause(
     "muster has no transactions yet", "use the producer without a transactional id"
@@ -86,7 +86,7 @@ _OF_BROKERS: Final = Cause(
     "request meant for Kafka brokers and controllers", "do not join Apache Kafka brokers to a muster cluster"
 )
 
-_FOREIGN: Final = {
+FOREIGN: Final = {
     foreign.HTTP: Cause(
         "HTTP request on a Kafka listener", "use the port of --http for the page and the HTTP API"
     ),
@@ -159,7 +159,7 @@ def no_sasl(mechanism: str | None) -> NotServed:
     """The refusal of authentication, by the mechanism where one was named."""
     cause = _NO_SASL
     if mechanism is not None:
-        cause = cause._replace(detail=f"mechanism {mechanism[:_TEXT_MAX]}")
+        cause = cause._replace(detail=f"mechanism {mechanism[:TEXT_MAX]}")
     return NotServed(ErrorCode.ILLEGAL_SASL_STATE, cause)
 
 
@@ -187,7 +187,7 @@ def version_not_served(api_key: int, version: int) -> Cause:
 def undecodable(error: DecodeError) -> Cause:
     """Why bytes that are no request close the connection."""
     if isinstance(error, ForeignProtocolError):
-        return _FOREIGN[error.protocol]
+        return FOREIGN[error.protocol]
     if isinstance(error, UnknownApiError):
         return api_not_served(error.api_key)
     if isinstance(error, TooLargeError):
@@ -199,7 +199,7 @@ def unfinished(beginning: bytes, timeout_ms: int) -> Cause:
     """Why a request that did not arrive whole closes the connection; `beginning`: what came first of it."""
     protocol = foreign.protocol_of(beginning)
     if protocol is not None:
-        return _FOREIGN[protocol]
+        return FOREIGN[protocol]
     return Cause(
         f"request incomplete after request.receive.timeout.ms ({timeout_ms})",
         "check the client and the network, or raise that timeout",
@@ -231,7 +231,7 @@ class Unserved:
         why = f"{cause.why}: {cause.detail}" if cause.detail else cause.why
         fields: dict[str, object] = {"host": host, "why": why, "remedy": cause.remedy}
         if client_id:
-            fields["client"] = client_id[:_TEXT_MAX]
+            fields["client"] = client_id[:TEXT_MAX]
         if withheld:
             fields["more"] = f"and {withheld} more from this address since the last line"
         _log.warning("client cannot be served", **fields)

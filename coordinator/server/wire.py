@@ -91,7 +91,9 @@ class Wire:
         *,
         traffic: Traffic,
         frame_bytes_max: int,
+        greeting_bytes_max: int = GREETING_BYTES_MAX,
     ) -> None:
+        """`greeting_bytes_max` bounds frames until the client is `recognised`."""
         self.busy = False
         """Whether what was begun has no answer yet."""
         self.idle_ms = 0
@@ -101,7 +103,7 @@ class Wire:
         self._listen = listen
         self._frame_bytes_max = frame_bytes_max
         self._outlives = traffic.outlives
-        self._splitter = FrameSplitter(min(GREETING_BYTES_MAX, frame_bytes_max), traffic.admit, SMALL_BYTES)
+        self._splitter = FrameSplitter(min(greeting_bytes_max, frame_bytes_max), traffic.admit, SMALL_BYTES)
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._begun_bytes = 0

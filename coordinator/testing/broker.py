@@ -18,6 +18,7 @@ from muster.coordinator.testing.core import Core
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, finished, waits
 from muster.coordinator.testing.faults import AsyncFaults, Faults
 from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, reached
+from muster.coordinator.testing.security import Security
 from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
 from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.timeline import Timeline
@@ -49,6 +50,12 @@ class ClusterCalls(Calls):
     def bootstrap(self) -> str:
         """`host:port` of every broker, for `bootstrap.servers`."""
         return self._core.brokers.bootstrap
+
+    def client_settings(self, client: str) -> dict[str, Any]:
+        """What a client is started with to be let in: `Consumer(broker.client_settings("confluent-kafka"))`.
+        The clients are confluent-kafka, kafka-python, aiokafka, muster and java; all but the first and the
+        last take it as keyword arguments. Raises TypeError for another."""
+        return self._core.security.client_settings(client, self.bootstrap)
 
     @property
     def ports(self) -> list[int]:
@@ -229,10 +236,12 @@ class Cluster(ClusterCalls, Blocking):
     `async with Cluster(3) as cluster` gives the async API; `aio` and `blocking` convert between the two.
 
     `data` names a data directory; without it, everything lives in memory, or in the database that `store`
-    names. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with underscores. Two
-    defaults differ for tests: the initial rebalance delay is 0 ms instead of 3 s; and leases last one second,
-    so that a killed broker is replaced soon, or half a minute for a single broker, which has no replacement
-    and must not lose its groups on a busy machine. (With kafka-python 3.0 use
+    names. `security` is the protocol of the listener: PLAINTEXT, SSL (clients have certificates),
+    SASL_PLAINTEXT or SASL_SSL (SCRAM or PLAIN). A CA and a user are made, and `client_settings` says what
+    clients are started with. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names
+    with underscores. Two defaults differ for tests: the initial rebalance delay is 0 ms instead of 3 s; and
+    leases last one second, so that a killed broker is replaced soon, or half a minute for a single broker,
+    which has no replacement and must not lose its groups on a busy machine. (With kafka-python 3.0 use
     `group_initial_rebalance_delay_ms=200`: if its group completes within 100 ms, it sometimes loses its
     topic's metadata and consumes nothing for minutes.)
     """
@@ -246,9 +255,11 @@ class Cluster(ClusterCalls, Blocking):
         data: str | Path | None = None,
         port: int = 0,
         clock: Time | None = None,
+        security: str = "PLAINTEXT",
         **settings: Any,
     ) -> None:
         __tracebackhide__ = True
+        secured = Security(security)
         defaults: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": 0,
             "lease_term_ms": _LEASE_ALONE_MS if brokers == 1 else _LEASE_MS,
@@ -257,13 +268,15 @@ class Cluster(ClusterCalls, Blocking):
         }
         if data is not None:
             defaults["data"] = str(data)
+        if secured.has_tls or secured.has_sasl:
+            defaults |= secured.broker_settings(settings.get("host", "127.0.0.1"), port)
         for name in settings:
             _check_known(name)
         try:
             checked = Settings(**{**defaults, "brokers": brokers, "port": port, **settings})
         except ValueError as error:
             raise told(error)  # noqa: B904 - the same error
-        super().__init__(Core(checked, clock))
+        super().__init__(Core(checked, clock, secured))
 
     @classmethod
     def _over(cls, core: Core) -> Self:
@@ -394,10 +407,16 @@ class Broker(Cluster):
     __slots__ = ()
 
     def __init__(
-        self, *, data: str | Path | None = None, port: int = 0, clock: Time | None = None, **settings: Any
+        self,
+        *,
+        data: str | Path | None = None,
+        port: int = 0,
+        clock: Time | None = None,
+        security: str = "PLAINTEXT",
+        **settings: Any,
     ) -> None:
         __tracebackhide__ = True
-        super().__init__(1, data=data, port=port, clock=clock, **settings)
+        super().__init__(1, data=data, port=port, clock=clock, security=security, **settings)
 
     @property
     def port(self) -> int:

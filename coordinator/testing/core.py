@@ -15,6 +15,7 @@ from muster.coordinator.runtime.machine import Operation
 from muster.coordinator.runtime.ring import together
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.testing.security import Security
 from muster.coordinator.testing.thread import CALL_S, LoopThread
 from muster.coordinator.testing.waiting import TIMEOUT_S
 from muster.coordinator.topics.catalogue import Topic
@@ -32,8 +33,9 @@ class Core:
     """The brokers of one process and their thread. All but `start`, `close` and `thread` belongs to that
     thread."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None, security: Security) -> None:
         self.settings = settings
+        self.security = security
         self.thread = LoopThread("muster")
         self._clock = clock
         self._brokers: Brokers | None = None
@@ -70,6 +72,7 @@ class Core:
         await brokers.start()
         try:
             await all_loaded(brokers.brokers)
+            await self.security.let_in(brokers.brokers[0])
         except BaseException:
             await brokers.stop()
             raise

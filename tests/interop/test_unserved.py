@@ -55,11 +55,11 @@ def polled(poll: Callable[[], object], fact: Callable[[], bool]) -> None:
         ),
         (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
-            "SASL authentication is not supported: mechanism PLAIN; connect with security.protocol=PLAINTEXT",
+            "SASL authentication on a listener without SASL: mechanism PLAIN; connect to a SASL_SSL",
         ),
         (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"},
-            "SASL authentication is not supported: mechanism SCRAM-SHA-512; connect with",
+            "SASL authentication on a listener without SASL: mechanism SCRAM-SHA-512; connect",
         ),
     ],
     ids=["TLS", "SASL PLAIN", "SASL SCRAM"],

@@ -118,6 +118,31 @@ async def test_a_node_without_the_listener_is_told_by_its_first(start_brokers: S
             "^advertised_listeners: ",
         ),
         ({"listeners": "A://h:9092", "advertised": "h:9092"}, "^advertised: .* --advertised-listeners"),
+        ({"listeners": "SASLSSL://h:9092"}, "^listeners: .* SASLSSL is neither"),
+        (
+            {"listeners": "A://h:9092,SASL_PLAINTEXT://h:9093"},
+            r"^listeners: .* that have one in --listener-security-protocol-map: A is neither",
+        ),
+        (
+            {"listeners": "A://h:9092,B://h:9093", "listener_security_protocol_map": "A:PLAINTEXT"},
+            "^listeners: .* B is neither",
+        ),
+        (
+            {"listeners": "A://h:9092", "listener_security_protocol_map": "A:PLAINTEXT,B:SSL"},
+            r"^listener_security_protocol_map: .* listeners of --listeners \(A\), not B",
+        ),
+        ({"listener_security_protocol_map": "A:PLAINTEXT"}, "none are named"),
+        ({"listeners": "A://h:9092", "listener_security_protocol_map": "A:TLS"}, "it takes NAME:PROTOCOL"),
+        ({"listeners": "SSL://h:9092"}, "^ssl_keystore_location: .* PEM file of the broker's key"),
+        ({"ssl_keystore_location": "k.pem"}, "^ssl_keystore_location: .* no listener has the protocol SSL"),
+        (
+            {"listeners": "SSL://h:9092", "ssl_keystore_location": "k", "ssl_client_auth": "required"},
+            "^ssl_client_auth: .* --ssl-truststore-location",
+        ),
+        (
+            {"listeners": "SSL://h:9092", "ssl_keystore_location": "k", "ssl_enabled_protocols": ()},
+            "^ssl_enabled_protocols: .* one or more of TLSv1.2, TLSv1.3",
+        ),
     ],
 )
 def test_listeners_that_contradict_themselves_are_refused(settings: dict[str, object], refusal: str) -> None:

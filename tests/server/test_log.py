@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,25 +23,8 @@ CONSUMER = MemberIdentity("c-1", "c", "/10.0.0.7")
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    before = {name: vars(log._Output)[name] for name in ("level", "format", "stream", "writer", "logger")}
-    standard = {
-        name: (
-            logging.getLogger(name).handlers,
-            logging.getLogger(name).propagate,
-            logging.getLogger(name).level,
-        )
-        for name in ("muster", "asyncio")
-    }
-    yield io.StringIO()
-    if log._Output.writer is not None:
-        log._Output.writer.close()
-    for name, value in before.items():
-        setattr(log._Output, name, value)
-    for name, (handlers, propagate, level) in standard.items():
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
+def stream() -> io.StringIO:
+    return io.StringIO()
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -103,6 +85,22 @@ def test_a_closed_pipe_ends_nothing(stream: io.StringIO) -> None:
         for _ in range(3):
             log.Logger().info("to nobody")
             log.drain(10)
+
+
+def test_behind_the_end_nothing_is_written_to_a_descriptor_that_may_be_another_files(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr("sys.stderr", stream)
+    with os.fdopen(reading) as reader:
+        with os.fdopen(writing, "w") as file:
+            monkeypatch.setattr(stream, "fileno", file.fileno, raising=False)
+            log.configure("info", background=True)
+            log.Logger().info("before")
+            log.end_background(10)
+            log.Logger().info("behind")
+        assert [json.loads(line)["event"] for line in reader] == ["before"]
+    assert [line["event"] for line in lines(stream)] == ["behind"]
 
 
 def test_where_there_is_no_file_the_background_is_not_needed(stream: io.StringIO) -> None:

@@ -13,7 +13,6 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.features import UpdateFeaturesRequest
 from muster.protocol.messages.quotas import AlterClientQuotasRequest
-from muster.protocol.messages.scram import AlterUserScramCredentialsRequest
 from tests.server.test_api_versions import smallest_request
 from tests.support.each import each
 from tests.support.wire import Wire
@@ -54,18 +53,13 @@ async def test_where_nothing_can_be_there_is_nothing(port: int, api: ApiKey) -> 
         assert (answer.error_code, getattr(answer, "entries", getattr(answer, "results", None))) == (0, [])
 
 
-async def test_no_credentials_and_no_quotas_are_taken_that_would_not_be_kept(port: int) -> None:
-    Users, Quotas = AlterUserScramCredentialsRequest, AlterClientQuotasRequest
-    user = Users.ScramCredentialUpsertion(
-        name="u", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"secret"
-    )
+async def test_no_quotas_are_taken_that_would_not_be_kept(port: int) -> None:
+    Quotas = AlterClientQuotasRequest
     quota = Quotas.EntryData(
         entity=[Quotas.EntryData.EntityData(entity_type="user", entity_name="u")],
         ops=[Quotas.EntryData.OpData(key="producer_byte_rate", value=1.0, remove=False)],
     )
     async with await Wire.connect(port) as wire:
-        answer = await wire.call(Users(deletions=[], upsertions=[user]), 0)
-        assert _codes(answer) == {ErrorCode.UNSUPPORTED_SASL_MECHANISM}
         answer = await wire.call(Quotas(entries=[quota], validate_only=False), 1)
         assert _codes(answer) == {ErrorCode.INVALID_REQUEST}
         assert "producer_byte_rate" in answer.entries[0].error_message

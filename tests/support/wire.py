@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import suppress
 from typing import Any, Self
 
@@ -34,10 +35,11 @@ class Wire:
         *,
         client_id: str | None = "wire",
         from_host: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> Self:
         """`from_host`: the address of this machine that the broker is to see."""
         local = None if from_host is None else (from_host, 0)
-        reader, writer = await asyncio.open_connection(host, port, limit=2**27, local_addr=local)
+        reader, writer = await asyncio.open_connection(host, port, limit=2**27, local_addr=local, ssl=tls)
         return cls(reader, writer, client_id)
 
     async def __aenter__(self) -> Self:

@@ -1,8 +1,5 @@
-"""SCRAM users: DescribeUserScramCredentials, AlterUserScramCredentials.
-
-muster has no SASL mechanism and so no users. It says so as Kafka says it of users that it does not have;
-nothing is accepted that would not be kept.
-"""
+"""SCRAM users (KIP-554): DescribeUserScramCredentials, AlterUserScramCredentials. Of a credential nothing is
+told but its mechanism and iterations."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections import Counter
 from typing import Final
 
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.security.scram import HASHES, ITERATIONS, ScramCredential
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.refusal import Each, Refusal, entry
@@ -29,67 +27,98 @@ _Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 _Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 _Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
-_MECHANISMS: Final = frozenset({1, 2})
-"""SCRAM-SHA-256 and SCRAM-SHA-512."""
-_ITERATIONS: Final = range(4_096, 16_385)
-"""What Kafka takes (KIP-554)."""
+_NAMES: Final = dict(enumerate(HASHES, start=1))
+_NUMBERS: Final = {name: number for number, name in _NAMES.items()}
 
 
 async def describe_user_scram_credentials(
     broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    """There are no users: RESOURCE_NOT_FOUND for each one named, DUPLICATE_RESOURCE for one named twice."""
-    times = Counter(each.name for each in request.users or ())
+    """Those asked for, or all: RESOURCE_NOT_FOUND for a user that there is not, DUPLICATE_RESOURCE for one
+    named twice."""
+    times = Counter(each.name for each in request.users or ()) or Counter(broker.users)
     return DescribeUserScramCredentialsResponse(
         error_message=None,
-        results=[
-            entry(_Described, context.api_version, _undescribed(name, count), user=name)
-            for name, count in times.items()
-        ],
+        results=[_described(broker, context.api_version, name, count) for name, count in times.items()],
     )
 
 
-def _undescribed(name: str, times: int) -> KafkaError:
+def _described(broker: Broker, version: int, name: str, times: int) -> _Described:
     if times > 1:
-        return KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"user {name} is named {times} times")
-    return KafkaError(
-        ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name}: muster has no SCRAM credentials"
+        error = KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"user {name} is named {times} times")
+        return entry(_Described, version, error, user=name)
+    found = broker.users.of(name)
+    if not found:
+        error = KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name} with a SCRAM credential")
+        return entry(_Described, version, error, user=name)
+    return _Described(
+        user=name,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        credential_infos=[
+            _Described.CredentialInfo(mechanism=_NUMBERS[mechanism], iterations=each.iterations)
+            for mechanism, each in sorted(found.items())
+        ],
     )
 
 
 async def alter_user_scram_credentials(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Each user's refusal: there is none to delete (RESOURCE_NOT_FOUND), and none can be made
-    (UNSUPPORTED_SASL_MECHANISM)."""
+    """Each user's outcome, those that are altered first: one that is refused keeps no other from it. A
+    request takes each user once, whatever it is to do."""
+    refused: dict[str, KafkaError] = {}
+    altered: dict[str, tuple[str, ScramCredential | None]] = {}
     asked: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
-    times = Counter((each.name, each.mechanism) for each in asked)
-    refused = {
-        each.name: KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"user {each.name} is named more than once")
-        if times[each.name, each.mechanism] > 1
-        else _unaltered(each)
-        for each in asked
-    }
+    for each in asked:
+        if each.name in refused:
+            continue
+        if altered.pop(each.name, None) is not None:
+            refused[each.name] = KafkaError(
+                ErrorCode.DUPLICATE_RESOURCE, f"user {each.name} is named more than once in a request"
+            )
+            continue
+        try:
+            altered[each.name] = _checked(broker, each)
+        except KafkaError as error:
+            refused[each.name] = error
+    for name, (mechanism, credential) in altered.items():
+        try:
+            await broker.users.alter(name, {mechanism: credential})
+        except KafkaError as error:
+            refused[name] = error
     return AlterUserScramCredentialsResponse(
-        results=[entry(_Altered, context.api_version, error, user=name) for name, error in refused.items()]
+        results=[
+            *(
+                _Altered(user=name, error_code=ErrorCode.NONE, error_message=None)
+                for name in altered
+                if name not in refused
+            ),
+            *(entry(_Altered, context.api_version, error, user=name) for name, error in refused.items()),
+        ]
     )
 
 
-def _unaltered(asked: _Deletion | _Upsertion) -> KafkaError:
+def _checked(broker: Broker, asked: _Deletion | _Upsertion) -> tuple[str, ScramCredential | None]:
+    """The mechanism, and the credential for it; None: it is to be deleted. Raises KafkaError."""
     if not asked.name:
-        return KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user's name is empty")
-    if asked.mechanism not in _MECHANISMS:
-        return KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"unknown SCRAM mechanism {asked.mechanism}")
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user's name is empty")
+    mechanism = _NAMES.get(asked.mechanism)
+    if mechanism is None:
+        raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"unknown SCRAM mechanism {asked.mechanism}")
     if isinstance(asked, _Deletion):
-        return KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {asked.name} to delete")
-    if asked.iterations not in _ITERATIONS:
-        return KafkaError(
+        if broker.users.credential(asked.name, mechanism) is None:
+            raise KafkaError(
+                ErrorCode.RESOURCE_NOT_FOUND, f"user {asked.name} has no {mechanism} credential to delete"
+            )
+        return mechanism, None
+    if asked.iterations not in ITERATIONS:
+        raise KafkaError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"iterations must be {_ITERATIONS[0]} to {_ITERATIONS[-1]}, not {asked.iterations}",
+            f"iterations must be {ITERATIONS[0]} to {ITERATIONS[-1]}, not {asked.iterations}",
         )
-    return KafkaError(
-        ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-        "muster has no SASL mechanism, so it stores no credentials",
+    return mechanism, ScramCredential.of_salted(
+        mechanism, asked.salted_password, asked.salt, asked.iterations
     )
 
 

@@ -1,0 +1,107 @@
+"""PLAIN (RFC 4616), checked against the credentials that SCRAM has: no password is kept.
+
+A check hashes the password as often as any credential can ask for, with every hash there is. It takes as long
+for a user that there is not, and whatever a user's credentials are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
+from muster.coordinator.security.scram import (
+    HASHES,
+    ITERATIONS,
+    Lookup,
+    MadeUp,
+    ScramCredential,
+    invalid_credentials,
+)
+
+NAME: Final = "PLAIN"
+_CHECKS_AT_ONCE: Final = 2
+"""A check takes some 13 ms of a processor: strangers get no more of it than this. The checks have threads of
+their own, since a check that has begun outlives its connection."""
+_PARTS: Final = 3
+
+
+class Plain:
+    """The mechanism."""
+
+    name = NAME
+
+    def __init__(self, lookup: Lookup, made_up: MadeUp, hashes: Sequence[str]) -> None:
+        """`hashes`: the SCRAM mechanisms. A user's password is that of any of them."""
+        self.lookup = lookup
+        self.made_up = made_up
+        self.hashes = hashes
+        self.threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="passwords")
+
+    def begin(self) -> PlainExchange:
+        """See exchange.Mechanism."""
+        return PlainExchange(self)
+
+
+class PlainExchange:
+    """One authentication: one token."""
+
+    def __init__(self, mechanism: Plain) -> None:
+        self._mechanism = mechanism
+
+    async def step(self, token: bytes) -> tuple[bytes, Authenticated | None]:
+        """See exchange.Exchange."""
+        try:
+            parts = token.decode().split("\0")
+        except UnicodeDecodeError:
+            raise AuthenticationRefused(invalid_credentials(NAME), "the message is no UTF-8") from None
+        if len(parts) != _PARTS:
+            raise AuthenticationRefused(
+                invalid_credentials(NAME), f"the message has {len(parts)} parts, not {_PARTS}"
+            )
+        authzid, user, password = parts
+        if not user:
+            raise AuthenticationRefused("Authentication failed: username not specified")
+        if not password:
+            raise AuthenticationRefused("Authentication failed: password not specified")
+        known, right = await self._check(user, password)
+        if not right:
+            why = "wrong password" if known else "there is no such user"
+            raise AuthenticationRefused(
+                "Authentication failed: Invalid username or password", f"{user}: {why}"
+            )
+        if authzid and authzid != user:
+            raise AuthenticationRefused(
+                "Authentication failed: Client requested an authorization id that is different from username",
+                f"{user} asked to be {authzid}",
+            )
+        return b"", Authenticated(user)
+
+    async def _check(self, user: str, password: str) -> tuple[bool, bool]:
+        """Whether there is such a user, and whether that is the password."""
+        mechanism = self._mechanism
+        kept = {name: mechanism.lookup(user, name) for name in mechanism.hashes}
+        usable = {name for name, each in kept.items() if each is not None and each.iterations in ITERATIONS}
+        credentials = {
+            name: each if each is not None and name in usable else mechanism.made_up.of(user, name)
+            for name, each in kept.items()
+        }
+        right = await asyncio.get_running_loop().run_in_executor(
+            mechanism.threads, _passed, credentials, password
+        )
+        return bool(usable), not usable.isdisjoint(right)
+
+
+def _passed(credentials: Mapping[str, ScramCredential], password: str) -> set[str]:
+    """The mechanisms whose credential has that password."""
+    passed = set()
+    for name, each in credentials.items():
+        if each.has_password(name, password):
+            passed.add(name)
+        left = ITERATIONS[-1] - each.iterations
+        if left:
+            hashlib.pbkdf2_hmac(HASHES[name], password.encode(), each.salt, left)
+    return passed

@@ -1,0 +1,345 @@
+"""SASL on one connection: what a client may send until it has authenticated, and again when that ends.
+
+    ApiVersions (once) → SaslHandshake v0 → tokens without headers
+                       → SaslHandshake v1 → tokens in SaslAuthenticate
+
+It is the first gate of a session: until a client is let in every request comes here, and nothing of it goes
+further. Once it is in, only those come here that authenticate it anew (KIP-368), and what comes too late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from muster.coordinator.base.answers import LATER, Answered
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
+from muster.coordinator.base.rate_limiter import RateLimiter
+from muster.coordinator.base.step import ANONYMOUS, RequestContext
+from muster.coordinator.security.exchange import (
+    Authenticated,
+    AuthenticationRefused,
+    Exchange,
+    Mechanism,
+)
+from muster.coordinator.server.connection import Connection
+from muster.coordinator.server.turned_away import (
+    expired_authentication,
+    failed_authentication,
+    mechanism_not_enabled,
+    not_authenticated,
+    slow_authentication,
+)
+from muster.coordinator.server.unserved import (
+    Cause,
+    CloseConnection,
+    Unserved,
+    version_not_served,
+)
+from muster.coordinator.server.wire import Response
+from muster.protocol.api import ApiKey, request_class, versions
+from muster.protocol.codec import decode_prefix
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.header import RequestHeader, decode_request_header, encode_response
+from muster.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+_log: Final = Logger(part="authentication")
+
+AUTHENTICATE_MS: Final = 30_000
+"""How long a client has to authenticate. Kafka waits for connections.max.idle.ms."""
+_AGAIN_MS: Final = 1_000
+"""Clients may not authenticate again sooner than this (KIP-368)."""
+_API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = (
+    int(key).to_bytes(2, "big")
+    for key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+)
+_FAILURES_MAX: Final = 10
+_WITHIN_MS: Final = 60_000
+_ADDRESSES_MAX: Final = 10_000
+SLOW_MS: Final = 5_000
+"""How long failures of an address are held back that had `_FAILURES_MAX` of them in a minute."""
+_ELEMENTS_MAX: Final = 16  # neither message has a list
+
+
+class _State(Enum):
+    HANDSHAKE = auto()
+    FRAMED = auto()
+    """Tokens come in SaslAuthenticate."""
+    BARE = auto()
+    """Tokens come without headers."""
+    IN = auto()
+    REFUSING = auto()
+    """What was asked for out of turn is refused, and the connection closed."""
+    DOOMED = auto()
+    """The next request closes the connection without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How the clients of a broker's SASL listeners are let in."""
+
+    mechanisms: Mapping[str, Mechanism]
+    """Those that are enabled, by name."""
+    clock: Clock
+    """Real time."""
+    unserved: Unserved
+    failed_delay_ms: int
+    """How long the answer to a failure is held back."""
+    reauth_ms: int
+    """How long a client stays authenticated; 0: forever."""
+    failures: RateLimiter = field(
+        default_factory=lambda: RateLimiter(_FAILURES_MAX, _WITHIN_MS, keys_max=_ADDRESSES_MAX)
+    )
+
+    def delay_ms(self, host: str) -> int:
+        """How long the failure of a client at `host` is held back."""
+        patient = self.failures.allows(host, self.clock.now_ms())
+        return self.failed_delay_ms if patient else max(SLOW_MS, self.failed_delay_ms)
+
+
+class Authentication:
+    """Of one connection. `let_in` is called with the principal, also when it has authenticated anew."""
+
+    __slots__ = (
+        "_asked_versions",
+        "_began_ms",
+        "_connection",
+        "_door",
+        "_exchange",
+        "_expires_ms",
+        "_forget",
+        "_let_in",
+        "_mechanism",
+        "_principal",
+        "_state",
+        "_timer",
+    )
+
+    def __init__(
+        self, door: Door, connection: Connection, let_in: Callable[[str], None], forget: Callable[[], None]
+    ) -> None:
+        """`forget` is called when what was decided about earlier requests must be decided anew."""
+        self._door = door
+        self._connection: Connection | None = connection
+        self._let_in = let_in
+        self._forget = forget
+        self._state = _State.HANDSHAKE
+        self._asked_versions = False
+        self._exchange: Exchange | None = None
+        self._mechanism = ""
+        self._principal = ANONYMOUS
+        self._began_ms = 0
+        self._expires_ms: int | None = None
+        self._timer: Timer | None = door.clock.at(door.clock.now_ms() + AUTHENTICATE_MS, self._too_slow)
+
+    def __repr__(self) -> str:
+        return f"<Authentication {self._state.name} {self._principal}>"
+
+    def close(self) -> None:
+        """The connection is over."""
+        self._connection = None
+        self._stop_timer()
+
+    @property
+    def is_in(self) -> bool:
+        """Whether a client has been let in; it may be authenticating anew."""
+        return self._principal != ANONYMOUS
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    def takes(self, frame: bytes) -> bool:
+        """Whether a request is for `begin`, and not for the next gate."""
+        key = frame[:2]
+        if self._state is _State.IN:
+            if self._expires_ms is None:
+                return False
+            if key == _HANDSHAKE:
+                return self._door.clock.now_ms() - self._began_ms >= _AGAIN_MS
+            return self._door.clock.now_ms() >= self._expires_ms
+        if self._state is _State.HANDSHAKE and key == _API_VERSIONS and not self._asked_versions:
+            # A version that is not served is answered with those that are; another may follow.
+            self._asked_versions = int.from_bytes(frame[2:4], "big", signed=True) in versions(
+                ApiKey.API_VERSIONS
+            )
+            return False
+        if self._state is _State.FRAMED and key != _AUTHENTICATE:
+            self._state = _State.REFUSING
+            return False
+        return True
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the request that was not taken is refused, by `refuse`."""
+        return self._state is _State.REFUSING
+
+    def refuse(self, broker: object, request: object, context: RequestContext, answered: Answered) -> object:
+        """Refuse what was asked for in the middle of authenticating (an `Api.begin`)."""
+        self._tell(not_authenticated("another request came in place of a token"))
+        error = KafkaError(ErrorCode.ILLEGAL_SASL_STATE, "a SaslAuthenticate request was expected")
+        self._end(lambda: answered(error))
+        return LATER
+
+    def begin(self, frame: bytes) -> Response | None:
+        """Process a request, or a token; see connection.Session."""
+        match self._state:
+            case _State.BARE:
+                self._step(None, frame)
+            case _State.FRAMED:
+                self._framed(frame)
+            case _State.DOOMED:
+                raise CloseConnection("another mechanism than before, to authenticate anew")
+            case _State.IN if frame[:2] != _HANDSHAKE:
+                raise CloseConnection(expired_authentication())
+            case _:
+                return self._shake_hands(frame)
+        return None
+
+    def _shake_hands(self, frame: bytes) -> Response | None:
+        header, offset = decode_request_header(frame)
+        if header.api_key != ApiKey.SASL_HANDSHAKE:
+            raise CloseConnection(not_authenticated(f"{_name(header.api_key)} was asked for"))
+        request = _decoded(header, frame, offset)
+        assert isinstance(request, SaslHandshakeRequest)
+        mechanism = self._door.mechanisms.get(request.mechanism)
+        enabled = list(self._door.mechanisms)
+        if mechanism is None:
+            self._tell(mechanism_not_enabled(request.mechanism, ", ".join(enabled)))
+            refusal = SaslHandshakeResponse(
+                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
+            )
+            self._end_with(encode_response(*header[:3], refusal))
+            return None
+        if self.is_in and request.mechanism != self._mechanism:
+            self._state = _State.DOOMED
+        else:
+            self._state = _State.FRAMED if header.api_version else _State.BARE
+        self._forget()
+        self._began_ms = self._door.clock.now_ms()
+        self._mechanism = request.mechanism
+        self._exchange = mechanism.begin()
+        answer = SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=enabled)
+        return encode_response(*header[:3], answer)
+
+    def _framed(self, frame: bytes) -> None:
+        header, offset = decode_request_header(frame)
+        request = _decoded(header, frame, offset)
+        assert isinstance(request, SaslAuthenticateRequest)
+        self._step(header, request.auth_bytes)
+
+    def _step(self, header: RequestHeader | None, token: bytes) -> None:
+        """Answered later: a mechanism may take its time."""
+        assert self._connection is not None
+        task = asyncio.get_running_loop().create_task(self._answer(header, token), name="SASL")
+        self._connection.under_way(task, True)
+
+    async def _answer(self, header: RequestHeader | None, token: bytes) -> None:
+        assert self._exchange is not None
+        refused: AuthenticationRefused | None = None
+        reply, who = b"", None
+        try:
+            reply, who = await self._exchange.step(token)
+            if who is not None:
+                self._check_same(who)
+        except AuthenticationRefused as error:
+            refused = error
+        except Exception as error:
+            _log.error("a SASL mechanism failed", mechanism=self._mechanism, exc_info=error)
+            refused = AuthenticationRefused("Authentication failed: the broker could not check it")
+        connection = self._connection
+        if connection is None:
+            return
+        if refused is not None:
+            self._tell(failed_authentication(f"{self._mechanism}: {refused.why}"))
+            refusal = SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(refused), auth_bytes=b""
+            )
+            self._end_with(b"" if header is None else encode_response(*header[:3], refusal))
+            return
+        lifetime_ms = 0 if who is None else self._enter(who)
+        if header is None:
+            connection.respond(len(reply).to_bytes(4, "big") + reply)
+            return
+        answer = SaslAuthenticateResponse(
+            error_code=ErrorCode.NONE, error_message=None, auth_bytes=reply, session_lifetime_ms=lifetime_ms
+        )
+        connection.respond(encode_response(*header[:3], answer))
+
+    def _check_same(self, who: Authenticated) -> None:
+        if self.is_in and f"User:{who.user}" != self._principal:
+            raise AuthenticationRefused(
+                "Cannot change principals during re-authentication",
+                f"{self._principal} authenticated again as User:{who.user}",
+            )
+
+    def _enter(self, who: Authenticated) -> int:
+        """The client is let in; for how many milliseconds (0: for good)."""
+        now_ms = self._door.clock.now_ms()
+        reauth_ms = self._door.reauth_ms
+        ends = [
+            each for each in (who.expires_ms, now_ms + reauth_ms if reauth_ms else None) if each is not None
+        ]
+        self._stop_timer()
+        self._expires_ms = min(ends, default=None)
+        if self._expires_ms is not None:
+            self._timer = self._door.clock.at(self._expires_ms, self._forget)
+        self._state = _State.IN
+        self._exchange = None
+        self._principal = f"User:{who.user}"
+        self._let_in(self._principal)
+        return 0 if self._expires_ms is None else max(self._expires_ms - now_ms, 1)
+
+    # --- refusals -------------------------------------------------------------------------------------------
+
+    def _end_with(self, answer: bytes) -> None:
+        connection = self._connection
+        assert connection is not None
+        self._end(lambda: connection.respond(answer))
+
+    def _end(self, answer: Callable[[], None]) -> None:
+        """Answer after a while, and close (KIP-306): guessing takes time, and holds nothing but a socket."""
+        assert self._connection is not None
+        self._state = _State.DOOMED
+        self._connection.end()
+        self._stop_timer()
+        delay_ms = self._door.delay_ms(self._connection.client_host)
+        self._timer = self._door.clock.at(self._door.clock.now_ms() + delay_ms, answer)
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self._connection is not None:
+            self._tell(slow_authentication(AUTHENTICATE_MS))
+            self._connection.abort()
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _tell(self, cause: Cause) -> None:
+        connection = self._connection
+        if connection is not None:
+            self._door.unserved.tell(connection.client_host, cause, connection.client_id)
+
+
+def _decoded(header: RequestHeader, frame: bytes, offset: int) -> object:
+    """Raises DecodeError and CloseConnection."""
+    if header.api_version not in versions(header.api_key):
+        raise CloseConnection(version_not_served(header.api_key, header.api_version))
+    declared = request_class(header.api_key)
+    return decode_prefix(declared, header.api_version, frame, offset, _ELEMENTS_MAX)[0]
+
+
+def _name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return f"API key {api_key}"

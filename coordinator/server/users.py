@@ -1,0 +1,100 @@
+"""The users of a cluster: their SCRAM credentials, kept in the store beside configs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from muster.coordinator.base.log import Logger
+from muster.coordinator.config import Settings
+from muster.coordinator.security.exchange import Mechanism
+from muster.coordinator.security.plain import NAME as PLAIN
+from muster.coordinator.security.plain import Plain
+from muster.coordinator.security.scram import HASHES, MadeUp, Scram, ScramCredential
+from muster.coordinator.server.config_rows import ConfigRows, Rows
+
+_log: Final = Logger(part="users")
+
+_USER: Final = "user:"
+"""Names of users' rows begin with it."""
+_SECRET: Final = "users"
+"""The row of what made-up credentials are derived from."""
+
+Altered = Mapping[str, ScramCredential | None]
+"""A user's new credentials by mechanism; None: it is deleted."""
+
+
+class Users:
+    """The users, as they were read last."""
+
+    def __init__(self, rows: ConfigRows) -> None:
+        self._rows = rows
+        self._users: dict[str, dict[str, ScramCredential]] = {}
+        rows.listeners.append(self._read)
+
+    def __repr__(self) -> str:
+        return f"<Users {len(self._users)}>"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._users))
+
+    def of(self, user: str) -> Mapping[str, ScramCredential]:
+        """A user's credentials by mechanism; empty: there is no such user."""
+        return self._users.get(user, {})
+
+    def credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        """See scram.Lookup."""
+        return self.of(user).get(mechanism)
+
+    async def alter(self, user: str, altered: Altered) -> None:
+        """Set and delete credentials of a user, who is gone when none is left. Raises KafkaError
+        REQUEST_TIMED_OUT, and StoreError."""
+
+        def after(before: Mapping[str, str]) -> Mapping[str, str]:
+            now = {**before, **{name: each.encode() for name, each in altered.items() if each is not None}}
+            return {name: text for name, text in now.items() if altered.get(name, ...) is not None}
+
+        await self._rows.change(_USER + user, after)
+
+    async def secret(self) -> bytes:
+        """What made-up credentials are derived from; made when it is asked for the first time. Raises as
+        `alter` does."""
+        made = secrets.token_hex(32)
+        kept = made
+
+        def after(before: Mapping[str, str]) -> Mapping[str, str]:
+            nonlocal kept
+            kept = before.get("secret", made)
+            return {"secret": kept}
+
+        await self._rows.change(_SECRET, after)
+        return bytes.fromhex(kept)
+
+    def _read(self, rows: Rows) -> None:
+        self._users = {
+            name.removeprefix(_USER): _decoded(name, row)
+            for name, row in rows.items()
+            if name.startswith(_USER)
+        }
+
+
+def _decoded(name: str, row: Mapping[str, str]) -> dict[str, ScramCredential]:
+    found = {}
+    for mechanism, text in row.items():
+        if mechanism not in HASHES:
+            continue  # of a newer muster
+        try:
+            found[mechanism] = ScramCredential.decode(text)
+        except ValueError:
+            _log.error("a credential cannot be read", user=name.removeprefix(_USER), mechanism=mechanism)
+    return found
+
+
+def mechanisms(settings: Settings, users: Users, made_up: MadeUp) -> dict[str, Mechanism]:
+    """Those that are enabled, by name. Raises SecurityError."""
+    make: dict[str, Callable[[], Mechanism]] = {
+        PLAIN: lambda: Plain(users.credential, made_up, list(HASHES)),
+        **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
+    }
+    return {name: make[name]() for name in settings.mechanisms}

@@ -1,0 +1,454 @@
+"""SASL on a connection: before a client is let in, when it fails, and when its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from muster.coordinator.base.clock import ManualClock
+from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
+from muster.coordinator.server import unserved
+from muster.coordinator.server.authentication import AUTHENTICATE_MS, SLOW_MS
+from muster.coordinator.server.broker import Broker
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from muster.protocol.messages.connection import ApiVersionsRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.offsets import OffsetFetchRequest
+from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from tests.server.conftest import StartBrokers
+from tests.server.test_unserved import Lines
+from tests.support.facts import turns, until
+from tests.support.wire import DEADLINE_S, Wire
+
+METADATA = MetadataRequest(topics=[])
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+class _Exchange:
+    """`again` asks for another token, `as NAME` and `as NAME until MS` prove who it is, all else nothing."""
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        self._gate = gate
+
+    async def step(self, token: bytes) -> tuple[bytes, Authenticated | None]:
+        await self._gate.wait()
+        words = token.decode().split()
+        if words == ["again"]:
+            return b"more", None
+        if words == ["broken"]:
+            raise RuntimeError("a mistake of ours")
+        if words[:1] != ["as"]:
+            raise AuthenticationRefused("wrong password", "alice: wrong password")
+        return b"welcome", Authenticated(words[1], int(words[3]) if len(words) > 2 else None)
+
+
+class _Mechanism:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def begin(self) -> _Exchange:
+        return _Exchange(self.gate)
+
+
+class Server:
+    """A broker whose SASL listener has two mechanisms for tests, and a clock of its own."""
+
+    def __init__(self, broker: Broker, reauth_ms: int) -> None:
+        self.broker = broker
+        self.clock = ManualClock()
+        self.one, self.two = _Mechanism("ONE"), _Mechanism("TWO")
+        self.sessions: Any = broker.connections.open_session.__self__  # type: ignore[attr-defined]
+        self.sessions.door = replace(
+            self.sessions.door,
+            mechanisms={"ONE": self.one, "TWO": self.two},
+            clock=self.clock,
+            reauth_ms=reauth_ms,
+        )
+
+    @property
+    def principals(self) -> list[str]:
+        return [each.session.principal for each in self.broker.connections.open.values()]  # type: ignore[union-attr]
+
+    async def fails(self, wire: Wire) -> Any:
+        """The answer that was held back, behind which the connection closes."""
+        await self.delayed()
+        answer = await wire.receive()
+        await self.closes(wire)
+        return answer
+
+    async def delayed(self) -> None:
+        """Let the time pass by which a failure is held back; nothing is closed before."""
+        delay_ms = self.broker.settings.connection_failed_authentication_delay_ms
+        await until(lambda: (self.clock.next_ms() or 0) == self.clock.now_ms() + delay_ms)
+        self.clock.advance(delay_ms - 1)
+        await turns(20)
+        assert self.broker.connections.open
+        self.clock.advance(1)
+
+    async def closes(self, wire: Wire) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            with suppress(ConnectionResetError):
+                assert await wire._reader.read() == b""
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    made = Lines()
+    monkeypatch.setattr(unserved, "_log", made)
+    return made
+
+
+@pytest.fixture
+def reauth_ms() -> int:
+    return 0
+
+
+@pytest.fixture
+async def server(start_brokers: StartBrokers, reauth_ms: int) -> Server:
+    brokers = await start_brokers(listeners="SASL_PLAINTEXT://127.0.0.1:0")
+    return Server(brokers.brokers[0], reauth_ms)
+
+
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[Wire]:
+    async with await Wire.connect(server.broker.port) as wire:
+        yield wire
+
+
+async def handshake(wire: Wire, mechanism: str = "ONE", version: int = 1) -> Any:
+    return await wire.call(SaslHandshakeRequest(mechanism=mechanism), version)
+
+
+async def token(wire: Wire, text: str, version: int = 2) -> Any:
+    return await wire.call(SaslAuthenticateRequest(auth_bytes=text.encode()), version)
+
+
+async def log_in(wire: Wire, text: str = "as alice", mechanism: str = "ONE") -> Any:
+    assert (await handshake(wire, mechanism)).error_code == 0
+    answer = await token(wire, text)
+    assert (answer.error_code, answer.auth_bytes) == (0, b"welcome")
+    return answer
+
+
+# --- being let in -------------------------------------------------------------------------------------------
+
+
+async def test_tokens_in_requests(server: Server) -> None:
+    async with connected(server) as wire:
+        assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
+        answer = await handshake(wire)
+        assert (answer.error_code, answer.mechanisms) == (0, ["ONE", "TWO"])
+        for version in (0, 1, 2):
+            answer = await token(wire, "again", version)
+            assert (answer.error_code, answer.auth_bytes) == (0, b"more")
+            assert server.principals == ["User:ANONYMOUS"]
+        answer = await token(wire, "as alice")
+        assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (0, b"welcome", 0)
+        assert server.principals == ["User:alice"]
+        assert (await wire.call(METADATA, 9)).brokers
+        (connection,) = server.broker.connections.open.values()
+        assert connection.session._context_of(9, "wire").principal == "User:alice"  # type: ignore[union-attr]
+
+
+async def test_tokens_without_headers(server: Server) -> None:
+    """As behind SaslHandshake v0: a size, then the token."""
+    async with connected(server) as wire:
+        await handshake(wire, version=0)
+        for sent, received in ((b"again", b"more"), (b"as bob", b"welcome")):
+            await wire.send_bytes(len(sent).to_bytes(4, "big") + sent)
+            size = int.from_bytes(await wire._reader.readexactly(4), "big")
+            assert await wire._reader.readexactly(size) == received
+        assert server.principals == ["User:bob"]
+        assert (await wire.call(METADATA, 9)).brokers
+
+
+async def test_tokens_may_come_byte_by_byte(server: Server) -> None:
+    async with connected(server) as wire:
+        await handshake(wire, version=0)
+        for byte in b"\0\0\0\x08as alice":
+            await wire.send_bytes(bytes([byte]))
+            await turns(3)
+        assert await wire._reader.readexactly(11) == b"\0\0\0\x07welcome"
+
+
+async def test_requests_may_be_pipelined(server: Server) -> None:
+    async with connected(server) as wire:
+        await wire.send(ApiVersionsRequest(), 0)
+        await wire.send(SaslHandshakeRequest(mechanism="ONE"), 1)
+        await wire.send(SaslAuthenticateRequest(auth_bytes=b"as alice"), 2)
+        await wire.send(METADATA, 9)
+        for _ in range(3):
+            assert (await wire.receive()).error_code == 0
+        assert (await wire.receive()).brokers
+
+
+async def test_a_version_of_api_versions_that_is_not_served_may_be_followed_by_another(
+    server: Server,
+) -> None:
+    async with connected(server) as wire:
+        await wire.send_bytes(b"\0\0\0\x0b\0\x12\0\x63\0\0\0\1\xff\xff\0")
+        size = int.from_bytes(await wire._reader.readexactly(4), "big")
+        answer = await wire._reader.readexactly(size)
+        assert int.from_bytes(answer[4:6], "big") == ErrorCode.UNSUPPORTED_VERSION
+        await wire.call(ApiVersionsRequest(), 0)
+        await log_in(wire)
+
+
+async def test_plain_listeners_beside_it_need_no_login(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(listeners="SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0")
+    plain = brokers.brokers[0].listening[1].bound.port
+    async with await Wire.connect(plain) as wire:
+        assert (await wire.call(METADATA, 9)).brokers
+        answer = await handshake(wire)
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+# --- not being let in ---------------------------------------------------------------------------------------
+
+
+async def test_whatever_else_comes_first_closes_the_connection(server: Server, lines: Lines) -> None:
+    async with connected(server) as wire:
+        await wire.send(METADATA, 9)
+        await server.closes(wire)
+    assert lines.why == [
+        "no SASL authentication on a listener that requires it: METADATA was asked for",
+    ]
+
+
+async def test_api_versions_twice_closes_the_connection(server: Server) -> None:
+    async with connected(server) as wire:
+        await wire.call(ApiVersionsRequest(), 0)
+        await wire.send(ApiVersionsRequest(), 0)
+        await server.closes(wire)
+
+
+async def test_a_token_without_a_handshake_closes_the_connection(server: Server) -> None:
+    async with connected(server) as wire:
+        await wire.send(SaslAuthenticateRequest(auth_bytes=b"as alice"), 2)
+        await server.closes(wire)
+
+
+async def test_a_mechanism_that_is_not_enabled(server: Server, lines: Lines) -> None:
+    async with connected(server) as wire:
+        await wire.send(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
+        answer = await server.fails(wire)
+    assert (answer.error_code, answer.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["ONE", "TWO"])
+    assert lines.why == ["SASL mechanism not enabled: GSSAPI"]
+    assert "ONE, TWO" in lines.fields[0]["remedy"]
+
+
+async def test_a_failure_is_answered_after_a_while_and_nothing_behind_it(
+    server: Server, lines: Lines
+) -> None:
+    async with connected(server) as wire:
+        await handshake(wire)
+        await wire.send(SaslAuthenticateRequest(auth_bytes=b"let me in"), 2)
+        await wire.send(METADATA, 9)
+        answer = await server.fails(wire)
+    assert (answer.error_code, answer.error_message, answer.auth_bytes) == (
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        "wrong password",
+        b"",
+    )
+    assert lines.why == ["authentication failed: ONE: alice: wrong password"]
+
+
+async def test_a_bare_token_that_fails_closes_without_a_word(server: Server) -> None:
+    async with connected(server) as wire:
+        await handshake(wire, version=0)
+        await wire.send_bytes(b"\0\0\0\x01?")
+        await server.delayed()
+        await server.closes(wire)
+
+
+async def test_who_guesses_waits_longer_and_keeps_nobody_else_out(server: Server) -> None:
+    for _ in range(10):
+        async with connected(server) as wire:
+            await handshake(wire)
+            await wire.send(SaslAuthenticateRequest(auth_bytes=b"guess"), 2)
+            await server.fails(wire)
+    async with connected(server) as wire, connected(server) as another:
+        await handshake(wire)
+        await wire.send(SaslAuthenticateRequest(auth_bytes=b"guess"), 2)
+        await until(lambda: server.clock.next_ms() == server.clock.now_ms() + SLOW_MS)
+        await log_in(another)
+        server.clock.advance(SLOW_MS)
+        assert (await wire.receive()).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    async with await Wire.connect(server.broker.port, from_host="127.0.0.2") as elsewhere:
+        await handshake(elsewhere)
+        await elsewhere.send(SaslAuthenticateRequest(auth_bytes=b"guess"), 2)
+        await server.fails(elsewhere)
+
+
+async def test_a_mechanism_that_breaks_lets_nobody_in(server: Server) -> None:
+    async with connected(server) as wire:
+        await handshake(wire)
+        await wire.send(SaslAuthenticateRequest(auth_bytes=b"broken"), 2)
+        answer = await server.fails(wire)
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "mistake" not in answer.error_message
+
+
+async def test_another_request_in_place_of_a_token_is_refused_as_its_api_does(server: Server) -> None:
+    async with connected(server) as wire:
+        await handshake(wire)
+        await wire.send(HEARTBEAT, 4)
+        answer = await server.fails(wire)
+    assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+async def test_it_asks_again_within_a_login(server: Server) -> None:
+    """A second handshake is no token."""
+    async with connected(server) as wire:
+        await handshake(wire)
+        await wire.send(SaslHandshakeRequest(mechanism="ONE"), 1)
+        assert (await server.fails(wire)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+async def test_what_is_too_large_for_a_stranger(server: Server) -> None:
+    async with connected(server) as wire:
+        await handshake(wire)
+        await wire.send(SaslAuthenticateRequest(auth_bytes=bytes(600 * 1024)), 2)
+        await server.closes(wire)
+    async with connected(server) as wire:
+        await log_in(wire)
+        groups = OffsetFetchRequest(group_id="g" * 32_000, topics=[])
+        assert (await wire.call(groups, 1)) is not None
+
+
+async def test_who_does_not_log_in_has_to_go(server: Server, lines: Lines) -> None:
+    async with connected(server) as wire:
+        await wire.call(ApiVersionsRequest(), 0)
+        server.clock.advance(AUTHENTICATE_MS - 1)
+        await handshake(wire)
+        server.clock.advance(1)
+        await server.closes(wire)
+    assert lines.why == [f"no authentication within {AUTHENTICATE_MS} ms"]
+
+
+async def test_a_client_that_leaves_while_it_is_checked(server: Server) -> None:
+    async with connected(server) as wire:
+        await handshake(wire)
+        server.one.gate.clear()
+        await wire.send(SaslAuthenticateRequest(auth_bytes=b"as alice"), 2)
+        await turns()
+        wire.abort()
+    await until(lambda: not server.broker.connections.alive)
+
+
+# --- behind the login ---------------------------------------------------------------------------------------
+
+
+async def test_sasl_behind_the_login_is_out_of_place(server: Server) -> None:
+    async with connected(server) as wire:
+        await log_in(wire)
+        assert (await handshake(wire)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert (await token(wire, "as mallory")).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert (await wire.call(METADATA, 9)).brokers
+        assert server.principals == ["User:alice"]
+
+
+class TestAuthenticatingAnew:
+    """KIP-368."""
+
+    @pytest.fixture
+    def reauth_ms(self) -> int:
+        return 5_000
+
+    async def test_in_time(self, server: Server) -> None:
+        async with connected(server) as wire:
+            for _ in range(3):
+                answer = await log_in(wire)
+                assert answer.session_lifetime_ms == 5_000
+                server.clock.advance(4_000)
+                assert (await wire.call(METADATA, 9)).brokers
+            assert server.principals == ["User:alice"]
+
+    async def test_a_credential_may_end_sooner(self, server: Server) -> None:
+        async with connected(server) as wire:
+            ends_ms = server.clock.now_ms() + 2_000
+            assert (await log_in(wire, f"as alice until {ends_ms}")).session_lifetime_ms == 2_000
+            server.clock.advance(2_000)
+            await wire.send(METADATA, 9)
+            await server.closes(wire)
+
+    async def test_too_late(self, server: Server, lines: Lines) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            server.clock.advance(5_000)
+            await turns()
+            assert server.broker.connections.open  # no timer closes it, the next request does
+            await wire.send(ApiVersionsRequest(), 0)
+            await server.closes(wire)
+        (why,) = lines.why
+        assert why.startswith("authentication has expired")
+
+    async def test_a_handshake_comes_never_too_late(self, server: Server) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            server.clock.advance(60_000)
+            await log_in(wire)
+            assert (await wire.call(METADATA, 9)).brokers
+
+    async def test_a_heartbeat_that_is_repeated_expires_too(self, server: Server) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            for _ in range(3):
+                assert (await wire.call(HEARTBEAT, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            server.clock.advance(5_000)
+            await wire.send(HEARTBEAT, 4)
+            await server.closes(wire)
+
+    async def test_requests_between_handshake_and_token(self, server: Server) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            await wire.call(HEARTBEAT, 4)
+            server.clock.advance(1_000)
+            await handshake(wire)
+            await wire.send(HEARTBEAT, 4)
+            assert (await server.fails(wire)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+    async def test_as_somebody_else(self, server: Server, lines: Lines) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            server.clock.advance(1_000)
+            await handshake(wire)
+            await wire.send(SaslAuthenticateRequest(auth_bytes=b"as mallory"), 2)
+            answer = await server.fails(wire)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert lines.why == [
+            "authentication failed: ONE: User:alice authenticated again as User:mallory",
+        ]
+
+    async def test_by_another_mechanism(self, server: Server) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            server.clock.advance(1_000)
+            assert (await handshake(wire, "TWO")).error_code == 0
+            await wire.send(SaslAuthenticateRequest(auth_bytes=b"as alice"), 2)
+            await server.closes(wire)
+
+    async def test_sooner_than_a_second(self, server: Server) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            server.clock.advance(999)
+            assert (await handshake(wire)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+            assert (await wire.call(METADATA, 9)).brokers
+
+    async def test_a_failure_ends_it(self, server: Server) -> None:
+        async with connected(server) as wire:
+            await log_in(wire)
+            server.clock.advance(1_000)
+            await handshake(wire)
+            await wire.send(SaslAuthenticateRequest(auth_bytes=b"wrong"), 2)
+            await wire.send(METADATA, 9)
+            answer = await server.fails(wire)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED

@@ -1,0 +1,91 @@
+"""The recipes of docs/security.md, as their reader runs them."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from muster.protocol.messages.connection import ApiVersionsRequest
+from tests.support.wire import Wire
+
+PAGE: Final = Path(__file__).parents[3] / "docs" / "security.md"
+
+
+def blocks(heading: str, language: str = "sh") -> list[str]:
+    """The code under a heading."""
+    text = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    assert found, heading
+    return found
+
+
+def sh(script: str, folder: Path) -> None:
+    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With an authority and a broker's certificate."""
+    sh(blocks("For a team: your own certificate authority")[0], tmp_path)
+    return tmp_path
+
+
+def context(folder: Path, certificate: str | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    made.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python has it from 3.13 on
+    if certificate is not None:
+        made.load_cert_chain(folder / f"{certificate}-cert.pem", folder / f"{certificate}-key.pem")
+    return made
+
+
+async def test_your_own_certificate_authority(folder: Path) -> None:
+    async with (
+        Broker(listeners="SSL://127.0.0.1:0", ssl_keystore_location=str(folder / "server.pem")) as broker,
+        await Wire.connect(broker.port, "localhost", tls=context(folder)) as wire,
+    ):
+        assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
+
+
+async def test_a_public_certificate_is_two_files_made_one(folder: Path) -> None:
+    live, etc = folder / "live", folder / "etc"
+    live.mkdir()
+    etc.mkdir()
+    (folder / "server-key.pem").rename(live / "privkey.pem")
+    (folder / "server-cert.pem").rename(live / "fullchain.pem")
+    (script,) = blocks("With a public certificate")
+    sh(
+        script.replace("/etc/letsencrypt/live/kafka.example.com", str(live)).replace("/etc/muster", str(etc)),
+        folder,
+    )
+    async with (
+        Broker(listeners="SSL://127.0.0.1:0", ssl_keystore_location=str(etc / "server.pem")) as broker,
+        await Wire.connect(broker.port, tls=context(folder)) as wire,
+    ):
+        assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
+
+
+async def test_client_certificates(folder: Path) -> None:
+    (script,) = blocks("Client certificates (mTLS)")
+    openssl, _, serve = script.partition("muster serve")
+    sh(openssl, folder)
+    rules = re.search(r"--ssl-principal-mapping-rules '(.*)'", serve)
+    assert rules is not None
+    async with (
+        Broker(
+            listeners="SSL://127.0.0.1:0",
+            ssl_keystore_location=str(folder / "server.pem"),
+            ssl_truststore_location=str(folder / "ca.pem"),
+            ssl_client_auth="required",
+            ssl_principal_mapping_rules=rules[1],
+        ) as broker,
+        await Wire.connect(broker.port, tls=context(folder, "alice")) as wire,
+    ):
+        assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
+        node = broker._core.brokers.brokers[0]
+        assert [each.principal for each in node.connections.open.values()] == ["User:alice"]

@@ -1,0 +1,28 @@
+"""Where the log of this process goes, as it was before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from muster.coordinator.base import log
+
+_STANDARD = ("muster", "asyncio")
+
+
+@contextmanager
+def log_as_before() -> Iterator[None]:
+    """Take back what is configured meanwhile. `muster serve` does so for its process, ours in a test, and its
+    writer would go on writing to a file descriptor that is another file's by then."""
+    before = {name: vars(log._Output)[name] for name in ("level", "format", "stream", "writer", "logger")}
+    loggers = [logging.getLogger(name) for name in _STANDARD]
+    standard = [(each, each.handlers, each.propagate, each.level) for each in loggers]
+    yield
+    if log._Output.writer is not None and log._Output.writer is not before["writer"]:
+        log._Output.writer.close()
+    for name, value in before.items():
+        setattr(log._Output, name, value)
+    for logger, handlers, propagate, level in standard:
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
