@@ -88,7 +88,7 @@ async def describe(cluster: Cluster, given: Namespace) -> int:
             columns = ("SHARD", "NUMBER", "BROKER", "EPOCH", "REMAINING MS", "LOADED")
             print(f"\n{output.table(columns, facts.leases.leases)}")
     elif given.leases:
-        print("\nno leases to show: these are not muster brokers")
+        print("\nno leases to show: these are not muster brokers, or you may not describe the cluster")
     return 0
 
 

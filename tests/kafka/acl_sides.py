@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -25,22 +27,25 @@ from muster.protocol.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from muster.protocol.messages.scram import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
 from tests.kafka.stories import KAFKA_CONFIGS, Side
 from tests.support.apache_kafka import ApacheKafka
-from tests.support.principals import PREFIX
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_topics import until
 
-SUPER_USERS: Final = "User:ANONYMOUS"
+SUPERUSERS: Final = "User:ANONYMOUS"
 """Stories are prepared by who has not authenticated."""
-_USERS: Final = ("alice", "bob")
+USERS: Final = ("alice", "bob")
 _PASSWORD: Final = "secret"
 _LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
 def kafka_with_acls(**configs: str) -> ApacheKafka:
     """With a listener for users, by SASL PLAIN; `configs` by Kafka's names, underscored."""
-    users = " ".join(f'user_{name}="{_PASSWORD}"' for name in _USERS)
+    users = " ".join(f'user_{name}="{_PASSWORD}"' for name in USERS)
     protocols = {name: name for name in ("PLAINTEXT", "SASL_PLAINTEXT")} | {"CONTROLLER": "PLAINTEXT"}
     return ApacheKafka(
         {
@@ -48,7 +53,7 @@ def kafka_with_acls(**configs: str) -> ApacheKafka:
             **{name.replace("_", "."): value for name, value in configs.items()},
             "auto.create.topics.enable": "true",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": SUPER_USERS,
+            "super.users": SUPERUSERS,
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{_LOGIN} {users};",
@@ -73,13 +78,38 @@ class Allowed(NamedTuple):
 
 
 class AclSide(Side):
-    """A broker with an authorizer. Stories speak as nobody, who is a super user, and `as_user`."""
+    """A broker with an authorizer. Stories speak as a super user, and `as_user`."""
 
-    def __init__(self, address: tuple[str, int], users_at: tuple[str, int] | None) -> None:
-        """`users_at`: where Apache Kafka lets users in; None: muster, which takes client ids for them."""
-        self._user = ""
+    def __init__(
+        self,
+        address: tuple[str, int],
+        users_at: tuple[str, int],
+        *,
+        shared: bool,
+        root: str = "",
+        password: str = "",
+    ) -> None:
+        """`users_at` is where users authenticate, with PLAIN. `root` is the super user; without a name, who
+        connects at `address` and has not authenticated."""
+        self._user = self._root = root
+        self._root_password = password
         self._users_at = users_at
-        super().__init__(address[1], host=address[0], shared=users_at is not None)
+        super().__init__(address[1], host=address[0], shared=shared)
+
+    def make_users(self) -> None:
+        """Where there are none yet."""
+        for name in USERS:
+            salt = secrets.token_bytes(16)
+            made = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                name=name,
+                mechanism=1,
+                iterations=4096,
+                salt=salt,
+                salted_password=hashlib.pbkdf2_hmac("sha256", _PASSWORD.encode(), salt, 4096),
+            )
+            request = AlterUserScramCredentialsRequest(deletions=[], upsertions=[made])
+            answer = self._connection.call(request, 0, AlterUserScramCredentialsResponse)
+            assert [each.error_code for each in answer.results] == [0]
 
     def acl_name(self, allowed: Allowed) -> str:
         """The name of its resource on this broker."""
@@ -94,25 +124,24 @@ class AclSide(Side):
     def as_user(self, name: str, *acls: Allowed) -> Iterator[None]:
         """What is asked inside is asked by a user with these ACLs, and no others."""
         self.allow(name, *acls)
-        nobody = self._connection
+        root = self._connection
         self._user = name
         self._connection = self._connect()
         try:
             yield
         finally:
             self._connection.close()
-            self._user, self._connection = "", nobody
+            self._user, self._connection = self._root, root
             self.take_all(name)
 
     def _connect(self) -> WireConnection:
         user = self._user
         if not user:
             return super()._connect()
-        if self._users_at is None:
-            return WireConnection(*self._address, PREFIX + user)
         connection = WireConnection(*self._users_at, "story")
         connection.call(SaslHandshakeRequest(mechanism="PLAIN"), 1, SaslHandshakeResponse)
-        token = f"\0{user}\0{_PASSWORD}".encode()
+        password = self._root_password if user == self._root else _PASSWORD
+        token = f"\0{user}\0{password}".encode()
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=token), 2, SaslAuthenticateResponse)
         assert answer.error_code == 0, answer.error_message
         return connection

@@ -1,5 +1,5 @@
 """Apache Kafka with an authorizer beside muster with ACLs: what every API answers to who may, may not, or may
-in part. muster's clients are named by their client ids here, Kafka's by SASL."""
+in part. Users authenticate with SASL PLAIN at both."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.testing import Broker
+from muster.coordinator.testing.security import USER
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.message import Message
 from muster.protocol.messages.acls import (
@@ -57,13 +58,13 @@ from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopic
 from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
 from muster.protocol.record_batch import Record, build
 from muster.protocol.types import ZERO_UUID
-from tests.kafka.acl_sides import SUPER_USERS, AclSide, Allowed, kafka_with_acls, subsets
+from tests.cli.running import Muster
+from tests.kafka.acl_sides import AclSide, Allowed, kafka_with_acls, subsets
 from tests.kafka.compared import error_codes
 from tests.kafka.differences import assert_as_listed
 from tests.kafka.stories import name_of, told_apart
 from tests.server.test_api_versions import smallest_request
 from tests.support.apache_kafka import ApacheKafka
-from tests.support.principals import named_by_client_ids
 from tests.support.wire_topics import until
 
 pytestmark = pytest.mark.kafka
@@ -866,9 +867,9 @@ def kafka() -> Iterator[ApacheKafka]:
         yield kafka
 
 
-def test_apache_kafka_allows_what_no_acl_is_about_as_muster_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apache_kafka_allows_what_no_acl_is_about_as_muster_does() -> None:
     with kafka_with_acls(allow_everyone_if_no_acl_found="true") as kafka:
-        _assert_told_alike(default_allow, kafka, monkeypatch, allow_everyone_if_no_acl_found=True)
+        _assert_told_alike(default_allow, kafka, allow_everyone_if_no_acl_found=True)
 
 
 @pytest.mark.parametrize(
@@ -888,20 +889,43 @@ def test_apache_kafka_allows_what_no_acl_is_about_as_muster_does(monkeypatch: py
         acls,
     ],
 )
-def test_apache_kafka_answers_as_muster_does(
-    story: AclStory, kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _assert_told_alike(story, kafka, monkeypatch)
+def test_apache_kafka_answers_as_muster_does(story: AclStory, kafka: ApacheKafka) -> None:
+    _assert_told_alike(story, kafka)
 
 
-def _assert_told_alike(
-    story: AclStory, kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch, **settings: Any
+def test_muster_acls_manages_those_of_apache_kafka(
+    kafka: ApacheKafka, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    named_by_client_ids(monkeypatch)
+    muster = Muster(kafka.bootstrap, capfd)
+    words = ("yan", "--consume", "orders", "--group", "bill", "--prefixed", "--host", "10.0.0.0/8")
+    yans = [
+        f"User:yan may read every {kind} that begins with {name} from 10.0.0.0/8"
+        for kind, name in (("topic", "orders"), ("group", "bill"))
+    ]
+    assert muster.done("acls", "allow", *words).splitlines() == yans
+    assert (
+        muster.done("acls", "deny", "yan", "--operation", "all", "--cluster")
+        == "User:yan may not all the cluster\n"
+    )
+
+    def listed() -> bool:
+        return len(muster("acls", "list", "--user", "yan", "--output", "json").json) == 3
+
+    until(listed, "ACLs of yan")
+    found = muster("acls", "list", "--topic", "orders-2", "--user", "yan", "--output", "json").json
+    assert [each["resource_name"] for each in found] == ["orders"]
+    assert muster.done("acls", "remove", *words).splitlines() == [f"removed: {each}" for each in yans]
+    assert muster.done("acls", "remove", "yan", "--all") == "removed: User:yan may not all the cluster\n"
+
+
+def _assert_told_alike(story: AclStory, kafka: ApacheKafka, **settings: Any) -> None:
     host, port = kafka.bootstrap_of("SASL_PLAINTEXT").split(":")
     # A lease that lapses on a busy machine begins another leader epoch.
     settings |= {"lease_term_ms": 600_000, "group_initial_rebalance_delay_ms": 0}
-    with Broker(super_users=SUPER_USERS, **settings) as broker:
-        theirs = AclSide((kafka.host, kafka.port), (host, int(port)))
-        ours = AclSide(("127.0.0.1", broker.port), None)
+    with Broker(security="SASL_PLAINTEXT", super_users=f"User:{USER}", **settings) as broker:
+        theirs = AclSide((kafka.host, kafka.port), (host, int(port)), shared=True)
+        here = ("127.0.0.1", broker.port)
+        password = broker.client_settings("confluent-kafka")["sasl.password"]
+        ours = AclSide(here, here, shared=False, root=USER, password=password)
+        ours.make_users()
         assert_as_listed(name_of(story), told_apart(story, theirs, ours))

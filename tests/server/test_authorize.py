@@ -477,6 +477,18 @@ async def test_a_regular_expression_stands_for_what_its_member_may_see(broker: B
     assert assigned == {broker.catalogue.named("t").topic_id}
 
 
+async def test_what_is_switched_off_says_so_whatever_one_may_do(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named_by_client_ids(monkeypatch)
+    settings = {"super_users": "admin", "group_coordinator_rebalance_protocols": ("classic",)}
+    (broker,) = (await start_brokers(**settings)).brokers
+    async with await as_user(broker, "nobody") as wire:
+        for api_key in (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE):
+            answer = await wire.call(smallest_request(api_key, 1), 1)
+            assert set(error_codes(answer)) - {0} == {ErrorCode.UNSUPPORTED_VERSION}
+
+
 async def test_operations_told_are_those_that_are_allowed(broker: Broker) -> None:
     await give(broker, READ_T)
     asked = MetadataRequest(
@@ -543,6 +555,18 @@ async def test_another_broker_hears_of_them(
     assert first.authorizer is not None
     of_first = first.authorizer.acls
     await until(lambda: of_first.in_force is not None and len(of_first.in_force) == 0)
+
+
+async def test_what_another_broker_was_told_of_a_moment_ago_is_removed(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named_by_client_ids(monkeypatch)
+    first, second = (await start_brokers(brokers=2, super_users="admin")).brokers
+    heard = second._catalogue_stale.set
+    second._store.changed.remove(heard)  # it hears of nothing by itself
+    await give(first, READ_T)
+    await take_all(second)
+    second._store.changed.append(heard)
 
 
 async def test_one_that_cannot_be_does_not_keep_the_others(broker: Broker) -> None:

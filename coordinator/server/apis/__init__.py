@@ -4,7 +4,7 @@ says how.
 What answers a request checks what needs the broker's view (topics, bounds of the settings), hands the work to
 the group core or the partitions, and puts the answer together.
 
-Some are there for nothing but their refusal (acls, consumer_group, delegation_tokens, sasl), as Kafka has
+Some may be there for nothing but their refusal (acls, consumer_group, delegation_tokens, sasl), as Kafka has
 them without an authorizer, on a plaintext listener and with group.version=0. A client that did not see them
 would give up without a word, take the broker for an old one, or wait for ever. A refusal that is no NotServed
 leaves no line in the log: tools ask about ACLs and tokens without needing them.

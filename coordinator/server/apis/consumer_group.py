@@ -12,7 +12,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Repeated
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import Listed, Names, itself
-from muster.coordinator.server.needs import Needs, every_topic, group, groups
+from muster.coordinator.server.needs import Asking, Needs, every_topic, group, groups
 from muster.coordinator.server.refusal import Each, Refusal, entry
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import no_consumer_protocol
@@ -90,11 +90,18 @@ def _topic_id(partitions: ConsumerGroupHeartbeatRequest.TopicPartitions) -> UUID
     return partitions.topic_id
 
 
+def _switched_on(asking: Asking, request: object) -> KafkaError | None:
+    """Who asks for what is switched off is told that, whatever he may do."""
+    return None if asking.broker.features.consumer_groups else no_consumer_protocol()
+
+
 APIS: Final = (
     Api(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         consumer_group_heartbeat,
-        needs=Needs((group(Operation.READ), every_topic(Operation.DESCRIBE, "subscribed_topic_names"))),
+        needs=Needs(
+            (_switched_on, group(Operation.READ), every_topic(Operation.DESCRIBE, "subscribed_topic_names"))
+        ),
         names=Names(
             group="group_id",
             topics=(Listed("subscribed_topic_names", itself), Listed("topic_partitions", _topic_id)),
@@ -107,7 +114,7 @@ APIS: Final = (
     Api(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         consumer_group_describe,
-        needs=Needs(elements=groups(Operation.DESCRIBE, "group_ids")),
+        needs=Needs((_switched_on,), groups(Operation.DESCRIBE, "group_ids")),
         names=Names(groups=Listed("group_ids", itself)),
         refuse=Refusal((Each("groups", "group_ids", itself="group_id", fields=_NO_EPOCHS),)),
     ),
