@@ -126,8 +126,8 @@ def work(given: Namespace, variables: Mapping[str, str]) -> int:
             return refusal
 
     def body() -> int:
-        if given.data is not None and given.act is not acts.create_user and not Path(given.data).is_dir():
-            raise Usage(f"--data {given.data}: there is no such directory")
+        if given.data is not None and given.act is not acts.create_user:
+            _expect_data_directory(given.data)
         if given.asks:
             given.password = acts.read_password(given.password_file, given.user)
         if url is None and given.data is None:
@@ -135,6 +135,15 @@ def work(given: Namespace, variables: Mapping[str, str]) -> int:
         return asyncio.run(_on_store(given, url))
 
     return reported(given, body)
+
+
+def _expect_data_directory(path: str) -> None:
+    from muster.coordinator.storage.soundness import NoDataDirectory, expect_data_directory
+
+    try:
+        expect_data_directory(Path(path))
+    except NoDataDirectory as error:
+        raise Usage(f"--data: {error}") from error
 
 
 async def _on_cluster(cluster: Cluster, given: Namespace) -> int:

@@ -213,6 +213,9 @@ def test_only_create_makes_a_directory(muster: Muster, data: str, pw: str) -> No
     for arguments in (["list"], ["delete", "admin"], ["passwd", "admin", "--password-file", pw]):
         assert "there is no such directory" in muster.misused("users", *arguments, "--data", data)
     assert not Path(data).exists()
+    Path(data).mkdir()
+    assert "it has neither store.sqlite nor topics" in muster.misused("users", "list", "--data", data)
+    assert not any(Path(data).iterdir())
 
 
 def test_a_database_that_is_not_there_is_one_line(muster: Muster, pw: str) -> None:
