@@ -22,11 +22,13 @@ CLIENTS: Final = {
 }
 """Client commands: `muster.coordinator.commands.<name>` declares and runs each."""
 OTHERS: Final = {
+    "users": ("users_command", "list, create and delete SCRAM users; change passwords"),
     "store": ("store_command", "prepare a database for brokers, or check stored data"),
     "test": ("test_mode_command", "move the clock of brokers in test mode and inject faults"),
     "completion": ("completion_command", "print a completion script for a shell"),
 }
-"""Commands that do not speak the Kafka protocol, with their modules below `muster.coordinator`."""
+"""Commands that do not speak the Kafka protocol, or not always, with their modules below
+`muster.coordinator`."""
 SERVE: Final = "serve"
 EVERYTHING: Final = frozenset({SERVE, *CLIENTS, *OTHERS})
 

@@ -76,7 +76,7 @@ def migrate(given: Namespace, variables: Mapping[str, str]) -> int:
     url = _asked(given, variables, "store")
     if not url:
         return fail(given.prog, f"--store or {variable('store')} must name the database", EXIT_USAGE)
-    refusal = _unlike_a_url(given, url)
+    refusal = unlike_a_url(given, url)
     if refusal is not None:
         return refusal
 
@@ -103,7 +103,7 @@ def check(given: Namespace, variables: Mapping[str, str]) -> int:
     url = None if given.data else _asked(given, variables, "store")
     data = None if url else _asked(given, variables, "data")
     if url:
-        refusal = _unlike_a_url(given, url)
+        refusal = unlike_a_url(given, url)
         if refusal is not None:
             return refusal
     elif not data:
@@ -177,8 +177,8 @@ def _asked(given: Namespace, variables: Mapping[str, str], name: str) -> str | N
     return variables.get(variable(name)) if found is None else found
 
 
-def _unlike_a_url(given: Namespace, url: str) -> int | None:
-    """Fail if this is not a URL, without printing it: it may contain a password."""
+def unlike_a_url(given: Namespace, url: str) -> int | None:
+    """Fail if this is not a URL of a database, without printing it: it may contain a password."""
     if re.fullmatch(STORE_PATTERN, url) is not None:
         return None
     option = "--store" if given.store is not None else variable("store")

@@ -16,6 +16,7 @@ from muster.client.admin import offsets as offset_calls
 from muster.client.admin import replicas as replica_calls
 from muster.client.admin import reset as reset_calls
 from muster.client.admin import topics as topic_calls
+from muster.client.admin import users as user_calls
 from muster.client.admin.acls import Acl, AclFilter
 from muster.client.admin.answers import Outcomes
 from muster.client.admin.cluster import ClusterDescription
@@ -31,6 +32,7 @@ from muster.client.admin.topics import (
     NewTopic,
     TopicDescription,
 )
+from muster.client.admin.users import ITERATIONS_DEFAULT, MECHANISMS, Credentials
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP, parse_servers
@@ -44,7 +46,7 @@ _API_TIMEOUT_MS: Final = 60_000
 
 
 class Admin:
-    """Manages topics, configs, groups, offsets and the cluster itself, of any Kafka.
+    """Manages topics, configs, groups, offsets, users and the cluster itself, of any Kafka.
 
         async with Admin("127.0.0.1:9092") as admin:
             await admin.create_topic("orders", num_partitions=3)
@@ -421,6 +423,48 @@ class Admin:
     ) -> Outcomes[AclFilter, list[Acl]]:
         """Delete the ACLs that each filter selects; the outcomes are those."""
         return await acl_calls.delete_acls(self._cluster, filters, self._until(timeout))
+
+    # --- users ----------------------------------------------------------------------------------------------
+
+    async def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> Outcomes[str, Credentials]:
+        """The SCRAM credentials of these users (default: all), by name: iterations by mechanism. A user
+        without any is RESOURCE_NOT_FOUND."""
+        return await user_calls.describe_user_scram_credentials(
+            self._cluster, None if users is None else _names(users, "users"), self._until(timeout)
+        )
+
+    async def upsert_user_scram_credentials(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Iterable[str] = MECHANISMS,
+        iterations: int = ITERATIONS_DEFAULT,
+        timeout: float | None = None,
+    ) -> None:
+        """Set a user's password for SCRAM, and create the user if missing. The password is salted and hashed
+        here, and not sent."""
+        await user_calls.upsert_user_scram_credentials(
+            self._cluster,
+            user,
+            password,
+            self._until(timeout),
+            mechanisms=_names(mechanisms, "mechanisms"),
+            iterations=iterations,
+        )
+
+    async def delete_user_scram_credentials(
+        self, user: str, *, mechanisms: Iterable[str] | None = None, timeout: float | None = None
+    ) -> None:
+        """Delete a user's SCRAM credentials, by default all. Connections that have logged in stay."""
+        await user_calls.delete_user_scram_credentials(
+            self._cluster,
+            user,
+            self._until(timeout),
+            mechanisms=None if mechanisms is None else _names(mechanisms, "mechanisms"),
+        )
 
 
 def _seconds(value: float, name: str) -> float:

@@ -20,8 +20,8 @@ from muster.client.security.oauth import TokenProvider, token_of
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
-_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS: Final = (PLAIN, *_HASHES, OAUTHBEARER)
+SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
 
 ITERATIONS_MIN: Final = 4_096
 """RFC 7677: fewer make a password cheap to guess for who listens. Java's client insists on it too."""
@@ -64,7 +64,7 @@ class Scram(Mechanism):
 
     def __init__(self, name: str, username: str, password: str) -> None:
         self.name = name
-        self._hash = _HASHES[name]
+        self._hash = SCRAM_HASHES[name]
         self._username = username.replace("=", "=3D").replace(",", "=2C")
         self._password = password.encode()
 

@@ -56,21 +56,32 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
         return fail(command, f"{option}: {error}", EXIT_USAGE)
     client_id = properties.client_id or CLIENT_ID
     given.client_options = {**properties.security, "client_id": client_id}
+    # Print the client's warnings (lost offsets, for example) on one line as well.
+    logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
+
+    def body() -> int:
+        with _unreachable_said_once(), asyncio.Runner() as runner:
+            cluster = Cluster(bootstrap, client_id=client_id, security=security)
+            return runner.run(_connected(work, cluster, given))
+
+    return reported(given, body)
+
+
+def reported(given: Namespace, body: Callable[[], int]) -> int:
+    """Call `body`, which prints as the command's options say; report what it raises, and return the exit
+    code."""
+    command = given.prog
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names may contain characters that the terminal cannot show. JSON is always UTF-8.
         if given.output == "json":
             sys.stdout.reconfigure(encoding="utf-8", errors="strict")
         else:
             sys.stdout.reconfigure(errors="backslashreplace")
-    # Print the client's warnings (lost offsets, for example) on one line as well.
-    logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
     try:
-        with _unreachable_said_once(), asyncio.Runner() as runner:
-            cluster = Cluster(bootstrap, client_id=client_id, security=security)
-            code = runner.run(_connected(work, cluster, given))
-            if sys.stdout is not None:
-                sys.stdout.flush()
-            return code
+        code = body()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except Usage as error:
         return fail(command, f"{error}; {command} --help says more", EXIT_USAGE)
     except Unreachable as error:
@@ -131,6 +142,7 @@ def _explained(error: KafkaError) -> str:
     hints = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "muster topics list shows the topics",
         ErrorCode.GROUP_ID_NOT_FOUND: "muster groups list shows the groups",
+        ErrorCode.RESOURCE_NOT_FOUND: "muster users list shows the users",
         ErrorCode.NON_EMPTY_GROUP: "stop its members, or remove dead ones with muster groups evict",
         ErrorCode.UNSUPPORTED_VERSION: "the broker's version does not support this",
     }

@@ -68,14 +68,19 @@ class Checked:
     """Records and journal rows of groups."""
 
 
-def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
-    """What is wrong in a data directory. NoDataDirectory, and StoreLocked where another process uses it."""
+def expect_data_directory(path: Path) -> None:
+    """Raises NoDataDirectory where no broker has ever kept anything."""
     if not path.is_dir():
         raise NoDataDirectory(f"{path} is not a data directory: there is no such directory")
     if not any((path / name).exists() for name in DataDirectory.NAMES):
         raise NoDataDirectory(
             f"{path} is not a data directory: it has neither {' nor '.join(DataDirectory.NAMES)}"
         )
+
+
+def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
+    """What is wrong in a data directory. NoDataDirectory, and StoreLocked where another process uses it."""
+    expect_data_directory(path)
     try:
         directory = DataDirectory.acquire(path)
     except StoreDamaged as damage:

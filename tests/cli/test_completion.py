@@ -28,6 +28,7 @@ LINES = [
     ("groups list --output ", ["table", "json", "csv"]),
     ("groups list --type ", ["classic", "consumer", "share", "streams"]),
     ("produce t --compression ", ["none", "gzip", "snappy", "lz4", "zstd"]),
+    ("users create --mechanism ", ["SCRAM-SHA-256", "SCRAM-SHA-512"]),
     ("serve --log-format ", ["auto", "human", "json"]),
     ("serve --ephemeral ", ["true", "false"]),
     ("test faults add --er", ["--error"]),
