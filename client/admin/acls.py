@@ -61,6 +61,8 @@ class Acl(NamedTuple):
             what = f"{kind} {self.resource_name}"
         verb = "may" if self.permission is AclPermission.ALLOW else "may not"
         operation = self.operation.name.lower().replace("_", " ")
+        if self.operation is AclOperation.ALL:
+            operation = "do anything with"
         where = "" if self.host == "*" else f" from {self.host}"
         return f"{self.principal} {verb} {operation} {what}{where}"
 

@@ -51,8 +51,8 @@ def test_every_way_to_say_it(muster: Muster) -> None:
             for what in ("describe", "alter configs")
         ],
         "allow bob --operation ALL --topic bob. --group bob. --prefixed": [
-            "User:bob may all every topic that begins with bob.",
-            "User:bob may all every group that begins with bob.",
+            "User:bob may do anything with every topic that begins with bob.",
+            "User:bob may do anything with every group that begins with bob.",
         ],
         "deny User:mallory --consume orders --host 10.0.0.0/8 --host 1.2.3.4": [
             f"User:mallory may not read topic orders from {host}" for host in ("10.0.0.0/8", "1.2.3.4")
