@@ -99,6 +99,7 @@ class Field:
         "kafka_name",
         "name",
         "nullable",
+        "secret",
         "tag",
         "tagged",
         "type",
@@ -116,6 +117,7 @@ class Field:
         tagged: Versions,
         ignorable: bool,
         kafka_name: str | None,
+        secret: bool,
     ) -> None:
         self.type = type
         self.versions = versions
@@ -126,6 +128,7 @@ class Field:
         self.tagged = tagged
         self.ignorable = ignorable
         self.kafka_name = kafka_name
+        self.secret = secret
         self.name = ""  # set by the metaclass, from the attribute's name
 
     def __repr__(self) -> str:
@@ -165,11 +168,12 @@ def field(
     tagged: str | None = None,
     ignorable: bool = False,
     kafka_name: str | None = None,
+    secret: bool = False,
 ) -> Any:
     """Declare one field. `tagged` is by default every version that has the field, once a `tag` is given.
 
     `kafka_name` names the field in Kafka's definition where capitalising the snake_case words does not give
-    it.
+    it. A `secret` is not shown in a repr.
     """
     tagged_versions = NO_VERSIONS if tag is None else parse_versions(versions if tagged is None else tagged)
     return Field(
@@ -182,6 +186,7 @@ def field(
         tagged_versions,
         ignorable,
         kafka_name,
+        secret,
     )
 
 
@@ -234,7 +239,9 @@ class Struct(metaclass=StructType):
     def __repr__(self) -> str:
         name = type(self).__qualname__.rpartition("<locals>.")[2]
         fields = type(self).__fields__
-        values = (f"{declared.name}={_shortened(getattr(self, declared.name))}" for declared in fields)
+        values = (
+            f"{each.name}={'...' if each.secret else _shortened(getattr(self, each.name))}" for each in fields
+        )
         return f"{name}({', '.join(values)})"
 
 

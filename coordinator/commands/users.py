@@ -17,7 +17,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
-from muster.coordinator.commands.run import Failed, report_outcomes
+from muster.coordinator.commands.run import Failed, Usage, report_outcomes
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _PASSWORD_BYTES_MAX: Final = 64 * 1024
@@ -74,6 +74,8 @@ async def list_users(users: Users, given: Namespace) -> int:
 
 async def create_user(users: Users, given: Namespace) -> int:
     """Create a user."""
+    if given.user == "*":
+        raise Usage("the user *: ACLs take this name for everyone's; choose another")
     if await _exists(users, given.user):
         raise Failed(f"user {given.user} already exists; muster users passwd changes the password")
     return await _upsert(users, given, "created")

@@ -40,7 +40,7 @@ class CreateDelegationTokenResponse(Message):
     expiry_timestamp_ms: int = field(Int64, "0+")
     max_timestamp_ms: int = field(Int64, "0+")
     token_id: str = field(String, "0+")
-    hmac: bytes = field(Bytes, "0+")
+    hmac: bytes = field(Bytes, "0+", secret=True)
     throttle_time_ms: int = field(Int32, "0+", default=0)
 
 
@@ -48,7 +48,7 @@ class CreateDelegationTokenResponse(Message):
 class RenewDelegationTokenRequest(Message):
     """RenewDelegationToken v1-2 (KIP-48): v1 no change here, v2 flexible."""
 
-    hmac: bytes = field(Bytes, "0+")
+    hmac: bytes = field(Bytes, "0+", secret=True)
     renew_period_ms: int = field(Int64, "0+")
 
 
@@ -65,7 +65,7 @@ class RenewDelegationTokenResponse(Message):
 class ExpireDelegationTokenRequest(Message):
     """ExpireDelegationToken v1-2 (KIP-48): v1 no change here, v2 flexible."""
 
-    hmac: bytes = field(Bytes, "0+")
+    hmac: bytes = field(Bytes, "0+", secret=True)
     expiry_time_period_ms: int = field(Int64, "0+")
 
 
@@ -115,7 +115,7 @@ class DescribeDelegationTokenResponse(Message):
         expiry_timestamp: int = field(Int64, "0+")
         max_timestamp: int = field(Int64, "0+")
         token_id: str = field(String, "0+")
-        hmac: bytes = field(Bytes, "0+")
+        hmac: bytes = field(Bytes, "0+", secret=True)
         renewers: list[DescribedDelegationTokenRenewer] = field(Array(DescribedDelegationTokenRenewer), "0+")
 
     error_code: int = field(Int16, "0+", default=0)

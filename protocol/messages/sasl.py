@@ -32,7 +32,7 @@ class SaslAuthenticateRequest(Message):
     `auth_bytes` is the mechanism's own.
     """
 
-    auth_bytes: bytes = field(Bytes, "0+")
+    auth_bytes: bytes = field(Bytes, "0+", secret=True)
 
 
 @response(36, versions="0-2", flexible="2+")
@@ -42,5 +42,5 @@ class SaslAuthenticateResponse(Message):
 
     error_code: int = field(Int16, "0+", default=0)
     error_message: str | None = field(String, "0+", nullable="0+")
-    auth_bytes: bytes = field(Bytes, "0+")
+    auth_bytes: bytes = field(Bytes, "0+", secret=True)
     session_lifetime_ms: int = field(Int64, "1+", default=0, ignorable=True)

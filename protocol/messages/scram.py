@@ -54,7 +54,7 @@ class AlterUserScramCredentialsRequest(Message):
         mechanism: int = field(Int8, "0+")
         iterations: int = field(Int32, "0+")
         salt: bytes = field(Bytes, "0+")
-        salted_password: bytes = field(Bytes, "0+")
+        salted_password: bytes = field(Bytes, "0+", secret=True)
 
     deletions: list[ScramCredentialDeletion] = field(Array(ScramCredentialDeletion), "0+")
     upsertions: list[ScramCredentialUpsertion] = field(Array(ScramCredentialUpsertion), "0+")

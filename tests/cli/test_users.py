@@ -202,6 +202,16 @@ def test_the_users_of_a_directory(muster: Muster, data: str, pw: str) -> None:
     assert kept(data) == {}
 
 
+def test_the_store_is_for_its_owner_alone(muster: Muster, data: str, pw: str) -> None:
+    assert muster("users", "create", "admin", "--password-file", pw, "--data", data).code == 0
+    modes = {each.name: each.stat().st_mode & 0o077 for each in Path(data).glob("store.sqlite*")}
+    assert set(modes.values()) == {0}
+
+
+def test_nobody_is_called_everyone(muster: Muster, pw: str) -> None:
+    assert "choose another" in muster.misused("users", "create", "*", "--password-file", pw)
+
+
 def test_a_directory_in_use_is_refused(muster: Muster, data: str, pw: str) -> None:
     with Served(Path(data)):
         said = muster.refused("users", "create", "admin", "--password-file", pw, "--data", data)

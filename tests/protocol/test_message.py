@@ -22,6 +22,8 @@ from muster.protocol.message import (
     struct,
 )
 from muster.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
+from muster.protocol.messages.sasl import SaslAuthenticateRequest
+from muster.protocol.messages.scram import AlterUserScramCredentialsRequest
 from muster.protocol.types import Array, Bytes, Int32, String
 from tests.support.each import each
 
@@ -80,6 +82,16 @@ def test_equality_is_by_class_and_value() -> None:
     assert heartbeat != JoinGroupRequest(
         group_id="g", session_timeout_ms=1, member_id="m", protocol_type="consumer", protocols=[]
     )
+
+
+def test_secrets_are_in_no_repr() -> None:
+    user = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"hunter2"
+    )
+    request = AlterUserScramCredentialsRequest(deletions=[], upsertions=[user])
+    assert "salted_password=..." in repr(request)
+    for message in (request, SaslAuthenticateRequest(auth_bytes=b"\0alice\0hunter2")):
+        assert "hunter2" not in repr(message)
 
 
 def test_repr_can_be_read() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 from zlib import crc32
@@ -96,8 +98,10 @@ CREATE TABLE IF NOT EXISTS tombstones (
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection in autocommit mode, durable at every COMMIT; used by one thread at a time, whichever that
-    is.
+    is. A file that it makes can be read by its owner alone: it has the hashes of passwords.
     """
+    with suppress(OSError):  # it is there; or SQLite says what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")

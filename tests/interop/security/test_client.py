@@ -21,7 +21,7 @@ _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 def token(lifetime_s: float = 3600) -> str:
     """Unsigned: what Kafka takes where nothing else is configured."""
-    now = time.time()
+    now = int(time.time())  # a fraction more than Kafka's clock says would be a token of the future
     parts = ({"alg": "none"}, {"sub": USER, "iat": now, "exp": now + lifetime_s})
     return (
         ".".join(base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
