@@ -2,7 +2,7 @@
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY . .
-RUN pip install --no-cache-dir --disable-pip-version-check --prefix=/install '.[postgres,http]'
+RUN pip install --no-cache-dir --disable-pip-version-check --prefix=/install '.[postgres,http,security]'
 
 FROM python:3.12-slim
 # USER is numeric so that Kubernetes can verify that it is not root.

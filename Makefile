@@ -137,7 +137,7 @@ web-tools:  ## check for the browser of make web; installs Debian's chromium wit
 
 # COMPOSE_LAB names a command that provides a Docker engine where there is none, and then runs another command:
 # COMPOSE_LAB REQUIREMENT -- COMMAND, with the requirement that the Dockerfile installs.
-IMAGE_NEEDS = '$(CURDIR)[postgres,http]'
+IMAGE_NEEDS = '$(CURDIR)[postgres,http,security]'
 .PHONY: compose-test
 compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker compose up; containers killed, paused and cut off under load (needs Docker with Compose)
 	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) $(IMAGE_NEEDS) --) $(BIN)/python -m pytest tests/compose
