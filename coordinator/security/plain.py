@@ -19,7 +19,6 @@ from muster.coordinator.security.scram import (
     Lookup,
     MadeUp,
     ScramCredential,
-    invalid_credentials,
 )
 
 NAME: Final = "PLAIN"
@@ -27,6 +26,7 @@ _CHECKS_AT_ONCE: Final = 2
 """A check takes some 13 ms of a processor: strangers get no more of it than this. The checks have threads of
 their own, since a check that has begun outlives its connection."""
 _PARTS: Final = 3
+_WRONG: Final = "Authentication failed: Invalid username or password"
 
 
 class Plain:
@@ -57,10 +57,10 @@ class PlainExchange:
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:
-            raise AuthenticationRefused(invalid_credentials(NAME), "the message is no UTF-8") from None
+            raise AuthenticationRefused(_WRONG, "the message is no UTF-8") from None
         if len(parts) != _PARTS:
             raise AuthenticationRefused(
-                invalid_credentials(NAME), f"the message has {len(parts)} parts, not {_PARTS}"
+                f"Invalid SASL/PLAIN response: expected {_PARTS} tokens, got {min(len(parts), _PARTS + 1)}"
             )
         authzid, user, password = parts
         if not user:
@@ -70,9 +70,7 @@ class PlainExchange:
         known, right = await self._check(user, password)
         if not right:
             why = "wrong password" if known else "there is no such user"
-            raise AuthenticationRefused(
-                "Authentication failed: Invalid username or password", f"{user}: {why}"
-            )
+            raise AuthenticationRefused(_WRONG, f"{user}: {why}")
         if authzid and authzid != user:
             raise AuthenticationRefused(
                 "Authentication failed: Client requested an authorization id that is different from username",

@@ -57,7 +57,7 @@ _log: Final = Logger(part="authentication")
 AUTHENTICATE_MS: Final = 30_000
 """How long a client has to authenticate. Kafka waits for connections.max.idle.ms."""
 _AGAIN_MS: Final = 1_000
-"""Clients may not authenticate again sooner than this (KIP-368)."""
+"""From one time that clients authenticate anew to the next (KIP-368); the first may come at once."""
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = (
     int(key).to_bytes(2, "big")
     for key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
@@ -110,8 +110,8 @@ class Authentication:
     """Of one connection. `let_in` is called with the principal, also when it has authenticated anew."""
 
     __slots__ = (
+        "_again_ms",
         "_asked_versions",
-        "_began_ms",
         "_connection",
         "_door",
         "_exchange",
@@ -137,7 +137,7 @@ class Authentication:
         self._exchange: Exchange | None = None
         self._mechanism = ""
         self._principal: str | None = None
-        self._began_ms = 0
+        self._again_ms = 0
         self._expires_ms: int | None = None
         self._timer: Timer | None = door.clock.at(door.clock.now_ms() + AUTHENTICATE_MS, self._too_slow)
 
@@ -163,7 +163,7 @@ class Authentication:
             if self._expires_ms is None:
                 return False
             if key == _HANDSHAKE:
-                return self._door.clock.now_ms() - self._began_ms >= _AGAIN_MS
+                return self._door.clock.now_ms() >= self._again_ms
             return self._door.clock.now_ms() >= self._expires_ms
         if self._state is _State.HANDSHAKE and key == _API_VERSIONS and not self._asked_versions:
             # A version that is not served is answered with those that are; another may follow.
@@ -223,7 +223,8 @@ class Authentication:
         else:
             self._state = _State.FRAMED if header.api_version else _State.BARE
         self._forget()
-        self._began_ms = self._door.clock.now_ms()
+        if self.is_in:
+            self._again_ms = self._door.clock.now_ms() + _AGAIN_MS
         self._mechanism = request.mechanism
         self._exchange = mechanism.begin()
         answer = SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=enabled)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from muster.coordinator.security import plain
 from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
 from muster.coordinator.security.plain import Plain
-from muster.coordinator.security.scram import HASHES, MadeUp, ScramCredential, invalid_credentials
+from muster.coordinator.security.scram import HASHES, MadeUp, ScramCredential
 
 PASSWORD = "pässword"
 
@@ -59,8 +59,8 @@ def test_who_knows_the_password(mechanisms: tuple[str, ...], authzid: str) -> No
             "Authentication failed: Invalid username or password",
             "alice: wrong password",
         ),
-        ("", invalid_credentials("PLAIN"), "the message has 1 parts, not 3"),
-        (f"\0alice\0{PASSWORD}\0", invalid_credentials("PLAIN"), "the message has 4 parts, not 3"),
+        ("", "Invalid SASL/PLAIN response: expected 3 tokens, got 1", ""),
+        (f"\0alice\0{PASSWORD}\0", "Invalid SASL/PLAIN response: expected 3 tokens, got 4", ""),
     ],
 )
 def test_who_is_not_let_in(token: str, told: str, why: str) -> None:
@@ -72,7 +72,7 @@ def test_who_is_not_let_in(token: str, told: str, why: str) -> None:
 
 
 def test_what_is_no_utf_8() -> None:
-    with pytest.raises(AuthenticationRefused):
+    with pytest.raises(AuthenticationRefused, match="Invalid username or password"):
         step(b"\0alice\0\xff")
 
 

@@ -1,0 +1,286 @@
+"""SASL on the wire: what Apache Kafka and muster answer, and whether they close the connection."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from muster.protocol.errors import ErrorCode
+from muster.protocol.message import Message
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from muster.protocol.messages.connection import ApiVersionsRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from tests.interop.security.conftest import PASSWORD, SESSION_MS, USER, Secured, secured
+from tests.support.wire_blocking import ConnectionClosed, WireConnection
+
+pytestmark = pytest.mark.kafka
+
+__all__ = ["secured"]
+
+_METADATA: Final = MetadataRequest(topics=[])
+_HEARTBEAT: Final = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+_VERSIONS: Final = {ApiVersionsRequest: 0, MetadataRequest: 9, HeartbeatRequest: 4}
+_HASH: Final = "SCRAM-SHA-256"
+_AGAIN_S: Final = 1.0
+"""Clients may not authenticate again sooner (KIP-368)."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where to log in, and as whom."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+
+
+class Talk:
+    """One connection, and what came of each request: an error code and a text, or `closed`."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self._wire = WireConnection(side.host, side.port, "talk")
+        self.heard: list[str] = []
+        self.answer: Any = None
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def ask(self, request: Message, version: int | None = None) -> None:
+        if self.heard[-1:] == ["closed"]:
+            return
+        try:
+            self._wire.send(request, _VERSIONS[type(request)] if version is None else version)
+            self.answer = self._wire.receive()
+        except (ConnectionClosed, ConnectionError):
+            self.heard.append("closed")
+            return
+        code = getattr(self.answer, "error_code", 0)
+        text = getattr(self.answer, "error_message", None)
+        said = ErrorCode(code).name + (f" {text}" if text else "")
+        self.heard.append(said.replace(self.side.user, "USER"))
+
+    def shake(self, mechanism: str = "PLAIN", version: int = 1) -> None:
+        self.ask(SaslHandshakeRequest(mechanism=mechanism), version)
+
+    def token(self, token: bytes, version: int = 2) -> None:
+        self.ask(SaslAuthenticateRequest(auth_bytes=token), version)
+
+    def bare(self, token: bytes) -> None:
+        """A token behind SaslHandshake v0."""
+        raw = self._wire._socket
+        raw.sendall(len(token).to_bytes(4, "big") + token)
+        try:
+            size = raw.recv(4, socket.MSG_WAITALL)
+            received = raw.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL) if size else b""
+        except ConnectionError:
+            size = received = b""
+        self.heard.append(f"token {received!r}" if size else "closed")
+
+    def plain(self, *, user: str | None = None, password: str | None = None, authzid: str = "") -> bytes:
+        user = self.side.user if user is None else user
+        password = self.side.password if password is None else password
+        return f"{authzid}\0{user}\0{password}".encode()
+
+    def log_in(self) -> None:
+        self.shake()
+        self.token(self.plain())
+
+    def scram(self, *, password: str | None = None, proof: str | None = None, nonce: str = "") -> None:
+        """Log in with SCRAM; `proof` and `nonce` (put behind the true one) are to spoil it."""
+        self.shake(_HASH)
+        first = f"n={self.side.user},r=abcdefgh"
+        self.token(f"n,,{first}".encode())
+        answer = self.answer.auth_bytes.decode()
+        given = dict(each.split("=", 1) for each in answer.split(","))
+        salted = hashlib.pbkdf2_hmac(
+            "sha256",
+            (self.side.password if password is None else password).encode(),
+            base64.b64decode(given["s"]),
+            int(given["i"]),
+        )
+        key = hmac.digest(salted, b"Client Key", "sha256")
+        final = f"c=biws,r={given['r']}{nonce}"
+        signed = hmac.digest(hashlib.sha256(key).digest(), f"{first},{answer},{final}".encode(), "sha256")
+        if proof is None:
+            proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signed, strict=True))).decode()
+        self.token(f"{final},p={proof}".encode())
+
+    def pass_s(self, seconds: float) -> None:
+        """Let the time of a real broker pass, which has no clock of ours."""
+        time.sleep(seconds)
+
+
+def _again(*steps: Callable[[Talk], None], after_s: float = _AGAIN_S + 0.1) -> Callable[[Talk], None]:
+    def run(talk: Talk) -> None:
+        talk.log_in()
+        talk.pass_s(after_s)
+        for step in steps:
+            step(talk)
+
+    return run
+
+
+def _steps(*steps: Callable[[Talk], None]) -> Callable[[Talk], None]:
+    def run(talk: Talk) -> None:
+        for step in steps:
+            step(talk)
+
+    return run
+
+
+def _plain(token: bytes) -> Callable[[Talk], None]:
+    return _steps(lambda t: t.shake(), lambda t: t.token(token))
+
+
+def _first(token: bytes) -> Callable[[Talk], None]:
+    return _steps(lambda t: t.shake(_HASH), lambda t: t.token(token))
+
+
+_CASES: Final[dict[str, Callable[[Talk], None]]] = {
+    "logs in": _steps(lambda t: t.log_in(), lambda t: t.ask(_METADATA)),
+    "logs in with SCRAM": _steps(lambda t: t.scram(), lambda t: t.ask(_METADATA)),
+    "second ApiVersions": _steps(
+        lambda t: t.ask(ApiVersionsRequest()), lambda t: t.ask(ApiVersionsRequest())
+    ),
+    "request before the handshake": lambda t: t.ask(_METADATA),
+    "ApiVersions behind the handshake": _steps(lambda t: t.shake(), lambda t: t.ask(ApiVersionsRequest())),
+    "unknown mechanism": _steps(lambda t: t.shake("NONE"), lambda t: t.shake()),
+    "token without a handshake": lambda t: t.token(t.plain()),
+    "request in place of a token": _steps(
+        lambda t: t.shake(), lambda t: t.ask(_HEARTBEAT), lambda t: t.ask(_METADATA)
+    ),
+    "second handshake": _steps(lambda t: t.shake(), lambda t: t.shake()),
+    "bare tokens": _steps(
+        lambda t: t.shake(version=0), lambda t: t.bare(t.plain()), lambda t: t.ask(_METADATA)
+    ),
+    "bare token, wrong": _steps(lambda t: t.shake(version=0), lambda t: t.bare(t.plain(password="no"))),
+    "framed token behind handshake v0": _steps(lambda t: t.shake(version=0), lambda t: t.token(t.plain())),
+    "PLAIN, wrong password": _steps(
+        lambda t: t.shake(), lambda t: t.token(t.plain(password="no")), lambda t: t.ask(_METADATA)
+    ),
+    "PLAIN, unknown user": _steps(lambda t: t.shake(), lambda t: t.token(t.plain(user="nobody"))),
+    "PLAIN, authzid of another": _steps(lambda t: t.shake(), lambda t: t.token(t.plain(authzid="bob"))),
+    "PLAIN, own authzid": _steps(lambda t: t.shake(), lambda t: t.token(t.plain(authzid=t.side.user))),
+    "PLAIN, empty": _plain(b""),
+    "PLAIN, one part": _plain(b"alice"),
+    "PLAIN, two parts": _plain(b"\0alice"),
+    "PLAIN, four parts": _plain(b"\0alice\0a\0b"),
+    "PLAIN, six parts": _plain(b"\0alice\0a\0b\0c\0d"),
+    "PLAIN, no user": _plain(b"\0\0secret"),
+    "PLAIN, no password": _plain(b"\0alice\0"),
+    "PLAIN, no UTF-8": _plain(b"\0alice\0\xff"),
+    "SCRAM, wrong password": _steps(lambda t: t.scram(password="no"), lambda t: t.ask(_METADATA)),
+    "SCRAM, another nonce": lambda t: t.scram(nonce="x"),
+    "SCRAM, proof of another length": lambda t: t.scram(proof="YQ=="),
+    "SCRAM, proof that is no Base64": lambda t: t.scram(proof="!"),
+    "SCRAM, empty": _first(b""),
+    "SCRAM, garbage": _first(b"garbage"),
+    "SCRAM, no nonce": _first(b"n,,n=alice"),
+    "SCRAM, channel binding": _first(b"p=tls-unique,,n=alice,r=abc"),
+    "SCRAM, authzid of another": _steps(
+        lambda t: t.shake(_HASH), lambda t: t.token(f"n,a=bob,n={t.side.user},r=abc".encode())
+    ),
+    "SCRAM, unknown user": _first(b"n,,n=nobody,r=abc"),
+    "SCRAM, no UTF-8": _first(b"n,,n=\xff,r=abc"),
+    "SCRAM, garbage in the end": _steps(
+        lambda t: t.shake(_HASH),
+        lambda t: t.token(f"n,,n={t.side.user},r=abc".encode()),
+        lambda t: t.token(b"garbage"),
+    ),
+    "token behind the login": _steps(
+        lambda t: t.log_in(), lambda t: t.token(t.plain()), lambda t: t.ask(_METADATA)
+    ),
+    "again at once": _steps(lambda t: t.log_in(), lambda t: t.log_in(), lambda t: t.ask(_METADATA)),
+    "twice again within a second": _steps(
+        lambda t: t.log_in(), lambda t: t.log_in(), lambda t: t.shake(), lambda t: t.ask(_METADATA)
+    ),
+    "again": _again(lambda t: t.log_in(), lambda t: t.ask(_METADATA)),
+    "again, wrong password": _again(lambda t: t.shake(), lambda t: t.token(t.plain(password="no"))),
+    "again, by another mechanism": _again(
+        lambda t: t.shake(_HASH), lambda t: t.token(f"n,,n={t.side.user},r=abc".encode())
+    ),
+    "again, by an unknown mechanism": _again(lambda t: t.shake("NONE"), lambda t: t.ask(_METADATA)),
+    "again, a request in place of the token": _again(lambda t: t.shake(), lambda t: t.ask(_HEARTBEAT)),
+    "expired": _again(lambda t: t.ask(_METADATA), after_s=SESSION_MS / 1000 + 0.3),
+    "expired, ApiVersions": _again(lambda t: t.ask(ApiVersionsRequest()), after_s=SESSION_MS / 1000 + 0.3),
+    "expired, again": _again(
+        lambda t: t.log_in(), lambda t: t.ask(_METADATA), after_s=SESSION_MS / 1000 + 0.3
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def kafka_side(secured: Secured) -> Side:
+    host, _, port = secured.kafka.bootstrap_of("SASL_PLAINTEXT").rpartition(":")
+    return Side(host, int(port), USER, PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def muster_side() -> Iterator[Side]:
+    with Broker(security="SASL_PLAINTEXT", connections_max_reauth_ms=SESSION_MS) as broker:
+        settings = broker.client_settings("muster")
+        host, _, port = broker.bootstrap.rpartition(":")
+        yield Side(host, int(port), settings["sasl_plain_username"], settings["sasl_plain_password"])
+
+
+def _heard(side: Side, case: Callable[[Talk], None]) -> list[str]:
+    talk = Talk(side)
+    try:
+        case(talk)
+    finally:
+        talk.close()
+    return talk.heard
+
+
+_OUT: Final = (
+    "SASL_AUTHENTICATION_FAILED Authentication failed during authentication due to invalid credentials "
+    "with SASL mechanism "
+)
+_DIFFERENCES: Final[dict[str, tuple[list[str], list[str]]]] = {
+    # A client is told why; Kafka fails unexpectedly.
+    "SCRAM, proof of another length": (["NONE", "NONE", "closed"], ["NONE", "NONE", _OUT + _HASH]),
+    # Nobody learns which users there are.
+    "SCRAM, unknown user": (["NONE", _OUT + _HASH], ["NONE", "NONE"]),
+    # The text is that of listeners without SASL.
+    "token behind the login": (
+        [
+            *("NONE", "NONE"),
+            "ILLEGAL_SASL_STATE SaslAuthenticate request received after successful authentication",
+            "NONE",
+        ],
+        [
+            *("NONE", "NONE"),
+            "ILLEGAL_SASL_STATE SASL authentication on a listener without SASL: connect to a SASL_SSL or "
+            "SASL_PLAINTEXT listener, or without sasl.* settings",
+            "NONE",
+        ],
+    ),
+    # As at the first login: a client is told which mechanisms are enabled.
+    "again, by an unknown mechanism": (
+        ["NONE", "NONE", "closed"],
+        ["NONE", "NONE", "UNSUPPORTED_SASL_MECHANISM", "closed"],
+    ),
+}
+"""By case: Kafka's answers and muster's, where they are not the same."""
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_answered_as_kafka_does(name: str, kafka_side: Side, muster_side: Side) -> None:
+    case = _CASES[name]
+    kafka, muster = _heard(kafka_side, case), _heard(muster_side, case)
+    if name in _DIFFERENCES:
+        assert (kafka, muster) == _DIFFERENCES[name]
+    else:
+        assert muster == kafka
