@@ -160,11 +160,7 @@ class Authentication:
         """Whether a request is for `begin`, and not for the next gate."""
         key = frame[:2]
         if self._state is _State.IN:
-            if self._expires_ms is None:
-                return False
-            if key == _HANDSHAKE:
-                return self._door.clock.now_ms() >= self._again_ms
-            return self._door.clock.now_ms() >= self._expires_ms
+            return key in (_HANDSHAKE, _AUTHENTICATE) or self._has_expired
         if self._state is _State.HANDSHAKE and key == _API_VERSIONS and not self._asked_versions:
             # A version that is not served is answered with those that are; another may follow.
             self._asked_versions = int.from_bytes(frame[2:4], "big", signed=True) in versions(
@@ -197,11 +193,21 @@ class Authentication:
                 self._framed(frame)
             case _State.DOOMED:
                 raise CloseConnection("another mechanism than before, to authenticate anew")
-            case _State.IN if frame[:2] != _HANDSHAKE:
+            case _State.IN if frame[:2] != _HANDSHAKE and self._has_expired:
                 raise CloseConnection(expired_authentication())
+            case _State.IN if frame[:2] != _HANDSHAKE or not self._may_begin_again:
+                return _out_of_place(frame)
             case _:
                 return self._shake_hands(frame)
         return None
+
+    @property
+    def _has_expired(self) -> bool:
+        return self._expires_ms is not None and self._door.clock.now_ms() >= self._expires_ms
+
+    @property
+    def _may_begin_again(self) -> bool:
+        return self._expires_ms is not None and self._door.clock.now_ms() >= self._again_ms
 
     def _shake_hands(self, frame: bytes) -> Response | None:
         header, offset = decode_request_header(frame)
@@ -329,6 +335,22 @@ class Authentication:
         connection = self._connection
         if connection is not None:
             self._door.unserved.tell(connection.client_host, cause, connection.client_id)
+
+
+def _out_of_place(frame: bytes) -> bytes:
+    """The answer to SASL behind the login, where there is no time to authenticate again. The connection goes
+    on."""
+    header, offset = decode_request_header(frame)
+    _decoded(header, frame, offset)
+    if header.api_key == ApiKey.SASL_HANDSHAKE:
+        shaken = SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+        return encode_response(*header[:3], shaken)
+    answer = SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+        error_message="SaslAuthenticate request received after successful authentication",
+        auth_bytes=b"",
+    )
+    return encode_response(*header[:3], answer)
 
 
 def _decoded(header: RequestHeader, frame: bytes, offset: int) -> object:

@@ -253,20 +253,6 @@ _DIFFERENCES: Final[dict[str, tuple[list[str], list[str]]]] = {
     "SCRAM, proof of another length": (["NONE", "NONE", "closed"], ["NONE", "NONE", _OUT + _HASH]),
     # Nobody learns which users there are.
     "SCRAM, unknown user": (["NONE", _OUT + _HASH], ["NONE", "NONE"]),
-    # The text is that of listeners without SASL.
-    "token behind the login": (
-        [
-            *("NONE", "NONE"),
-            "ILLEGAL_SASL_STATE SaslAuthenticate request received after successful authentication",
-            "NONE",
-        ],
-        [
-            *("NONE", "NONE"),
-            "ILLEGAL_SASL_STATE SASL authentication on a listener without SASL: connect to a SASL_SSL or "
-            "SASL_PLAINTEXT listener, or without sasl.* settings",
-            "NONE",
-        ],
-    ),
     # As at the first login: a client is told which mechanisms are enabled.
     "again, by an unknown mechanism": (
         ["NONE", "NONE", "closed"],
