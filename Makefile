@@ -167,6 +167,10 @@ fuzz: $(VENV)/.installed-test  ## five million broken inputs and ten thousand ho
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(INPUTS),--inputs $(INPUTS))
 	$(BIN)/python -m tests.fuzz --reach $(if $(SEED),--seed $(SEED))
 
+.PHONY: fuzz-strangers
+fuzz-strangers: $(VENV)/.installed-test  ## ten million damaged SASL tokens and TLS handshakes: make fuzz-strangers SEED=7 (INPUTS=; some minutes)
+	$(BIN)/python -m tests.fuzz.strangers $(if $(SEED),--seed $(SEED)) $(if $(INPUTS),--inputs $(INPUTS))
+
 # MINUTES are CPU time of the broker and its attackers.
 .PHONY: fuzz-live
 fuzz-live: $(VENV)/.installed-test  ## attack a live broker with every API and version, broken frames, ten thousand idle connections and floods: make fuzz-live MINUTES=30 SEED=7 (needs Linux)
