@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from muster.client.producer import Producer as Producer
     from muster.client.producer import RecordFuture as RecordFuture
     from muster.client.producer import RecordMetadata as RecordMetadata
+    from muster.client.security.client_credentials import ClientCredentials as ClientCredentials
     from muster.protocol.errors import ErrorCode as ErrorCode
     from muster.protocol.errors import KafkaError as KafkaError
 
@@ -110,6 +111,7 @@ _HOMES: Final = {
     "Batch": "fetch.records",
     "BufferFull": "errors",
     "By": "admin.reset",
+    "ClientCredentials": "security.client_credentials",
     "ClientError": "errors",
     "Closed": "errors",
     "ClusterDescription": "admin.cluster",

@@ -361,9 +361,9 @@ class Connection(asyncio.BufferedProtocol):
             return await self._call(message, api_key, version, until)
 
         try:
-            lifetime_ms = await log_in(mechanism, ask)
-        except AuthenticationFailed as error:
-            raise AuthenticationFailed(f"{self.address}: {error}") from error.__cause__
+            lifetime_ms = await log_in(mechanism, ask, until)
+        except (AuthenticationFailed, Unreachable) as error:
+            raise type(error)(f"{self.address}: {error}") from error.__cause__
         except KafkaError as error:
             raise AuthenticationFailed(f"{self.address}: {error}") from None
         self._renew_at = math.inf
@@ -373,8 +373,10 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _renew(self, until: float) -> None:
         """Have this client authenticated again before its session ends (KIP-368). Requests that come
-        meanwhile wait; what was sent before is answered first. Raises AuthenticationFailed and
-        ConnectionLost, after which the connection has ended, and RequestTimedOut."""
+        meanwhile wait; what was sent before is answered first. Raises RequestTimedOut, and ConnectionLost if
+        the connection has ended: the next one logs in anew, and raises what is really wrong."""
+        if self._ended is not None:
+            raise again(self._ended)
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._log_in_again(), name=f"login at {self.address}")
         await asyncio.wait([self._renewal], timeout=max(0.0, until - self._loop.time()))
@@ -388,14 +390,9 @@ class Connection(asyncio.BufferedProtocol):
         not end with the caller that began it."""
         until = deadline(self._request_timeout_s or _LOGIN_S)
         try:
-            async with asyncio.timeout_at(until):  # a token may be long in coming
-                await self._log_in(until)
-        except ClientError as error:
-            self._fail(error)
-        except TimeoutError:
-            self._fail(ConnectionLost(f"{self.address} did not let this client in again in time"))
+            await self._log_in(until)
         except Exception as error:
-            self._fail(ConnectionLost(f"{self.address}: authenticating again failed: {error}"))
+            self._fail(ConnectionLost(f"authenticating again failed: {error}"))
 
     async def _ask_versions(
         self, version: int, until: float, expected: BrokerIdentity | None
@@ -594,7 +591,8 @@ async def _connect(
 async def _dial(
     make: Callable[[], C], host: str, address: Address, family: int, context: ssl.SSLContext | None
 ) -> C:
-    name = None if context is None else address.host
+    # Certificates have neither the zone of an IPv6 address nor the dot that ends a full name.
+    name = None if context is None else address.host.partition("%")[0].removesuffix(".")
     _, connection = await asyncio.get_running_loop().create_connection(
         make, host, address.port, family=family, ssl=context, server_hostname=name
     )

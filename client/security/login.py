@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from muster.client.errors import AuthenticationFailed, refusal
-from muster.client.security.mechanisms import Mechanism
+from muster.client.errors import AuthenticationFailed, Unreachable, refusal
+from muster.client.network.threads import in_thread
+from muster.client.security.mechanisms import Exchange, Mechanism
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -16,10 +18,15 @@ Ask: TypeAlias = Callable[[Message], Awaitable[Any]]
 _ROUNDS_MAX: Final = 4
 
 
-async def log_in(mechanism: Mechanism, ask: Ask) -> int:
+async def log_in(mechanism: Mechanism, ask: Ask, until: float) -> int:
     """How long the session lasts, in milliseconds; 0: for ever. `ask` sends a request and returns its
-    response. Raises AuthenticationFailed."""
-    exchange = await mechanism.exchange()
+    response. Raises AuthenticationFailed, ClientError as `ask` and the token's provider do, and Unreachable
+    if there are no credentials by `until`."""
+    try:
+        async with asyncio.timeout_at(until):
+            exchange = await mechanism.exchange()
+    except TimeoutError:
+        raise Unreachable("sasl_oauth_token_provider has no token in time") from None
     handshake = await ask(SaslHandshakeRequest(mechanism=mechanism.name))
     if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(sorted(handshake.mechanisms)) or "none"
@@ -31,16 +38,27 @@ async def log_in(mechanism: Mechanism, ask: Ask) -> int:
             "this listener takes no SASL: set security_protocol to PLAINTEXT or SSL, or use another port"
         )
     _require_accepted(mechanism, handshake.error_code, None)
-    message = next(exchange)
+    message: bytes | None = next(exchange)
     for _ in range(_ROUNDS_MAX):
+        assert message is not None
         answer = await ask(SaslAuthenticateRequest(auth_bytes=message))
         _require_accepted(mechanism, answer.error_code, answer.error_message)
-        try:
-            message = exchange.send(answer.auth_bytes)
-        except StopIteration:
+        if mechanism.is_slow:
+            message = await in_thread(_next, exchange, answer.auth_bytes)
+        else:
+            message = _next(exchange, answer.auth_bytes)
+        if message is None:
             lifetime_ms: int = answer.session_lifetime_ms
             return lifetime_ms
     raise AuthenticationFailed(f"{mechanism.name}: the broker does not come to an end")
+
+
+def _next(exchange: Exchange, answer: bytes) -> bytes | None:
+    """What to send after this answer; None: nothing more."""
+    try:
+        return exchange.send(answer)
+    except StopIteration:
+        return None
 
 
 def _require_accepted(mechanism: Mechanism, code: int, why: str | None) -> None:

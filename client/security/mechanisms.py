@@ -12,11 +12,11 @@ import hashlib
 import hmac
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Final, TypeAlias
 
-from muster.client.errors import AuthenticationFailed
-from muster.client.security.oauth import TokenProvider, token_of
+from muster.client.errors import AuthenticationFailed, ClientError
+from muster.client.security.oauth import TokenProvider, extensions_of, token_of
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -35,6 +35,8 @@ class Mechanism(ABC):
     """A way to authenticate, with the credentials for it."""
 
     name: str
+    is_slow = False
+    """Whether a round may keep the loop from its work for long."""
 
     @abstractmethod
     async def exchange(self) -> Exchange:
@@ -61,6 +63,8 @@ class Plain(Mechanism):
 
 class Scram(Mechanism):
     """RFC 5802, without SASLprep, as in Kafka."""
+
+    is_slow = True
 
     def __init__(self, name: str, username: str, password: str) -> None:
         self.name = name
@@ -123,15 +127,24 @@ class OAuthBearer(Mechanism):
         self._provider = provider
 
     async def exchange(self) -> Exchange:
+        """Raises ClientError as the provider does, and AuthenticationFailed for whatever else it raises."""
         try:
+            extensions = extensions_of(self._provider)
             token = await token_of(self._provider)
+        except ClientError:
+            raise
         except Exception as error:
             raise AuthenticationFailed(f"sasl_oauth_token_provider has no token: {error}") from error
-        return self._rounds(token)
+        return self._rounds(token, extensions)
 
-    def _rounds(self, token: str) -> Exchange:
-        refused = yield b"n,,\x01auth=Bearer " + token.encode() + b"\x01\x01"
+    def _rounds(self, token: str, extensions: Mapping[str, str]) -> Exchange:
+        fields = {"auth": f"Bearer {token}", **extensions}
+        said = "".join(f"{name}={value}\x01" for name, value in fields.items())
+        refused = yield f"n,,\x01{said}\x01".encode()
         if refused:
+            forget = getattr(self._provider, "forget", None)
+            if callable(forget):
+                forget(token)
             yield b"\x01"  # the broker then says why
 
 

@@ -1,15 +1,22 @@
-"""Tokens for OAUTHBEARER, from a function of the caller's."""
+"""Tokens for OAUTHBEARER: from a function of the caller's, or from a file."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
 
 from muster.client.network.threads import in_thread
 
 TokenProvider: TypeAlias = Callable[[], str] | Callable[[], Awaitable[str]]
-"""Returns a token as its issuer wrote it: for most, a JWT in compact form."""
+"""Returns a token as its issuer wrote it: for most, a JWT in compact form. If it has an attribute
+`extensions`, a mapping, these are sent with the token (KIP-342)."""
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_EXTENSION: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 
 
 async def token_of(provider: TokenProvider) -> str:
@@ -26,4 +33,38 @@ async def token_of(provider: TokenProvider) -> str:
         raise TypeError(
             f"sasl_oauth_token_provider returned {type(token).__name__}; it takes text, the token"
         )
+    if not _TOKEN.fullmatch(token):
+        raise TypeError("sasl_oauth_token_provider returned text with characters that no token has")
     return token
+
+
+def extensions_of(provider: object) -> Mapping[str, str]:
+    """What is sent with a provider's tokens. Raises ValueError that names the extension at fault."""
+    extensions = getattr(provider, "extensions", None)
+    return checked_extensions(extensions) if isinstance(extensions, Mapping) else {}
+
+
+def checked_extensions(extensions: Mapping[str, str]) -> Mapping[str, str]:
+    """The same extensions. Raises ValueError that names the one that cannot be sent."""
+    for name, value in extensions.items():
+        if not _EXTENSION.fullmatch(name) or name.lower() == "auth":
+            raise ValueError(f"SASL extension {name!r}: names are letters, and not auth")
+        if not _EXTENSION_VALUE.fullmatch(value):
+            raise ValueError(
+                f"SASL extension {name}: its value is empty, or has characters that cannot be sent"
+            )
+    return extensions
+
+
+class TokenFile:
+    """The token in a file, read anew for each login: something else keeps it fresh."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self.extensions: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"TokenFile({str(self._path)!r})"
+
+    def __call__(self) -> str:
+        return self._path.read_text(encoding="utf-8").strip()

@@ -1,15 +1,22 @@
-"""Settings from a client.properties file, as Kafka's own tools take it with --command-config, or with
-librdkafka's names."""
+"""Settings from properties by the names of Kafka's Java clients, or by librdkafka's: those of a
+client.properties file, as Kafka's own tools take it with --command-config."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
-from muster.client.security.settings import SecurityOptions
+from muster.client.security.client_credentials import ClientCredentials
+from muster.client.security.jaas import parse_jaas
+from muster.client.security.mechanisms import OAUTHBEARER
+from muster.client.security.oauth import TokenFile, TokenProvider
+from muster.client.security.properties_file import parse
+from muster.client.security.settings import SecurityOptions, SecuritySettings
+from muster.client.security.tls import client_context
 
 _DIRECT: Final = {
     "security.protocol": "security_protocol",
@@ -19,25 +26,82 @@ _DIRECT: Final = {
     "sasl.password": "sasl_plain_password",
     "ssl.truststore.location": "ssl_cafile",
     "ssl.ca.location": "ssl_cafile",
+    "ssl.truststore.certificates": "ssl_cadata",
+    "ssl.ca.pem": "ssl_cadata",
     "ssl.keystore.location": "ssl_certfile",
     "ssl.certificate.location": "ssl_certfile",
+    "ssl.keystore.certificate.chain": "ssl_certdata",
+    "ssl.certificate.pem": "ssl_certdata",
     "ssl.key.location": "ssl_keyfile",
+    "ssl.keystore.key": "ssl_keydata",
+    "ssl.key.pem": "ssl_keydata",
     "ssl.key.password": "ssl_password",
 }
-_JAVA_STORES: Final = ("truststore", "keystore")
-_SAID_BY_CODE: Final = {
-    "sasl.login.callback.handler.class": "is a Java class",
-    "sasl.client.callback.handler.class": "is a Java class",
-    "ssl.truststore.certificates": "has certificates in it: write them to a file (ssl.truststore.location)",
-    "ssl.keystore.key": "has a key in it: write it to a file (ssl.keystore.location)",
-    "ssl.keystore.certificate.chain": "has certificates in it: write them to a file (ssl.keystore.location)",
+"""By the name of a property, Java's before librdkafka's: the setting that takes its value as it is."""
+
+_STORES: Final = {
+    "truststore": ("ssl.truststore.certificates",),
+    "keystore": ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
 }
+"""Java's stores, with the properties that hold PEM in place of a file."""
+
+_JAAS: Final = "sasl.jaas.config"
+_HANDLER: Final = "sasl.login.callback.handler.class"
+_RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
+_IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
+_TIMEOUT: Final = "sasl.login.read.timeout.ms"
+_CREDENTIALS: Final = {
+    "client_id": (
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.id",
+        "clientId",
+    ),
+    "client_secret": (
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.client.secret",
+        "clientSecret",
+    ),
+    "scope": ("sasl.oauthbearer.scope", "scope"),
+}
+"""What an issuer is told: Java's property, librdkafka's, and the JAAS option, which all others override."""
+_EXTENSION: Final = "extension_"
+
+_FOR_OAUTH: Final = (
+    _TOKEN_URL,
+    *(name for names in _CREDENTIALS.values() for name in names if "." in name),
+    "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.header.urlencode",
+    "sasl.oauthbearer.method",
+    "https.ca.location",
+    "https.ca.pem",
+    _TIMEOUT,
+    _RETRIEVER,
+)
+NAMES: Final = (
+    *_DIRECT,
+    *(f"ssl.{store}.type" for store in _STORES),
+    *(f"ssl.{store}.password" for store in _STORES),
+    _IDENTIFICATION,
+    _JAAS,
+    _HANDLER,
+    *_FOR_OAUTH,
+)
+"""Every property about security that has an effect here, or is refused for its value."""
+
+_KAFKA: Final = "org.apache.kafka.common.security."
 _LOGIN_MODULES: Final = {
     "PlainLoginModule": ("PLAIN",),
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "OAuthBearerLoginModule": (OAUTHBEARER,),
 }
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([=;])|([^\s=;"']+))""")
+_HANDLERS: Final = (
+    f"{_KAFKA}oauthbearer.OAuthBearerLoginCallbackHandler",
+    f"{_KAFKA}oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_RETRIEVERS: Final = {
+    f"{_KAFKA}oauthbearer.{name}JwtRetriever" for name in ("Default", "ClientCredentials", "File")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +109,31 @@ class ClientProperties:
     """What such a file says to this client. Everything that is not about security is for other clients, but
     for the two below."""
 
-    security: SecurityOptions = field(default_factory=SecurityOptions)
+    security: SecurityOptions = field(default_factory=SecurityOptions, repr=False)
     bootstrap_servers: str | None = None
     client_id: str | None = None
+    told_by: Mapping[str, str] = field(default_factory=dict)
+    """By setting, the property that it comes from."""
+
+    def settings(self) -> SecuritySettings:
+        """The settings of TLS and SASL. Raises ValueError that speaks of properties."""
+        try:
+            return SecuritySettings(**self.security)
+        except ValueError as error:
+            raise ValueError(self.in_properties(str(error))) from None
+
+    def in_properties(self, text: str) -> str:
+        """What is said of settings, said of the properties that have them."""
+        names = {setting: name for name, setting in reversed(_DIRECT.items())}
+        names |= {
+            "ssl_check_hostname=False": f"an empty {_IDENTIFICATION}",
+            "sasl_plain_username": f"{_JAAS} with a username",
+            "sasl_plain_password": f"{_JAAS} with a password",
+            "sasl_oauth_token_provider": _TOKEN_URL,
+            **self.told_by,
+        }
+        pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+        return re.sub(rf"\b(?:{pattern})\b", lambda found: names[found[0]], text)
 
 
 def read_properties(path: str | Path) -> ClientProperties:
@@ -64,22 +150,29 @@ def read_properties(path: str | Path) -> ClientProperties:
 def client_properties(given: Mapping[str, str]) -> ClientProperties:
     """What properties by Kafka's names say. Raises ValueError that names the property."""
     options: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in _DIRECT:
-            options[_DIRECT[name]] = value
-        elif name in _SAID_BY_CODE:
-            raise ValueError(f"{name} {_SAID_BY_CODE[name]}")
-    for store in _JAVA_STORES:
+    told_by: dict[str, str] = {}
+    for name, setting in _DIRECT.items():
+        if name in given and setting not in options:
+            options[setting], told_by[setting] = given[name], name
+    for store in _STORES:
         _require_pem(store, given)
-    if "ssl.endpoint.identification.algorithm" in given:
-        algorithm = given["ssl.endpoint.identification.algorithm"].lower()
-        if algorithm not in ("", "none", "https"):
-            raise ValueError(
-                f"ssl.endpoint.identification.algorithm={algorithm!r}: it takes https or nothing"
-            )
-        options["ssl_check_hostname"] = algorithm == "https"
-    if "sasl.jaas.config" in given:
-        options |= _credentials(given["sasl.jaas.config"], options.get("sasl_mechanism"))
+    if _IDENTIFICATION in given:
+        options["ssl_check_hostname"] = _is_checked(given[_IDENTIFICATION])
+    if handler := given.get("sasl.client.callback.handler.class"):
+        raise ValueError(f"sasl.client.callback.handler.class={handler}: {_NO_JAVA}")
+    module, jaas = parse_jaas(given[_JAAS]) if _JAAS in given else (None, {})
+    if module is not None:
+        _require_for(module, options)
+    if options.get("sasl_mechanism") == OAUTHBEARER:
+        options["sasl_oauth_token_provider"] = _token_provider(given, jaas)
+    elif given.get(_HANDLER):
+        raise ValueError(f"{_HANDLER}={given[_HANDLER]}: {_NO_JAVA}")
+    elif module is not None:
+        for name in ("username", "password"):
+            if name not in jaas:
+                raise ValueError(f"{_JAAS} has no {name}")
+            options[f"sasl_plain_{name}"] = jaas[name]
+            told_by[f"sasl_plain_{name}"] = f"{name} of {_JAAS}"
     protocol = options.get("security_protocol")
     if protocol is not None:
         options["security_protocol"] = protocol.upper()  # librdkafka's own spelling is in lower case
@@ -87,118 +180,131 @@ def client_properties(given: Mapping[str, str]) -> ClientProperties:
         SecurityOptions(**options),  # type: ignore[typeddict-item]
         given.get("bootstrap.servers") or None,
         given.get("client.id") or None,
+        told_by,
     )
 
 
-def _require_pem(store: str, given: Mapping[str, str]) -> None:
-    location, kind = given.get(f"ssl.{store}.location"), given.get(f"ssl.{store}.type", "JKS").upper()
-    if location is not None and kind != "PEM":
+_NO_JAVA: Final = (
+    "it is a Java class, which this client cannot run; for OAUTHBEARER, a Python program takes a function as "
+    "sasl_oauth_token_provider"
+)
+
+
+def _is_checked(algorithm: str) -> bool:
+    if algorithm.lower() not in ("", "none", "https"):
+        raise ValueError(f"{_IDENTIFICATION}={algorithm!r}: it takes https or nothing")
+    return algorithm.lower() == "https"
+
+
+def _require_pem(store: str, given: Mapping[str, str], within: str = "") -> None:
+    """Raises ValueError for a store that is not PEM, or is given twice. `within` says where it was found."""
+    location, type_name = f"ssl.{store}.location", f"ssl.{store}.type"
+    kind = given.get(type_name, "JKS" if location in given else "PEM").upper()
+    inline = [name for name in _STORES[store] if name in given]
+    if kind != "PEM" and location in given:
         raise ValueError(
-            f"ssl.{store}.location={location} is of ssl.{store}.type {kind}, which only Java reads: convert "
-            f"it to PEM (keytool -exportcert -rfc, or openssl pkcs12), and set ssl.{store}.type=PEM"
+            f"{within}{location}={given[location]} is of {type_name} {kind}, which only Java reads: convert "
+            f"it to PEM (keytool -exportcert -rfc, or openssl pkcs12), and set {type_name}=PEM"
+        )
+    if kind != "PEM" and inline:
+        raise ValueError(f"{within}{inline[0]} takes {type_name}=PEM, not {kind}")
+    if location in given and inline:
+        raise ValueError(f"{within}{inline[0]} is given with {location}: leave one out")
+    if len(inline) == 1 < len(_STORES[store]):
+        (missing,) = set(_STORES[store]) - set(inline)
+        raise ValueError(f"{within}{inline[0]} is given without {missing}")
+    if kind == "PEM" and given.get(f"ssl.{store}.password"):
+        hint = "; that of a private key is ssl.key.password" if store == "keystore" else ""
+        raise ValueError(
+            f"{within}ssl.{store}.password is given, but PEM has no password{hint}: leave it out"
         )
 
 
-def _credentials(jaas: str, mechanism: str | None) -> dict[str, str]:
-    """User and password from a sasl.jaas.config."""
-    module, options = parse_jaas(jaas)
+def _require_for(module: str, options: dict[str, Any]) -> None:
+    """Raises ValueError for a login module that is unknown, or not that of the mechanism; sets the mechanism
+    where the module leaves no choice."""
     name = module.rpartition(".")[2]
+    mechanism = options.get("sasl_mechanism")
     if name not in _LOGIN_MODULES:
-        raise ValueError(
-            f"sasl.jaas.config names {module}; it takes {' or '.join(_LOGIN_MODULES)}, with username and "
-            "password"
-        )
+        *most, last = _LOGIN_MODULES
+        raise ValueError(f"{_JAAS} names {module}; it takes {', '.join(most)} or {last}")
     if mechanism is not None and mechanism not in _LOGIN_MODULES[name]:
-        raise ValueError(f"sasl.jaas.config names {name}, which is not for sasl.mechanism={mechanism}")
-    missing = [each for each in ("username", "password") if each not in options]
-    if missing:
-        raise ValueError(f"sasl.jaas.config has no {missing[0]}")
-    found = {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
-    return (
-        found if mechanism is not None or name != "PlainLoginModule" else found | {"sasl_mechanism": "PLAIN"}
-    )
+        raise ValueError(f"{_JAAS} names {name}, which is not for sasl.mechanism={mechanism}")
+    if mechanism is None and len(_LOGIN_MODULES[name]) == 1:
+        (options["sasl_mechanism"],) = _LOGIN_MODULES[name]
 
 
-def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """Login module and options of `Module required name="value" ...;`. Raises ValueError."""
-    tokens = list(_jaas_tokens(text))
-    if len(tokens) < 3 or tokens[1][1].lower() not in ("required", "requisite", "sufficient", "optional"):
-        raise ValueError("sasl.jaas.config: it takes a login module, `required`, options, and a semicolon")
-    if tokens[-1] != ("mark", ";"):
-        raise ValueError("sasl.jaas.config: there is no semicolon at its end")
-    options: dict[str, str] = {}
-    rest = tokens[2:-1]
-    while rest:
-        if len(rest) < 3 or rest[1] != ("mark", "=") or rest[0][0] != "word" or rest[2][0] == "mark":
-            raise ValueError('sasl.jaas.config: options are written name="value"')
-        options[rest[0][1]] = rest[2][1]
-        rest = rest[3:]
-    return tokens[0][1], options
+# --- OAUTHBEARER --------------------------------------------------------------------------------------------
 
 
-def _jaas_tokens(text: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while text[at:].strip():
-        found = _JAAS_TOKEN.match(text, at)
-        if found is None:
-            raise ValueError("sasl.jaas.config: a quote is not closed")
-        at = found.end()
-        double, single, mark, word = found.groups()
-        quoted = double if double is not None else single
-        if quoted is not None:
-            yield "text", re.sub(r"\\(.)", r"\1", quoted)
-        elif mark is not None:
-            yield "mark", mark
-        else:
-            yield "word", word
+def _token_provider(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenProvider:
+    """Where tokens come from, as Kafka's own classes would get them."""
+    if (handler := given.get(_HANDLER)) and handler not in _HANDLERS:
+        raise ValueError(f"{_HANDLER}={handler}: {_NO_JAVA}")
+    if (retriever := given.get(_RETRIEVER)) and retriever not in _RETRIEVERS:
+        raise ValueError(
+            f"{_RETRIEVER}={retriever}: this client asks for tokens with an id and a secret only"
+        )
+    if (method := given.get("sasl.oauthbearer.method", "oidc").lower()) != "oidc":
+        raise ValueError(f"sasl.oauthbearer.method={method}: it takes oidc")
+    for name in given:
+        if name.startswith("sasl.oauthbearer.assertion."):
+            raise ValueError(f"{name}: this client asks for tokens with an id and a secret only")
+    url = given.get(_TOKEN_URL)
+    if not url:
+        raise ValueError(f"sasl.mechanism={OAUTHBEARER} requires {_TOKEN_URL}, the issuer's token endpoint")
+    if urlsplit(url).scheme.lower() == "file":
+        return TokenFile(unquote(urlsplit(url).path))
+    found = {}
+    for argument, names in _CREDENTIALS.items():
+        values = [given.get(name, jaas.get(name)) for name in names]
+        found[argument] = next((each for each in values if each), None)
+        if found[argument] is None and argument != "scope":
+            raise ValueError(f"{_TOKEN_URL} requires {names[0]}, or {names[-1]} in {_JAAS}")
+    try:
+        return ClientCredentials(
+            url,
+            found["client_id"] or "",
+            found["client_secret"] or "",
+            scope=found["scope"],
+            extensions=_extensions(given, jaas),
+            ssl_context=_issuers_context(given, jaas) if urlsplit(url).scheme.lower() == "https" else None,
+            urlencode_header=given.get("sasl.oauthbearer.header.urlencode", "").lower() == "true",
+            timeout_ms=_milliseconds(given),
+        )
+    except ValueError as error:
+        raise ValueError(str(error).replace("token_url", _TOKEN_URL)) from None
 
 
-def parse(text: str) -> dict[str, str]:
-    """The properties of a file, as Java reads it but for UTF-8: comments, escapes, continued lines. A later
-    one of the same name wins. Raises ValueError for an escape that is none."""
-    found: dict[str, str] = {}
-    for line in _lines(text):
-        name, value = _split(line)
-        found[_unescaped(name)] = _unescaped(value)
-    return found
+def _extensions(given: Mapping[str, str], jaas: Mapping[str, str]) -> dict[str, str]:
+    listed = given.get("sasl.oauthbearer.extensions", "")
+    pairs = (part.strip().partition("=") for part in listed.split(",") if part.strip())
+    in_jaas = {
+        name.removeprefix(_EXTENSION): value for name, value in jaas.items() if name.startswith(_EXTENSION)
+    }
+    return in_jaas | {name: value for name, _, value in pairs}
 
 
-def _lines(text: str) -> Iterator[str]:
-    """Logical lines: without comments and blank ones, continued ones in one piece."""
-    whole = ""
-    for each in text.splitlines():
-        line = each.lstrip(" \t\f")
-        if not whole and (not line or line[0] in "#!"):
-            continue
-        whole += line
-        backslashes = len(whole) - len(whole.rstrip("\\"))
-        if backslashes % 2:
-            whole = whole[:-1]
-            continue
-        yield whole
-        whole = ""
-    if whole:
-        yield whole
+def _issuers_context(given: Mapping[str, str], jaas: Mapping[str, str]) -> Any:
+    """The TLS of the token endpoint: as Java takes it, from ssl options in the JAAS config, which are apart
+    from those for brokers; or librdkafka's properties. Raises ValueError."""
+    within = f"{_JAAS}: "
+    for store in _STORES:
+        _require_pem(store, jaas, within)
+    arguments: dict[str, Any] = {
+        setting: jaas[name] for name, setting in _DIRECT.items() if name in jaas and name.startswith("ssl.")
+    }
+    for name, setting in (("https.ca.location", "ssl_cafile"), ("https.ca.pem", "ssl_cadata")):
+        if name in given:
+            within, arguments = f"{name}: ", {setting: given[name]}
+    try:
+        return client_context(**{name.removeprefix("ssl_"): value for name, value in arguments.items()})
+    except ValueError as error:
+        raise ValueError(f"{within}{error}") from None
 
 
-def _split(line: str) -> tuple[str, str]:
-    """A name ends at the first separator that is not escaped: =, : or white space."""
-    at = 0
-    while at < len(line) and line[at] not in "=: \t\f":
-        at += 2 if line[at] == "\\" else 1
-    rest = line[at:].lstrip(" \t\f")
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(" \t\f")
-    return line[:at], rest
-
-
-def _unescaped(text: str) -> str:
-    def character(found: re.Match[str]) -> str:
-        digits, other = found.groups()
-        if digits is not None:
-            return chr(int(digits, 16))
-        if other == "u":
-            raise ValueError(rf"malformed \u escape in {text.partition('=')[0][:40]!r}; it takes four digits")
-        return _ESCAPES.get(other, other)
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, text)
+def _milliseconds(given: Mapping[str, str]) -> int:
+    text = given.get(_TIMEOUT, "10000")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise ValueError(f"{_TIMEOUT}={text!r}: it takes milliseconds, above 0")
+    return int(text)

@@ -25,7 +25,16 @@ from muster.client.security.tls import client_context
 from muster.client.settings import check
 from muster.settings import Type, setting
 
-_OF_TLS: Final = ("ssl_context", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
+_OF_TLS: Final = (
+    "ssl_context",
+    "ssl_cafile",
+    "ssl_cadata",
+    "ssl_certfile",
+    "ssl_certdata",
+    "ssl_keyfile",
+    "ssl_keydata",
+    "ssl_password",
+)
 _OF_SASL: Final = (
     "sasl_mechanism",
     "sasl_plain_username",
@@ -40,8 +49,11 @@ class SecurityOptions(TypedDict, total=False):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
     ssl_context: ssl.SSLContext | None
     ssl_cafile: str | None
+    ssl_cadata: str | None
     ssl_certfile: str | None
+    ssl_certdata: str | None
     ssl_keyfile: str | None
+    ssl_keydata: str | None
     ssl_password: str | None
     ssl_check_hostname: bool
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None
@@ -68,6 +80,9 @@ class SecuritySettings:
         length_max=4096,
         shape="the path of a file",
     )
+    ssl_cadata: str | None = setting(
+        None, "those CAs as PEM text, in place of ssl_cafile", optional=True, shape="PEM text"
+    )
     ssl_certfile: str | None = setting(
         None,
         "PEM file of the client's certificate and its chain, for brokers that ask for one (mTLS)",
@@ -75,12 +90,22 @@ class SecuritySettings:
         length_max=4096,
         shape="the path of a file",
     )
+    ssl_certdata: str | None = setting(
+        None, "that certificate as PEM text, in place of ssl_certfile", optional=True, shape="PEM text"
+    )
     ssl_keyfile: str | None = setting(
         None,
         "PEM file of that certificate's private key; None: it is in ssl_certfile",
         optional=True,
         length_max=4096,
         shape="the path of a file",
+    )
+    ssl_keydata: str | None = setting(
+        None,
+        "that private key as PEM text, in place of ssl_keyfile; it is not written to a disk on Linux",
+        type=Type.PASSWORD,
+        optional=True,
+        shape="PEM text",
     )
     ssl_password: str | None = setting(
         None, "the private key's password", type=Type.PASSWORD, optional=True, shape="text"
@@ -97,9 +122,9 @@ class SecuritySettings:
     sasl_plain_password: str | None = setting(
         None, "the user's password, for PLAIN and SCRAM", type=Type.PASSWORD, optional=True, shape="text"
     )
-    sasl_oauth_token_provider: TokenProvider | None = None
+    sasl_oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
     """Returns a token for OAUTHBEARER whenever a connection authenticates: a function, which runs in a
-    thread, or a coroutine function."""
+    thread, or a coroutine function. (`ClientCredentials` gets tokens from an issuer.)"""
 
     security: Security | None = field(init=False, repr=False, compare=False, default=None)
     """What follows from the others; None for PLAINTEXT."""
@@ -124,13 +149,8 @@ class SecuritySettings:
 
     def _context(self) -> ssl.SSLContext:
         if self.ssl_context is None:
-            return client_context(
-                self.ssl_cafile,
-                self.ssl_certfile,
-                self.ssl_keyfile,
-                self.ssl_password,
-                check_hostname=self.ssl_check_hostname,
-            )
+            files = {name.removeprefix("ssl_"): getattr(self, name) for name in _OF_TLS[1:]}
+            return client_context(**files, check_hostname=self.ssl_check_hostname)
         if not isinstance(self.ssl_context, ssl.SSLContext):
             raise ValueError(f"ssl_context={self.ssl_context!r}: it takes an ssl.SSLContext")
         for name in _OF_TLS[1:]:
@@ -148,11 +168,15 @@ class SecuritySettings:
         if name == OAUTHBEARER:
             provider = self._needed(name, "sasl_oauth_token_provider")
             if not callable(provider):
-                raise ValueError(
-                    f"sasl_oauth_token_provider={provider!r}: it takes a function that returns a token"
+                raise ValueError(  # what it is may be the token
+                    f"sasl_oauth_token_provider is {type(provider).__name__}: it takes a function that "
+                    "returns a token"
                 )
             return OAuthBearer(provider)
         user, password = self._needed(name, "sasl_plain_username"), self._needed(name, "sasl_plain_password")
+        for setting_name, value in (("sasl_plain_username", user), ("sasl_plain_password", password)):
+            if "\0" in value:
+                raise ValueError(f"{setting_name} has a NUL character in it, which no broker takes")
         return Plain(user, password) if name == PLAIN else Scram(name, user, password)
 
     def _needed(self, mechanism: str, name: str) -> Any:

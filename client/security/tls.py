@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Final
+
+from muster.client.security.pem import path_of, tidied
 
 _PLAINTEXT: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"}
@@ -23,47 +27,93 @@ _ALERTS: Final = {
 
 
 def client_context(
-    cafile: str | None,
-    certfile: str | None,
-    keyfile: str | None,
-    password: str | None,
     *,
-    check_hostname: bool,
+    cafile: str | None = None,
+    cadata: str | None = None,
+    certfile: str | None = None,
+    certdata: str | None = None,
+    keyfile: str | None = None,
+    keydata: str | None = None,
+    password: str | None = None,
+    check_hostname: bool = True,
+    cafile_name: str = "ssl_cafile",
 ) -> ssl.SSLContext:
-    """A client's context: TLS 1.2 and later, brokers verified. Raises ValueError that names the setting."""
-    context = ssl.create_default_context()
+    """A client's context: TLS 1.2 and later, servers verified. `cadata`, `certdata` and `keydata` are PEM
+    text in place of files. Raises ValueError that names the setting, `cafile_name` for the first."""
+    # Those of the system would let in brokers that the caller has not meant.
+    own = cafile is not None or cadata is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if own else ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname
-    if cafile is not None:
-        # Those of the system would let in brokers that the caller has not meant.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.check_hostname = check_hostname
-        try:
-            context.load_verify_locations(cafile)
-        except OSError as error:  # SSLError as well
-            raise ValueError(f"ssl_cafile={cafile!r}: {_why(error, 'no PEM certificate in it')}") from None
-    if certfile is None:
-        for name, given in (("ssl_keyfile", keyfile), ("ssl_password", password)):
-            if given is not None:
+    for one, other in (("cafile", "cadata"), ("certfile", "certdata"), ("keyfile", "keydata")):
+        if locals()[one] is not None and locals()[other] is not None:
+            raise ValueError(f"ssl_{one} is given with ssl_{other}: leave one out")
+    if own:
+        _trust(context, cafile, cadata, cafile_name)
+    if certfile is None and certdata is None:
+        given = {"ssl_keyfile": keyfile, "ssl_keydata": keydata, "ssl_password": password}
+        for name, value in given.items():
+            if value is not None:
                 raise ValueError(f"{name} is given without ssl_certfile, the certificate that it belongs to")
         return context
+    with ExitStack() as stack:
+        chain = certfile if certdata is None else stack.enter_context(path_of(_pem("ssl_certdata", certdata)))
+        key = keyfile if keydata is None else stack.enter_context(path_of(_pem("ssl_keydata", keydata)))
+        assert chain is not None
+        names = {
+            "ssl_certfile" if certdata is None else "ssl_certdata": certfile,
+            "ssl_keyfile" if keydata is None else "ssl_keydata": keyfile,
+        }
+        _identify(context, chain, key, password, names)
+    return context
+
+
+def _trust(context: ssl.SSLContext, cafile: str | None, cadata: str | None, name: str) -> None:
+    try:
+        if cadata is not None:
+            name = "ssl_cadata"
+            context.load_verify_locations(cadata=_pem(name, cadata))
+        else:
+            context.load_verify_locations(cafile)
+    except OSError as error:  # SSLError as well
+        shown = name if cadata is not None else f"{name}={cafile!r}"
+        raise ValueError(f"{shown}: {_why(error, 'no PEM certificate in it')}") from None
+
+
+def _identify(
+    context: ssl.SSLContext,
+    chain: str,
+    key: str | None,
+    password: str | None,
+    names: Mapping[str, str | None],
+) -> None:
+    """Load certificate and key. `names` are the settings they come from, with the paths of files."""
 
     def no_password() -> str:
         raise ValueError("the private key is encrypted: set ssl_password")
 
     try:
-        context.load_cert_chain(certfile, keyfile, password if password is not None else no_password)
+        context.load_cert_chain(chain, key, password if password is not None else no_password)
     except ssl.SSLError as error:
-        raise ValueError(
-            f"ssl_certfile={certfile!r}, ssl_keyfile={keyfile!r}: "
-            f"{_why(error, 'no PEM certificate with its private key, or a wrong ssl_password')}"
-        ) from None
+        shown = ", ".join(
+            name if name.endswith("data") else f"{name}={path!r}" for name, path in names.items()
+        )
+        otherwise = "no PEM certificate with its private key, or a wrong ssl_password"
+        raise ValueError(f"{shown}: {_why(error, otherwise)}") from None
     except OSError as error:
-        name, path = ("ssl_certfile", certfile) if keyfile is None else ("ssl_certfile or ssl_keyfile", None)
-        named = f"{name}={path!r}" if path is not None else f"{name} ({certfile!r}, {keyfile!r})"
-        raise ValueError(f"{named}: {_why(error, '')}") from None
-    return context
+        files = {name: path for name, path in names.items() if path is not None}
+        if len(files) == 1:
+            shown = "".join(f"{name}={path!r}" for name, path in files.items())
+        else:
+            shown = f"{' or '.join(files)} ({', '.join(map(repr, files.values()))})"
+        raise ValueError(f"{shown}: {_why(error, '')}") from None
+
+
+def _pem(name: str, text: str) -> str:
+    try:
+        return tidied(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _why(error: OSError, otherwise: str) -> str:

@@ -16,7 +16,6 @@ from typing import Final
 from muster.client.errors import ClientError, Unreachable
 from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.client.security.properties import ClientProperties, read_properties
-from muster.client.security.settings import SecuritySettings
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, printable
 from muster.coordinator.base.system import on_signals
 from muster.coordinator.commands import output
@@ -42,7 +41,7 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
     command = given.prog
     try:
         properties = _properties(given, variables)
-        security = SecuritySettings(**properties.security).security
+        security = properties.settings().security
     except ValueError as error:
         return fail(command, f"--command-config: {error}", EXIT_USAGE)
     option, text = "--bootstrap-server", given.bootstrap_server

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from muster.client.security.properties import client_properties, parse, parse_jaas, read_properties
+from muster.client import ClientCredentials
+from muster.client.security.jaas import parse_jaas
+from muster.client.security.properties import client_properties, read_properties
+from muster.client.security.properties_file import parse
 from muster.client.security.settings import SecuritySettings
+from tests.support.certificates import Authority
 
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -64,7 +69,7 @@ def test_jaas_configs(jaas: str, module: str, options: dict[str, str]) -> None:
         (f'{_PLAIN} required username="a";', "has no password"),
         (
             "com.sun.security.auth.module.Krb5LoginModule required;",
-            "it takes PlainLoginModule or ScramLoginModule",
+            "it takes PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule",
         ),
     ],
 )
@@ -120,8 +125,27 @@ def test_librdkafkas_names() -> None:
             "ssl.truststore.location=ca.jks is of ssl.truststore.type JKS",
         ),
         ({"ssl.keystore.location": "me.p12", "ssl.keystore.type": "PKCS12"}, "ssl.keystore.type=PEM"),
-        ({"ssl.truststore.certificates": "-----BEGIN"}, "write them to a file"),
-        ({"sasl.login.callback.handler.class": "x.Y"}, "is a Java class"),
+        (
+            {"ssl.truststore.certificates": "x", "ssl.truststore.type": "JKS"},
+            "ssl.truststore.certificates takes ssl.truststore.type=PEM, not JKS",
+        ),
+        (
+            {
+                "ssl.truststore.certificates": "x",
+                "ssl.truststore.location": "x",
+                "ssl.truststore.type": "PEM",
+            },
+            "is given with ssl.truststore.location: leave one out",
+        ),
+        (
+            {"ssl.keystore.key": "x", "ssl.keystore.type": "PEM"},
+            "ssl.keystore.key is given without ssl.keystore.certificate.chain",
+        ),
+        (
+            {"ssl.keystore.location": "x", "ssl.keystore.type": "PEM", "ssl.keystore.password": "x"},
+            "that of a private key is ssl.key.password",
+        ),
+        ({"sasl.login.callback.handler.class": "x.Y"}, "it is a Java class"),
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "it takes https or nothing"),
         (
             {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f'{_SCRAM} required username="a" password="b";'},
@@ -142,3 +166,117 @@ def test_what_is_wrong_names_the_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="not a file of properties"):
         read_properties(path)
+
+
+_URL = "sasl.oauthbearer.token.endpoint.url"
+_ID = "sasl.oauthbearer.client.credentials.client.id"
+_SECRET = "sasl.oauthbearer.client.credentials.client.secret"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
+_BY_TOKEN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.login.callback.handler.class": f"{_OAUTH}.OAuthBearerLoginCallbackHandler",
+    _URL: "https://issuer/token",
+}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {_ID: "billing", _SECRET: "hush", "sasl.oauthbearer.scope": "kafka"},
+        {
+            "sasl.jaas.config": f"{_OAUTH}.OAuthBearerLoginModule required clientId=billing "
+            'clientSecret="hush" scope="kafka" extension_logicalCluster=lkc;'
+        },
+        {
+            # librdkafka's, which are Java's but for three names.
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "billing",
+            "sasl.oauthbearer.client.secret": "hush",
+            "sasl.oauthbearer.scope": "kafka",
+            "sasl.oauthbearer.extensions": "logicalCluster=lkc",
+        },
+    ],
+)
+def test_tokens_from_an_issuer(given: dict[str, str]) -> None:
+    found = client_properties(_BY_TOKEN | given)
+    provider = found.security["sasl_oauth_token_provider"]
+    assert isinstance(provider, ClientCredentials)
+    assert repr(provider) == "<ClientCredentials billing at https://issuer/token>"
+    assert provider._body == "grant_type=client_credentials&scope=kafka"
+    assert dict(provider.extensions) == ({"logicalCluster": "lkc"} if len(given) != 3 else {})
+    assert "hush" not in repr(found) + repr(found.settings())
+
+
+def test_properties_go_before_options_of_jaas() -> None:
+    jaas = f"{_OAUTH}.OAuthBearerLoginModule required clientId=old clientSecret=old;"
+    found = client_properties(_BY_TOKEN | {"sasl.jaas.config": jaas, _ID: "new"})
+    assert "new at" in repr(found.security["sasl_oauth_token_provider"])
+
+
+def test_a_token_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a token"
+    path.write_text("a.b.c\n")
+    provider = client_properties(_BY_TOKEN | {_URL: path.as_uri()}).security["sasl_oauth_token_provider"]
+    assert provider is not None
+    assert provider() == "a.b.c"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, f"{_URL} requires {_ID}, or clientId in sasl.jaas.config"),
+        ({_ID: "x"}, f"requires {_SECRET}, or clientSecret"),
+        ({_URL: ""}, f"sasl.mechanism=OAUTHBEARER requires {_URL}"),
+        ({_ID: "x", _SECRET: "x", _URL: "ldap://issuer"}, f"{_URL}='ldap://issuer': it takes https://"),
+        ({_ID: "x", _SECRET: "x", _URL: "https://me:hush@issuer"}, f"{_URL} has a user in it"),
+        ({"sasl.login.callback.handler.class": "x.Y"}, "x.Y: it is a Java class"),
+        ({"sasl.client.callback.handler.class": "x.Y"}, "x.Y: it is a Java class"),
+        ({"sasl.oauthbearer.jwt.retriever.class": "x.Y"}, "with an id and a secret only"),
+        ({"sasl.oauthbearer.assertion.file": "x"}, "with an id and a secret only"),
+        ({"sasl.oauthbearer.method": "default"}, "sasl.oauthbearer.method=default: it takes oidc"),
+        ({_ID: "x", _SECRET: "x", "https.ca.location": "/nowhere"}, "https.ca.location: ssl_cafile="),
+        ({_ID: "x", _SECRET: "x", "sasl.login.read.timeout.ms": "soon"}, "it takes milliseconds"),
+        ({_ID: "x", _SECRET: "x", "sasl.oauthbearer.extensions": "auth=x"}, "extension 'auth'"),
+    ],
+)
+def test_tokens_that_there_is_no_way_to(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+        client_properties(_BY_TOKEN | given)
+    assert "hush" not in str(raised.value)
+
+
+def test_pem_within_a_file(tmp_path: Path) -> None:
+    """As Kafka's documentation has it: on continued lines, which Java puts together into one."""
+    authority = Authority(tmp_path)
+    client = authority.issue("client", password="open sesame")
+    lines = {
+        "ssl.truststore.certificates": authority.certificate,
+        "ssl.keystore.certificate.chain": client.certificate,
+        "ssl.keystore.key": client.key,
+    }
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "security.protocol=SSL\nssl.truststore.type=PEM\nssl.keystore.type=PEM\n"
+        "ssl.key.password=open sesame\n"
+        + "".join(f"{name}={' '.join(pem.read_text().split(chr(10)))}\n" for name, pem in lines.items())
+    )
+    found = read_properties(path)
+    security = found.settings().security
+    assert security is not None
+    assert security.context is not None
+    assert security.context.get_ca_certs()
+    assert "PRIVATE KEY" not in repr(found) + repr(found.settings())
+
+
+def test_what_is_wrong_is_said_of_properties() -> None:
+    with pytest.raises(ValueError, match=r"^ssl\.truststore\.location='/nowhere': no such file"):
+        client_properties(
+            {
+                "security.protocol": "SSL",
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": "/nowhere",
+            }
+        ).settings()
+    with pytest.raises(ValueError, match=r"^security\.protocol='SASL_SSL' requires sasl\.mechanism"):
+        client_properties({"security.protocol": "sasl_ssl"}).settings()

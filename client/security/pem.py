@@ -1,0 +1,68 @@
+"""PEM text, as it stands in settings: tidied up for OpenSSL, and kept off the disk where it holds a key."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_LINE: Final = 64
+
+
+def tidied(text: str) -> str:
+    """The blocks of PEM in a text. Kafka takes them on one line too, as a properties file has them. Raises
+    ValueError that does not show the text."""
+    found = _BLOCK.findall(text)
+    if not found:
+        raise ValueError("no PEM in it; it takes text that begins with -----BEGIN")
+    return "".join(_block(label, body) for label, body in found)
+
+
+def _block(label: str, body: str) -> str:
+    if ":" in body:  # headers of an encrypted key in the old form, which are lines of their own
+        return f"-----BEGIN {label}-----\n{body.strip()}\n-----END {label}-----\n"
+    packed = "".join(body.split())
+    lines = "\n".join(packed[at : at + _LINE] for at in range(0, len(packed), _LINE))
+    return f"-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n"
+
+
+@contextmanager
+def path_of(secret: str) -> Iterator[str]:
+    """A path to read a secret from, for an API that takes nothing else: in memory on Linux, elsewhere a
+    temporary file of the user's alone; gone with the block."""
+    data = secret.encode()
+    in_memory = _in_memory(data)
+    if in_memory is not None:
+        try:
+            yield f"/proc/self/fd/{in_memory}"
+        finally:
+            os.close(in_memory)
+        return
+    descriptor, path = tempfile.mkstemp(prefix="muster-")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        yield path
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _in_memory(data: bytes) -> int | None:
+    """A descriptor of anonymous memory; None where there is none, or no path to it."""
+    if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):
+        return None
+    try:
+        descriptor = os.memfd_create("muster", os.MFD_CLOEXEC)
+    except OSError:  # forbidden, as some sandboxes do
+        return None
+    try:
+        os.write(descriptor, data)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

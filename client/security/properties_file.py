@@ -1,0 +1,60 @@
+"""The format of Java's properties files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse(text: str) -> dict[str, str]:
+    """The properties of a file, as Java reads it but for UTF-8: comments, escapes, continued lines. A later
+    one of the same name wins. Raises ValueError for an escape that is none."""
+    found: dict[str, str] = {}
+    for line in _lines(text):
+        name, value = _split(line)
+        found[_unescaped(name)] = _unescaped(value)
+    return found
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Logical lines: without comments and blank ones, continued ones in one piece."""
+    whole = ""
+    for each in text.splitlines():
+        line = each.lstrip(" \t\f")
+        if not whole and (not line or line[0] in "#!"):
+            continue
+        whole += line
+        backslashes = len(whole) - len(whole.rstrip("\\"))
+        if backslashes % 2:
+            whole = whole[:-1]
+            continue
+        yield whole
+        whole = ""
+    if whole:
+        yield whole
+
+
+def _split(line: str) -> tuple[str, str]:
+    """A name ends at the first separator that is not escaped: =, : or white space."""
+    at = 0
+    while at < len(line) and line[at] not in "=: \t\f":
+        at += 2 if line[at] == "\\" else 1
+    rest = line[at:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return line[:at], rest
+
+
+def _unescaped(text: str) -> str:
+    def character(found: re.Match[str]) -> str:
+        digits, other = found.groups()
+        if digits is not None:
+            return chr(int(digits, 16))
+        if other == "u":
+            raise ValueError(rf"malformed \u escape in {text.partition('=')[0][:40]!r}; it takes four digits")
+        return _ESCAPES.get(other, other)
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, text)
