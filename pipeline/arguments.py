@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
+CONFIG_VARIABLE: Final = "MUSTER_COMMAND_CONFIG"
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
 LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug")
@@ -45,7 +46,7 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
     )
     parser.set_defaults(prog=parser.prog)
     if not on_spark:
-        parser.set_defaults(bootstrap_server="")
+        parser.set_defaults(bootstrap_server="", command_config="")
         return parser
     shared = parser.add_argument_group("common options")
     shared.add_argument(
@@ -53,6 +54,12 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
         "--bootstrap-servers",
         metavar="HOST:PORT[,HOST:PORT]",
         help=f"brokers to contact first (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
+    )
+    shared.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="client.properties with settings of TLS and SASL, as for Kafka's tools "
+        f"(variable {CONFIG_VARIABLE})",
     )
     shared.add_argument(
         "--master",

@@ -56,9 +56,13 @@ _LOOK_AGAIN_S: Final = 0.2
 class BlockingCluster:
     """A cluster that is asked by blocking calls. Not for several threads."""
 
-    def __init__(self, bootstrap_servers: str, client_id: str) -> None:
+    def __init__(self, options: SourceOptions) -> None:
+        """Raises OptionError for what the brokers are to be shown and cannot be read."""
+        security = options.access.security
         self._loop = asyncio.new_event_loop()
-        self._cluster = Cluster(parse_servers(bootstrap_servers), client_id=client_id)
+        self._cluster = Cluster(
+            parse_servers(options.bootstrap_servers), client_id=options.client_id, security=security
+        )
         self._reached = False
 
     def ask(self, question: Callable[[Cluster, float], Awaitable[T]], timeout_s: float | None = None) -> T:

@@ -20,6 +20,7 @@ from muster import __version__
 from muster.pipeline.arguments import (
     BOOTSTRAP_DEFAULT,
     BOOTSTRAP_VARIABLE,
+    CONFIG_VARIABLE,
     EXIT_FAILED,
     EXIT_USAGE,
     Parser,
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     if given.bootstrap_server is None:
         given.bootstrap_server = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+    if given.command_config is None:
+        given.command_config = os.environ.get(CONFIG_VARIABLE)
     # SIGINT too: who starts this with & in a script hands it down ignored, and ends it with kill -INT all the
     # same.
     before = {

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from muster.client.admin.client import Admin
 from muster.client.errors import ClientError, Unreachable
+from muster.pipeline.access import Access
 from muster.pipeline.errors import OptionError, PipelineError
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -17,15 +18,16 @@ Address: TypeAlias = tuple[str, int]
 _ANSWER_S: Final = 10.0
 
 
-def check_topics(bootstrap_servers: str, topics: Iterable[str]) -> list[Address]:
+def check_topics(bootstrap_servers: str, topics: Iterable[str], access: Access) -> list[Address]:
     """The brokers, by the addresses that they give to clients. Raises PipelineError where none answers within
     ten seconds, or a topic is not there."""
-    return asyncio.run(_check_topics(bootstrap_servers, list(topics)))
+    return asyncio.run(_check_topics(bootstrap_servers, list(topics), access))
 
 
-async def _check_topics(bootstrap_servers: str, topics: list[str]) -> list[Address]:
+async def _check_topics(bootstrap_servers: str, topics: list[str], access: Access) -> list[Address]:
+    options = access.client_options
     try:
-        async with Admin(bootstrap_servers) as admin:
+        async with Admin(bootstrap_servers, **options) as admin:
             cluster = await admin.describe_cluster(timeout=_ANSWER_S)
             if topics:
                 found = await admin.describe_topics(topics, timeout=_ANSWER_S)

@@ -44,7 +44,12 @@ _ANOTHER_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSI
 
 
 def _connected(options: SourceOptions) -> Cluster:
-    return Cluster(parse_servers(options.bootstrap_servers), client_id=options.client_id, patient=True)
+    return Cluster(
+        parse_servers(options.bootstrap_servers),
+        client_id=options.client_id,
+        security=options.access.security,
+        patient=True,
+    )
 
 
 def read_range(

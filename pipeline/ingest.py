@@ -15,6 +15,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from muster.pipeline.access import Access, with_access
 from muster.pipeline.arguments import add_pace, command, positive, setting
 from muster.pipeline.avro import Avro, schema_file
 from muster.pipeline.cluster import check_topics
@@ -160,7 +161,7 @@ def _work(given: Namespace) -> int:
 
     job = _job(given)
     check_options(job)
-    brokers = check_topics(job.bootstrap_servers, job.topics)
+    brokers = check_topics(job.bootstrap_servers, job.topics, Access.of(dict(job.options)))
     spark = open_session(given, brokers)
     teller = Teller()
     try:
@@ -191,7 +192,7 @@ def _job(given: Namespace) -> Ingest:
         by_batch=given.layout == "batches",
         json_schema=given.json_schema,
         avro=Avro.of(given.avro_schema),
-        options=tuple(given.option),
+        options=with_access(given.option, given.command_config),
     )
 
 

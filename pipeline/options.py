@@ -16,6 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from muster.client.network.servers import parse_servers
 from muster.client.partitions import TopicPartition
+from muster.pipeline import access
+from muster.pipeline.access import NOTHING_TO_SHOW, Access
 from muster.pipeline.errors import OptionError
 
 EARLIEST_OFFSET: Final = -2
@@ -129,6 +131,8 @@ class SourceOptions:
     client_id: str = "muster-spark"
     read_committed: bool = False
     partition_fetch_bytes: int = field(default=_FETCH_BYTES)
+    access: Access = NOTHING_TO_SHOW
+    """How brokers let the job in."""
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -170,6 +174,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         client_id=values.get("kafka.client.id") or "muster-spark",
         read_committed=isolation == "read_committed",
         partition_fetch_bytes=_number(values, "kafka.max.partition.fetch.bytes", _INT32_MAX) or _FETCH_BYTES,
+        access=Access.of(values),
     )
 
 
@@ -192,10 +197,12 @@ def check_names(given: Mapping[str, str]) -> dict[str, str]:
                 f"option {elsewhere[lower]}: Spark's kafka source has it, this one does not; it has "
                 f"{', '.join(NAMES)}"
             )
-        if lower not in known and lower not in _IGNORED:
+        access.check_family(name)
+        if lower not in known and lower not in _IGNORED and not access.is_about_access(lower):
             near = get_close_matches(lower, known, n=1)
             hint = f"; did you mean {known[near[0]]}?" if near else "."
-            raise OptionError(f"option {name}: there is none of that name{hint} There are {', '.join(NAMES)}")
+            there = ", ".join([*NAMES, access.SUMMARY])
+            raise OptionError(f"option {name}: there is none of that name{hint} There are {there}")
         values[lower] = str(value).strip()
     return values
 

@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[RangePartition]:
         options = self._options
-        cluster = BlockingCluster(options.bootstrap_servers, options.client_id)
+        cluster = BlockingCluster(options)
         try:
             found = cluster.ask(lambda asked, until: first_look(asked, options, until))
             starts = cluster.ask(
@@ -218,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _cluster(self) -> BlockingCluster:
         if self._connected is None:
-            self._connected = BlockingCluster(self._options.bootstrap_servers, self._options.client_id)
+            self._connected = BlockingCluster(self._options)
         return self._connected
 
     def _look(self) -> Look:

@@ -15,13 +15,14 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
 from muster.client.errors import ClientError
+from muster.client.produce.settings import ProducerOptions
 from muster.client.producer import Producer, RecordFuture
 from muster.pipeline.errors import OptionError, PipelineError
 from muster.pipeline.writer_options import TOPIC, WriterOptions
@@ -148,7 +149,9 @@ class _Rows:
     async def write(self, batches: Iterator[RecordBatch], headers: Headers) -> Written:
         """Write everything and wait until it is acknowledged. Raises PipelineError for what cannot be
         written; part of the rows may be there then."""
-        producer = Producer(self.options.bootstrap_servers, **self.options.producer)
+        options = self.options
+        settings = {**options.producer, **options.access.client_options}
+        producer = Producer(options.bootstrap_servers, **cast(ProducerOptions, settings))
         waiting: deque[RecordFuture] = deque()
         written = 0
         try:

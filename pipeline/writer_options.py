@@ -10,6 +10,8 @@ from difflib import get_close_matches
 from typing import Any, Final, Self, cast
 
 from muster.client.produce.settings import ProducerOptions, ProducerSettings
+from muster.pipeline import access
+from muster.pipeline.access import NOTHING_TO_SHOW, Access
 from muster.pipeline.errors import OptionError
 
 SERVERS: Final = "kafka.bootstrap.servers"
@@ -76,6 +78,8 @@ class WriterOptions:
     batch_headers: bool
     """Whether records of a stream carry the ids of the query and of the batch."""
     producer: ProducerOptions
+    access: Access = NOTHING_TO_SHOW
+    """How brokers let the job in."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -95,8 +99,9 @@ class WriterOptions:
         batch_headers = _read(BATCH_HEADERS, _flag, given.pop(BATCH_HEADERS.lower(), "true"))
         settings: dict[str, Any] = {"max_block_ms": _MAX_BLOCK_MS, "client_id": "muster-spark"}
         for name, value in given.items():
-            if name in _OF_SPARK:
+            if name in _OF_SPARK or access.is_about_access(name):
                 continue
+            access.check_family(name)
             known = _PRODUCER.get(name.removeprefix("kafka.")) if name.startswith("kafka.") else None
             if known is None:
                 raise OptionError(_unknown(name))
@@ -106,7 +111,7 @@ class WriterOptions:
             ProducerSettings.of(servers, producer)
         except ValueError as error:
             raise OptionError(_in_options_names(str(error))) from None
-        return cls(servers, topic, batch_headers, producer)
+        return cls(servers, topic, batch_headers, producer, Access.of(given))
 
 
 def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
@@ -123,7 +128,8 @@ def _unknown(name: str) -> str:
         each.lower(): each for each in (SERVERS, TOPIC, BATCH_HEADERS, *(f"kafka.{one}" for one in _PRODUCER))
     }
     close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {known[close[0]]}?" if close else f"it takes {', '.join(known.values())}"
+    takes = ", ".join([*known.values(), access.SUMMARY])
+    hint = f"did you mean {known[close[0]]}?" if close else f"it takes {takes}"
     return f"option {name} is not one of the writer's; {hint}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final
 
+from muster.pipeline.access import Access, with_access
 from muster.pipeline.arguments import add_pace, command, positive, setting
 from muster.pipeline.cluster import check_topics
 from muster.pipeline.errors import OptionError, PipelineError
@@ -76,9 +77,11 @@ def _from_topic(given: Namespace, to: str) -> int:
     from muster.pipeline.journal.job import Job, check, keep_up, told
     from muster.pipeline.session import end_session, open_session
 
-    job = Job(given.bootstrap_server, to, given.every, given.batch_records, tuple(given.option))
+    options = with_access(given.option, given.command_config)
+    job = Job(given.bootstrap_server, to, given.every, given.batch_records, options)
     check(job)
-    spark = open_session(given, check_topics(given.bootstrap_server, [TOPIC]), _STATEFUL)
+    brokers = check_topics(given.bootstrap_server, [TOPIC], Access.of(dict(options)))
+    spark = open_session(given, brokers, _STATEFUL)
     try:
         found = keep_up(spark, job)
         if found is not None:

@@ -172,9 +172,10 @@ def test_that_no_broker_answers_is_said_once() -> None:
     """In a process of its own, where what is logged goes to standard error as well."""
     nowhere = f"127.0.0.1:{free_ports(1)}"
     program = (
-        "import sys\nfrom muster.pipeline.cluster import check_topics\n"
+        "import sys\nfrom muster.pipeline.access import Access\n"
+        "from muster.pipeline.cluster import check_topics\n"
         "from muster.pipeline.errors import PipelineError\n"
-        f"try: check_topics({nowhere!r}, ['orders'])\n"
+        f"try: check_topics({nowhere!r}, ['orders'], Access())\n"
         "except PipelineError as error: print(error, file=sys.stderr)\n"
     )
     ended = subprocess.run(

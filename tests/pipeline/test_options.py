@@ -95,7 +95,11 @@ def test_a_named_group_is_committed_to_unless_that_is_not_wanted() -> None:
             True,
             "option startingOffset: there is none of that name; did you mean startingOffsets?",
         ),
-        ({**ORDERS, "kafka.security.protocol": "SSL"}, True, "option kafka.security.protocol: there is none"),
+        (
+            {**ORDERS, "kafka.security.protocol": "TLS"},
+            True,
+            "option kafka.security.protocol='TLS': it takes 'PLAINTEXT'",
+        ),
         ({**ORDERS, "minOffsetsPerTrigger": "5"}, True, "minOffsetsPerTrigger: Spark's kafka source has it"),
         ({**ORDERS, "endingOffsets": "latest"}, True, "option endingOffsets: a stream has no end"),
         ({**ORDERS, "maxOffsetsPerTrigger": "1"}, False, "option maxOffsetsPerTrigger: it is for"),
