@@ -26,7 +26,7 @@ from muster.coordinator.security.oauth import Claims, OAuthBearer
 from muster.coordinator.security.plain import Plain, PlainExchange
 from muster.coordinator.security.scram import HASHES, MadeUp, Scram, ScramCredential
 from muster.coordinator.server.certificates import Certificates
-from muster.coordinator.server.tls import Handshakes, Secured
+from muster.coordinator.server.tls import HANDSHAKE_MS, Handshakes, Secured
 from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.testing.security import Security
 from tests.fuzz.mutations import damaged, garbage
@@ -144,7 +144,7 @@ class Shaking:
 
     def __init__(self, security: Security) -> None:
         settings = Settings(ephemeral=True, **security.broker_settings("127.0.0.1", 0))
-        clock = ManualClock()
+        self._clock = clock = ManualClock()
         self._handshakes = Handshakes(
             Certificates(settings, clock), clock, self._connected, Unserved(clock), of_clients=True
         )
@@ -171,7 +171,11 @@ class Shaking:
             data = data[size:]
         ended = "ended" if socket.closed else "goes on"
         if not socket.closed:
-            secured.eof_received()
+            if rng.randrange(2):
+                secured.eof_received()
+            else:
+                self._clock.advance(HANDSHAKE_MS)
+                assert socket.closed
         secured.connection_lost(None)
         assert not len(self._handshakes)
         return f"TLS {ended}"
