@@ -51,7 +51,7 @@ def polled(poll: Callable[[], object], fact: Callable[[], bool]) -> None:
     [
         (
             {"security.protocol": "SSL"},
-            "TLS handshake on a plaintext listener; connect with",
+            "TLS handshake on a plaintext listener; connect to an SSL",
         ),
         (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},

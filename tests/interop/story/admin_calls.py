@@ -10,11 +10,7 @@ from tests.interop.story.lines import AdminCall
 
 # What muster does not serve, by feature, and the clients' calls that ask for it, as `plain` makes them.
 _NOT_SERVED_BY_FEATURE: Final = {
-    "SASL": {
-        "alteruserscramcredentials",
-        "describedelegationtoken",
-        "describedelegationtokens",
-    },
+    "delegation tokens": {"describedelegationtoken", "describedelegationtokens"},
     "ACLs": {"createacls", "kafkaacls"},
     "transactions": {
         "listtransactions",
@@ -35,13 +31,10 @@ NOT_SERVED: Final = {call: feature for feature, calls in _NOT_SERVED_BY_FEATURE.
 SWITCHED_OFF: Final = {
     "describeacls",
     "deleteacls",
-    "describeuserscramcredentials",
-    "describeuserscrams",
     "updatefeatures",
 }
 """What muster answers in the API's own words. Some clients raise these answers and others return them; some
-ask for users that cannot be made, or for levels of a feature that cannot be had. Whether muster answers as
-Kafka is for tests/kafka to say."""
+ask for levels of a feature that cannot be had. Whether muster answers as Kafka is for tests/kafka to say."""
 
 
 @dataclass(frozen=True)
