@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -54,10 +55,10 @@ def path_of(secret: str) -> Iterator[str]:
 
 def _in_memory(data: bytes) -> int | None:
     """A descriptor of anonymous memory; None where there is none, or no path to it."""
-    if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):
+    if sys.platform != "linux" or not os.path.isdir("/proc/self/fd"):
         return None
     try:
-        descriptor = os.memfd_create("muster", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create("muster")  # closed on exec
     except OSError:  # forbidden, as some sandboxes do
         return None
     try:
