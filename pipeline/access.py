@@ -77,11 +77,17 @@ class Access:
         """For a Producer or an Admin."""
         return self._checked().properties.security
 
+    def in_options(self, text: str) -> str:
+        """What a client says of its settings, said of options. Text without options stays as it is."""
+        if not self.properties:
+            return text
+        return _in_options(self._checked().properties.in_properties(text))
+
     def _checked(self) -> _Read:
         try:
             return _read(self.properties)
         except ValueError as error:
-            said = _NAME.sub(lambda found: PREFIX + found[0], str(error))
+            said = _in_options(str(error))
             raise OptionError(f"option {said}" if said.startswith(PREFIX) else said) from None
 
 
@@ -110,6 +116,10 @@ def check_family(name: str) -> None:
     names = ", ".join(sorted(PREFIX + each for each in NAMES))
     hint = f"did you mean {PREFIX}{_KNOWN[near[0]]}?" if near else f"it takes {names}"
     raise OptionError(f"option {name}: the format muster has none of that name; {hint}")
+
+
+def _in_options(text: str) -> str:
+    return _NAME.sub(lambda found: PREFIX + found[0], text)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

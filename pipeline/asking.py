@@ -58,6 +58,7 @@ class BlockingCluster:
 
     def __init__(self, options: SourceOptions) -> None:
         """Raises OptionError for what the brokers are to be shown and cannot be read."""
+        self._access = options.access
         security = options.access.security
         self._loop = asyncio.new_event_loop()
         self._cluster = Cluster(
@@ -75,7 +76,7 @@ class BlockingCluster:
         try:
             answer = self._loop.run_until_complete(asked())
         except (ClientError, KafkaError) as error:
-            raise PipelineError(str(error)) from error
+            raise PipelineError(self._access.in_options(str(error))) from error
         self._reached = True
         return answer
 

@@ -99,7 +99,8 @@ def _read(
                 upcoming = _started(loop, fetching.answer(position, epoch))
             yield from take(answer.part, begin)
     except (ClientError, KafkaError) as error:
-        raise PipelineError(f"{wanted.where} could not be read: {error}") from error
+        said = options.access.in_options(str(error))
+        raise PipelineError(f"{wanted.where} could not be read: {said}") from error
     finally:
         if upcoming is not None:
             upcoming.cancel()

@@ -248,4 +248,5 @@ def _explained(error: Exception, options: WriterOptions) -> str:
     """The broker's words and its code, or the client's; and where the cluster was looked for."""
     if isinstance(error, KafkaError):
         return f"{error.why} ({error.code.name})"
-    return f"{error} (kafka.bootstrap.servers: {options.bootstrap_servers})"
+    said = options.access.in_options(str(error))
+    return f"{said} (kafka.bootstrap.servers: {options.bootstrap_servers})"

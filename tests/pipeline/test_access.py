@@ -120,3 +120,11 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes | None, said:
     with pytest.raises(OptionError, match=said) as raised:
         Access.from_file(str(path))
     assert str(path) in str(raised.value)
+
+
+def test_what_a_client_says_is_said_of_options() -> None:
+    said = "its certificate is not accepted (ssl_cafile names the CAs that are trusted)"
+    assert NOTHING_TO_SHOW.in_options(said) == said
+    access = Access.of({"kafka.security.protocol": "SSL"})
+    assert "(kafka.ssl.truststore.location names the CAs" in access.in_options(said)
+    assert access.in_options("set security_protocol to SSL") == "set kafka.security.protocol to SSL"

@@ -12,7 +12,7 @@ from muster.coordinator.testing import Broker
 from muster.pipeline.asking import BlockingCluster
 from muster.pipeline.commits import Commits
 from muster.pipeline.errors import PipelineError
-from tests.pipeline.logs import administered, committed, fill
+from tests.pipeline.logs import administered, committed, fill, options
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def cluster(broker: Broker) -> Iterator[BlockingCluster]:
     fill(broker, "orders", 5, 5)
-    connected = BlockingCluster(broker.bootstrap, "test")
+    connected = BlockingCluster(options(broker, subscribe="orders"))
     yield connected
     connected.close()
 
@@ -93,7 +93,7 @@ async def test_a_group_with_members_is_refused_at_once_and_told_of_later(
         await broker.create_topic("orders", 2)
 
         def commit(commits: Commits, offset: int) -> None:
-            cluster = BlockingCluster(broker.bootstrap, "test")
+            cluster = BlockingCluster(options(broker, subscribe="orders"))
             try:
                 commits.commit(cluster, {ZERO: offset})
             finally:

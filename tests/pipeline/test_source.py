@@ -438,7 +438,7 @@ def test_the_broker_says_where_an_epoch_ends(broker: Broker) -> None:
     from muster.pipeline.asking import BlockingCluster, ends_of_epochs
 
     fill(broker, "orders", 9)
-    cluster = BlockingCluster(broker.bootstrap, "test")
+    cluster = BlockingCluster(options(broker, subscribe="orders"))
     try:
         (end,) = cluster.ask(lambda asked, until: _epoch_of_the_end(asked, until))
         assert cluster.ask(lambda asked, until: ends_of_epochs(asked, {ZERO: end}, until)) == {ZERO: 9}

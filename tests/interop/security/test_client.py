@@ -6,12 +6,14 @@ import asyncio
 import base64
 import json
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from muster.client import Admin, AuthenticationFailed, Consumer, NotKafka, Producer, Unreachable
 from tests.interop.security.conftest import PASSWORD, SESSION_MS, USER, Secured
+from tests.support.issuer import Issuer
 
 pytestmark = pytest.mark.interop
 
@@ -206,3 +208,28 @@ async def test_plain_to_a_tls_listener(secured: Secured) -> None:
     with pytest.raises(NotKafka, match="security_protocol to SSL"):
         async with Admin(secured.kafka.bootstrap_of("SASL_SSL")) as admin:
             await admin.list_topics()
+
+
+async def test_a_token_from_an_issuer(secured: Secured, tmp_path: Path) -> None:
+    with Issuer(tmp_path) as issuer:
+        issuer.answer = lambda: {"access_token": token(), "expires_in": 3600}
+        security = settings(
+            secured, "SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=issuer.provider()
+        )
+        await round_trip(secured.kafka.bootstrap_of("SASL_SSL"), "t-issuer", **security)
+        assert len(issuer.requests) == 1, "for all connections of three clients"
+        issuer.answer = lambda: {"access_token": token(-600), "expires_in": 3600}
+        security["sasl_oauth_token_provider"] = issuer.provider()
+        said = await refused(secured.kafka.bootstrap_of("SASL_SSL"), AuthenticationFailed, **security)
+        assert "the broker refused OAUTHBEARER" in said
+        assert len(issuer.requests) == 4, "a token that was refused is not used again"
+
+
+async def test_pem_text(secured: Secured) -> None:
+    security = {
+        "security_protocol": "SSL",
+        "ssl_cadata": secured.ca.read_text(),
+        "ssl_certdata": secured.client.certificate.read_text(),
+        "ssl_keydata": secured.client.key.read_text(),
+    }
+    await round_trip(secured.kafka.bootstrap_of("SSL"), "t-pem", **security)

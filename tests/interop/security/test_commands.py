@@ -5,12 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.interop.security.conftest import PASSWORD, USER, Secured
+from tests.interop.security.test_client import token
+from tests.support.issuer import SECRET, Issuer
 
 pytestmark = pytest.mark.interop
+
+_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
 
 
 def muster(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -60,3 +65,28 @@ def test_a_wrong_password_is_one_line(secured: Secured, tmp_path: Path) -> None:
     (line,) = said.stderr.splitlines()
     assert "the broker refused SCRAM-SHA-256" in line
     assert "guess" not in line
+
+
+def test_a_token_from_an_issuer(secured: Secured, tmp_path: Path) -> None:
+    """With the options of JAAS that Java's clients have had since 3.1, among them the issuer's CA."""
+    path = tmp_path / "client.properties"
+    with Issuer(tmp_path) as issuer:
+        issuer.answer = lambda: {"access_token": token(), "expires_in": 3600}
+        path.write_text(
+            f"bootstrap.servers={secured.kafka.bootstrap_of('SASL_SSL')}\n"
+            "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+            f"sasl.oauthbearer.token.endpoint.url={issuer.url}\n"
+            f"sasl.jaas.config={_OAUTH}.OAuthBearerLoginModule required \\\n"
+            f'  clientId="billing" clientSecret="{SECRET}" \\\n'
+            f'  ssl.truststore.type="PEM" ssl.truststore.location="{issuer.ca.certificate}";\n'
+            f"sasl.login.callback.handler.class={_OAUTH}.OAuthBearerLoginCallbackHandler\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={secured.ca}\n"
+        )
+        listed = muster("topics", "list", "--command-config", str(path))
+        assert listed.returncode == 0, listed.stderr
+        issuer.status, issuer.answer = 401, {"error": "invalid_client"}
+        said = muster("topics", "list", "--command-config", str(path))
+        assert said.returncode == 1
+        (line,) = said.stderr.splitlines()
+        assert "invalid_client" in line
+        assert SECRET not in line
