@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from muster.pipeline.options import SourceOptions
+from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +36,14 @@ class DataLost(PipelineError):
     """Records that were to be read are not there any more."""
 
 
-def data_lost(options: SourceOptions, what: str) -> None:
+class Options(Protocol):
+    """Those of a source, as far as they matter here."""
+
+    @property
+    def fail_on_data_loss(self) -> bool: ...
+
+
+def data_lost(options: Options, what: str) -> None:
     """Raise DataLost, or log it where `failOnDataLoss` is false."""
     if options.fail_on_data_loss:
         raise DataLost(f"{what} (option failOnDataLoss=false goes on with what there is)")

@@ -273,7 +273,7 @@ def test_another_token_behind_the_first() -> None:
 
 
 def test_the_client_of_muster() -> None:
-    rounds = ClientOAuthBearer(lambda: "unused")._rounds(signed())
+    rounds = ClientOAuthBearer(lambda: "unused")._rounds(signed(), {"traceid": "x"})
     reply, who = step(next(rounds))
     assert who is not None
     with pytest.raises(StopIteration):
