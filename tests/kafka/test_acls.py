@@ -905,7 +905,7 @@ def test_muster_acls_manages_those_of_apache_kafka(
     assert muster.done("acls", "allow", *words).splitlines() == yans
     assert (
         muster.done("acls", "deny", "yan", "--operation", "all", "--cluster")
-        == "User:yan may not all the cluster\n"
+        == "User:yan may not do anything with the cluster\n"
     )
 
     def listed() -> bool:
@@ -915,7 +915,7 @@ def test_muster_acls_manages_those_of_apache_kafka(
     found = muster("acls", "list", "--topic", "orders-2", "--user", "yan", "--output", "json").json
     assert [each["resource_name"] for each in found] == ["orders"]
     assert muster.done("acls", "remove", *words).splitlines() == [f"removed: {each}" for each in yans]
-    assert muster.done("acls", "remove", "yan", "--all") == "removed: User:yan may not all the cluster\n"
+    assert muster.done("acls", "remove", "yan", "--all") == "removed: User:yan may not do anything with the cluster\n"
 
 
 def _assert_told_alike(story: AclStory, kafka: ApacheKafka, **settings: Any) -> None:
