@@ -259,8 +259,9 @@ class Producer(Generic[K, V]):
         urgent: bool = False,
     ) -> RecordFuture:
         """Hand a record to the producer, and return a future of where it goes. It waits only for a topic not
-        known yet, for room in the buffer (both up to max_block_ms), and for a turn of the loop when a batch
-        is full. `urgent`: the record does not linger while no request to its broker is in flight.
+        known yet, for a partition being added (5 s at most), for room in the buffer (all up to max_block_ms),
+        and for a turn of the loop when a batch is full. `urgent`: the record does not linger while no request
+        to its broker is in flight.
 
         The future is settled within delivery_timeout_ms of the return (`urgent`: of the call); its errors are
         those of `send`. Raises Unreachable or RequestTimedOut if no broker described the topic in time,

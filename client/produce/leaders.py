@@ -18,6 +18,10 @@ _NOT_YET = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TO
 """Permanent for callers that ask for a topic, but not for a producer: the topic may be about to be
 created."""
 
+_GROWTH_S = 5.0
+"""How long a partition is waited for that its topic lacks: the brokers of a cluster do not hear of new
+partitions at the same moment."""
+
 
 class Patience(NamedTuple):
     """How long a call waits: `until` a time of the loop's clock, because of `setting`, which errors name."""
@@ -77,15 +81,22 @@ class Leaders:
             await asyncio.sleep(wait_s)
 
     async def partition(self, name: str, number: int, patience: Patience) -> TopicQueues:
-        """The topic, if it has that partition; if that is not known, the cluster is asked once. Raises
-        KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
-        topic = await self.topic(name, patience)
-        if number >= len(topic.queues):
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {name} has no partition {number}; it has {len(topic.queues)}",
-            )
-        return topic
+        """The topic, once it has that partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if it lacks
+        the partition after five seconds, or when patience ends before that; otherwise as `topic`."""
+        until = min(patience.until, deadline(_GROWTH_S))
+        tries = 0
+        while True:
+            topic = await self.topic(name, patience)
+            if number < len(topic.queues):
+                return topic
+            wait_s = self._cluster.backoff_s(tries)
+            tries += 1
+            if deadline(wait_s) >= until:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {name} has no partition {number}; it has {len(topic.queues)}",
+                )
+            await asyncio.sleep(wait_s)
 
     def seek(self, names: Iterable[str]) -> None:
         """Look up these topics, until every partition with records to send has a leader."""

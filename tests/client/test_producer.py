@@ -261,11 +261,23 @@ async def test_a_partition_that_is_not_there_is_named_and_a_new_one_is_found(
     broker: Broker, cluster: Any
 ) -> None:
     broker.create_topic("t", 2)
-    async with Producer(broker.bootstrap) as producer:
+    async with Producer(broker.bootstrap, max_block_ms=1_000) as producer:
         with pytest.raises(KafkaError, match="topic t has no partition 2; it has 2"):
             await producer.send("t", b"v", partition=2)
         await _grow(cluster, "t", 3)
         assert (await producer.send("t", b"v", partition=2)).partition == 2
+
+
+async def test_a_partition_that_is_being_added_is_waited_for(broker: Broker, cluster: Any) -> None:
+    """As when the broker that is asked has not heard of it yet."""
+    broker.create_topic("t", 2)
+    async with Producer(broker.bootstrap) as producer:
+        await producer.send("t", b"v")
+        known = producer._cluster.image
+        sending = asyncio.create_task(producer.send("t", b"v", partition=2))
+        await until(lambda: producer._cluster.image is not known, "the producer asks again")
+        await _grow(cluster, "t", 3)
+        assert (await sending).partition == 2
 
 
 async def _grow(cluster: Any, topic: str, count: int) -> None:

@@ -51,7 +51,7 @@ def test_what_is_wrong_comes_back_in_a_line(spark: SparkSession, broker: Broker)
         (
             rows.selectExpr("value", "7 AS partition"),
             broker.bootstrap,
-            {"topic": "orders"},
+            {"topic": "orders", "kafka.max.block.ms": "500"},
             "has no partition 7",
         ),
     ]

@@ -21,7 +21,7 @@ from muster.client import (
 )
 
 DEADLINE_S: Final = 60.0
-_LOOK_AGAIN_S: Final = 0.01
+LOOK_AGAIN_S: Final = 0.01
 
 BOTH: Final = pytest.mark.parametrize("protocol", ["classic", "consumer"], indirect=True)
 """The test is of members of either protocol."""
@@ -38,7 +38,7 @@ async def until(fact: Callable[[], object], what: str) -> None:
     try:
         async with asyncio.timeout(DEADLINE_S):
             while not fact():  # noqa: ASYNC110 - no event tells of all of them
-                await asyncio.sleep(_LOOK_AGAIN_S)
+                await asyncio.sleep(LOOK_AGAIN_S)
     except TimeoutError:
         raise AssertionError(f"timed out after {DEADLINE_S:g} s waiting for {what}") from None
 
@@ -173,7 +173,7 @@ class Place:
     async def until_committed(self, wanted: dict[TopicPartition, int]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while await self.committed() != wanted:  # noqa: ASYNC110 - the fact is another process's
-                await asyncio.sleep(_LOOK_AGAIN_S)
+                await asyncio.sleep(LOOK_AGAIN_S)
 
     async def until_members(self, count: int) -> None:
         """The group has so many, and is in no rebalance."""
@@ -183,7 +183,7 @@ class Place:
                 for group in described.succeeded.values():  # it may not be there yet
                     if len(group.members) == count and group.state in ("Stable", "Empty"):
                         return
-                await asyncio.sleep(_LOOK_AGAIN_S)
+                await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> frozenset[int]:

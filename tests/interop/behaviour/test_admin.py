@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,9 +27,10 @@ from muster.client import (
     ResetOffset,
     Shift,
     Subtract,
+    TopicDescription,
     TopicPartition,
 )
-from tests.interop.behaviour.place import Place
+from tests.interop.behaviour.place import DEADLINE_S, LOOK_AGAIN_S, Place
 
 SECOND_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,6 +49,16 @@ async def log_of_ten(place: Place) -> list[TopicPartition]:
     full, empty = TopicPartition(topic, 0), TopicPartition(topic, 1)
     assert await place.admin.delete_records({full: 3}) == {full: 3}
     return [full, empty]
+
+
+async def described_with(place: Place, topic: str, *, partitions: int) -> TopicDescription:
+    """Once the broker that is asked has heard of them; another one created them."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            described = (await place.admin.describe_topics([topic])).succeeded.get(topic)
+            if described is not None and len(described.partitions) == partitions:
+                return described
+            await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def test_topics(place: Place) -> None:
@@ -69,7 +81,7 @@ async def test_topics(place: Place) -> None:
     ]
     a = created.succeeded[f"{name}-a"]
     assert (a.num_partitions, a.replication_factor) == (3, 1)
-    described = await admin.describe_topic(f"{name}-a")
+    described = await described_with(place, f"{name}-a", partitions=3)
     assert (described.topic_id, described.internal, len(described.partitions)) == (a.topic_id, False, 3)
     assert all(each.leader == each.replicas[0] == each.isr[0] for each in described.partitions)
     validated = await admin.create_topic(f"{name}-e", 2, validate_only=True)
@@ -81,7 +93,7 @@ async def test_topics(place: Place) -> None:
     grown = await admin.create_partitions({f"{name}-a": 4, f"{name}-e": 4})
     assert codes(grown) == [None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert codes(await admin.create_partitions({f"{name}-a": 2})) == [ErrorCode.INVALID_PARTITIONS]
-    assert len((await admin.describe_topic(f"{name}-a")).partitions) == 4
+    await described_with(place, f"{name}-a", partitions=4)
     assert f"{name}-a" in [each.name for each in await admin.list_topics()]
     assert codes(await admin.delete_topics([f"{name}-a", f"{name}-e"])) == [
         None,
