@@ -88,7 +88,7 @@ causes-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the same, a
 
 .PHONY: kafka
 kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (needs Java 17 or later and Maven)
-	$(BIN)/python -m pytest tests/kafka
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kafka
 
 # Fresh sequences; those of make kafka never change.
 .PHONY: differential

@@ -36,6 +36,11 @@ class KafkaOfConfigs:
             self._running = ApacheKafka(configs).__enter__()
         return self._running
 
+    def unused(self, configs: Mapping[str, str]) -> ApacheKafka:
+        """One that no test has left anything in."""
+        self.stop()
+        return self(configs)
+
     def stop(self) -> None:
         if self._running is not None:
             self._running.stop()

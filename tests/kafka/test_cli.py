@@ -151,7 +151,7 @@ def comparable(ended: Ended) -> Ended:
 
 
 def test_the_same_commands_say_the_same_of_either(kafka_of_configs: KafkaOfConfigs) -> None:
-    there = story(kafka_of_configs(KAFKA_CONFIGS).bootstrap)
+    there = story(kafka_of_configs.unused(KAFKA_CONFIGS).bootstrap)
     with Broker(auto_create_topics_enable=False) as broker:
         here = story(broker.bootstrap)
     different = [
