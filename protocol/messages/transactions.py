@@ -1,5 +1,5 @@
 """Producers and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers,
-TxnOffsetCommit, DescribeProducers.
+TxnOffsetCommit, DescribeProducers, DescribeTransactions, ListTransactions.
 
 Of those between InitProducerId and DescribeProducers only the messages are here: nothing serves them, so they
 are not advertised.
@@ -318,3 +318,69 @@ class DescribeProducersResponse(Message):
 
     throttle_time_ms: int = field(Int32, "0+", default=0)
     topics: list[TopicResponse] = field(Array(TopicResponse), "0+")
+
+
+@request(65, versions="0", flexible="0+")
+class DescribeTransactionsRequest(Message):
+    """DescribeTransactions v0 (KIP-664): where transactional ids stand."""
+
+    transactional_ids: list[str] = field(Array(String), "0+")
+
+
+@response(65, versions="0", flexible="0+")
+class DescribeTransactionsResponse(Message):
+    """DescribeTransactions v0 (KIP-664).
+
+    `transaction_start_time_ms` is epoch ms, -1 for a producer that has had no transaction.
+    """
+
+    @struct
+    class TransactionState(Struct):
+        @struct
+        class TopicData(Struct):
+            topic: str = field(String, "0+")
+            partitions: list[int] = field(Array(Int32), "0+")
+
+        error_code: int = field(Int16, "0+", default=0)
+        transactional_id: str = field(String, "0+")
+        transaction_state: str = field(String, "0+", default="")
+        transaction_timeout_ms: int = field(Int32, "0+", default=0)
+        transaction_start_time_ms: int = field(Int64, "0+", default=0)
+        producer_id: int = field(Int64, "0+", default=0)
+        producer_epoch: int = field(Int16, "0+", default=0)
+        topics: list[TopicData] = field(Array(TopicData), "0+", default_factory=list)
+
+    TopicData: TypeAlias = TransactionState.TopicData  # type: ignore[misc]
+
+    throttle_time_ms: int = field(Int32, "0+", default=0)
+    transaction_states: list[TransactionState] = field(Array(TransactionState), "0+")
+
+
+@request(66, versions="0-2", flexible="0+")
+class ListTransactionsRequest(Message):
+    """ListTransactions v0-2 (KIP-664): v1 only transactions of a duration (KIP-994), v2 only ids that match a
+    pattern (KIP-1152).
+
+    Empty filters let everything pass. `duration_filter` is in ms, -1 for none.
+    """
+
+    state_filters: list[str] = field(Array(String), "0+")
+    producer_id_filters: list[int] = field(Array(Int64), "0+")
+    duration_filter: int = field(Int64, "1+", default=-1)
+    transactional_id_pattern: str | None = field(String, "2+", nullable="2+", default=None)
+
+
+@response(66, versions="0-2", flexible="0+")
+class ListTransactionsResponse(Message):
+    """ListTransactions v0-2 (KIP-664): v1 and v2 no change here."""
+
+    @struct
+    class TransactionState(Struct):
+        transactional_id: str = field(String, "0+")
+        producer_id: int = field(Int64, "0+")
+        transaction_state: str = field(String, "0+")
+
+    throttle_time_ms: int = field(Int32, "0+", default=0)
+    error_code: int = field(Int16, "0+", default=0)
+    unknown_state_filters: list[str] = field(Array(String), "0+", default_factory=list)
+    transaction_states: list[TransactionState] = field(Array(TransactionState), "0+", default_factory=list)

@@ -89,6 +89,8 @@ NOT_CAPTURED = {
         "EndTxn",
         "WriteTxnMarkers",
         "TxnOffsetCommit",
+        "DescribeTransactions",
+        "ListTransactions",
     )
     for kind in ("Request", "Response")
 }

@@ -1,0 +1,50 @@
+"""What happened to transactional ids, as data, recorded at the moment it happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.coordinator.transactions.states import TransactionState, Trigger
+from muster.coordinator.transactions.transaction import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """A transactional id went from one state to another."""
+
+    transactional_id: str
+    before: TransactionState
+    after: TransactionState
+    trigger: Trigger
+    producer_id: int
+    producer_epoch: int
+    partitions: int
+    """How many the transaction has."""
+    started_ms: int
+    """Epoch milliseconds; -1 without a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdExpired:
+    """A transactional id was forgotten: unused for transactional.id.expiration.ms."""
+
+    transactional_id: str
+    producer_id: int
+    last_update_ms: int
+    """Epoch milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersDue:
+    """Every one of these partitions is owed a marker. Told when the outcome is durable, and again when the
+    shard was loaded."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    """The marker's: that of the decision, which fences whoever wrote before it."""
+    commits: bool
+    partitions: frozenset[TopicPartition]
+    version: int
+    """The transaction.version whose rules the marker follows: 2 if its epoch was raised for it (KIP-890,
+    KIP-1228)."""

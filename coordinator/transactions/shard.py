@@ -1,0 +1,409 @@
+"""A shard: the transactional ids of one partition of `__transaction_state`, and one method for each thing
+that can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from muster.coordinator.base.deadlines import Deadlines
+from muster.coordinator.base.step import BrokenInvariant, Step
+from muster.coordinator.transactions import adding, ending, starting
+from muster.coordinator.transactions.adding import AddPartitions, Verified, VerifyPartitions
+from muster.coordinator.transactions.config import NEVER_MS, TransactionConfig
+from muster.coordinator.transactions.ending import End, Ended
+from muster.coordinator.transactions.events import IdExpired, MarkersDue, StateChanged
+from muster.coordinator.transactions.refusals import concurrent, unknown_id
+from muster.coordinator.transactions.starting import Had
+from muster.coordinator.transactions.states import (
+    BY_WIRE_NAME,
+    TRANSITIONS,
+    TransactionState,
+    Trigger,
+)
+from muster.coordinator.transactions.transaction import (
+    NO_EPOCH,
+    TopicPartition,
+    Transaction,
+    from_row,
+    to_row,
+)
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.transactions import (
+    DescribeTransactionsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+_TRY_AGAIN_MS: Final = 1_000
+"""How long what is overdue waits when there is no producer id for it."""
+
+
+class _TimerKind(StrEnum):
+    TIMEOUT = "timeout"
+    """A transaction has been under way for its timeout."""
+    EXPIRATION = "expiration"
+    """An id has had no transaction for so long that it is forgotten."""
+
+
+class _TimerKey(NamedTuple):
+    kind: _TimerKind
+    transactional_id: str
+
+
+class TransactionShard:
+    """The transactional ids of one coordinator partition.
+
+    Its life: `apply` what the store has, `loaded`, then requests, `advance` whenever `next_deadline` has
+    come, and at the end `unload`. Requests have one signature, `(request, step)`; they raise KafkaError
+    before they have changed anything, or are answered in their step.
+
+    Kafka refuses nearly everything with CONCURRENT_TRANSACTIONS while a record of an id is being written.
+    Here a step changes the id at once and its answer waits for the record, so that only those are refused
+    who come between a transaction's decision and its last marker.
+    """
+
+    def __init__(self, number: int, config: TransactionConfig, *, new_id: Callable[[], int]) -> None:
+        """`new_id` gives a producer id that nobody has had. It raises
+        KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if there is none at hand: clients then try again."""
+        self.number = number
+        self.config = config
+        self.transactions: dict[str, Transaction] = {}
+        """By transactional id; changed by records alone."""
+        self.deadlines: Deadlines[_TimerKey] = Deadlines()
+        self._last_epochs: dict[str, int] = {}
+        """The epoch before the present one of ids whose InitProducerId may be repeated. As in Kafka, a
+        coordinator that takes over does not know it."""
+        self._unmarked: dict[str, set[TopicPartition]] = {}
+        """The partitions that have yet to be marked, of transactions that are prepared."""
+        self._new_id = new_id
+
+    def __repr__(self) -> str:
+        return f"<TransactionShard {self.number} ids={len(self.transactions)} ending={len(self._unmarked)}>"
+
+    # --- its life -------------------------------------------------------------------------------------------
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Apply a row of the store. Rows of unknown types are passed over. Raises DecodeError for one that is
+        damaged."""
+        found = from_row(key, value)
+        if found is not None:
+            self._put(*found)
+
+    def durable(self) -> dict[str, Transaction]:
+        """What the rows so far say, in a form that compares."""
+        return dict(self.transactions)
+
+    def contents(self) -> dict[str, int]:
+        """How many ids there are, if any."""
+        return {"transactional_ids": len(self.transactions)} if self.transactions else {}
+
+    def loaded(self, step: Step) -> None:
+        """Every row of the store has been applied: what is prepared is owed its markers, once more."""
+        for transactional_id, transaction in sorted(self.transactions.items()):
+            self._schedule(transactional_id, transaction)
+            if transaction.state.is_prepared:
+                self._tell_markers(transactional_id, transaction, step)
+
+    def unload(self, step: Step) -> None:
+        """Another coordinator takes over. No request is ever parked here."""
+
+    def next_deadline(self) -> int | None:
+        """When `advance` has something to do, in epoch milliseconds."""
+        return self.deadlines.next()
+
+    def deadline_bound(self) -> int | None:
+        """A time before which `next_deadline` does not lie, at less cost; None when there is none."""
+        return self.deadlines.bound()
+
+    def advance(self, step: Step) -> None:
+        """Abort transactions whose timeout has passed, and forget ids that nobody uses any more."""
+        for key in self.deadlines.due(step.now_ms):
+            transaction = self.transactions[key.transactional_id]
+            if key.kind is _TimerKind.TIMEOUT:
+                try:
+                    self._abort(key.transactional_id, transaction, Trigger.TIMED_OUT, step)
+                except KafkaError:  # there is no producer id for the rotation
+                    self.deadlines.set(key, step.now_ms + _TRY_AGAIN_MS)
+            else:
+                self._forget(key.transactional_id, transaction, step)
+
+    def job_done(self, job: Any, outcome: Any, step: Step) -> None:
+        raise BrokenInvariant(f"nobody here began {job!r}")
+
+    def unheard(self, responses: Sequence[object], step: Step) -> None:
+        """Clients were not given these responses. They ask again, and are recognized."""
+
+    # --- what producers ask ---------------------------------------------------------------------------------
+
+    def start(self, request: InitProducerIdRequest, step: Step) -> None:
+        """Give the id to this producer: InitProducerIdResponse with its producer id and epoch.
+
+        Raises INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, and CONCURRENT_TRANSACTIONS as
+        long as the transaction of the producer before is not over. One that is under way is aborted, and
+        the request is answered CONCURRENT_TRANSACTIONS in this step.
+        """
+        transactional_id = request.transactional_id
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        if (request.producer_id == -1) != (request.producer_epoch == -1):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch must be given together")
+        timeout_ms = request.transaction_timeout_ms
+        if not 0 < timeout_ms <= self.config.max_timeout_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                f"transaction.timeout.ms is {timeout_ms}; transaction.max.timeout.ms allows 1 to "
+                f"{self.config.max_timeout_ms}",
+            )
+        had = Had(request.producer_id, request.producer_epoch)
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            transaction = starting.unused(self._new_id(), timeout_ms, step.now_ms)
+        starting.check(transactional_id, transaction, had)
+        if transaction.state is TransactionState.ONGOING:
+            self._abort(transactional_id, transaction, Trigger.FENCED, step)
+            step.reply(concurrent(transactional_id, transaction))
+            return
+        last_epoch = self._last_epochs.get(transactional_id, NO_EPOCH)
+        after, last_epoch = starting.started(
+            transactional_id, transaction, last_epoch, had, timeout_ms, step.now_ms, self._new_id
+        )
+        self._change(transactional_id, transaction, after, Trigger.PRODUCER_STARTED, step)
+        self._keep_last_epoch(transactional_id, last_epoch)
+        step.reply(InitProducerIdResponse(producer_id=after.producer_id, producer_epoch=after.producer_epoch))
+
+    def add_partitions(self, request: AddPartitions, step: Step) -> None:
+        """Add partitions to the id's transaction, and begin it with the first: None when they are in it.
+        Raises what `adding.added` does."""
+        transaction = self._known(request.transactional_id)
+        after = adding.added(transaction, request, step.now_ms)
+        if after is None:
+            step.reads_hard_state = True
+        else:
+            self._change(request.transactional_id, transaction, after, Trigger.PARTITIONS_ADDED, step)
+        step.reply(None)
+
+    def verify_partitions(self, request: VerifyPartitions, step: Step) -> None:
+        """Whether the id's transaction has these partitions: `Verified`. Raises what `adding.verified`
+        does."""
+        found: Verified = adding.verified(self._known(request.transactional_id), request)
+        step.reads_hard_state = True
+        step.reply(found)
+
+    def end(self, request: End, step: Step) -> None:
+        """Decide the outcome of the id's transaction: `Ended`. The markers follow. Raises what
+        `ending.to_prepare` does."""
+        transactional_id = request.transactional_id
+        transaction = self._known(transactional_id)
+        if not ending.to_prepare(transaction, request):
+            step.reads_hard_state = True
+            step.reply(Ended.of(transaction))
+            return
+        trigger = Trigger.COMMITTED if request.commits else Trigger.ABORTED
+        version = 2 if request.raises_epoch else 0
+        after = self._prepare(transactional_id, transaction, transaction, version, trigger, step)
+        step.reply(Ended.of(after))
+
+    # --- markers --------------------------------------------------------------------------------------------
+
+    def marked(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+        step: Step,
+    ) -> None:
+        """These partitions have the marker of `MarkersDue`, or are gone. With the last one the transaction is
+        complete. Nothing, if the id is no longer in that transaction's end."""
+        transaction = self.transactions.get(transactional_id)
+        unmarked = self._unmarked.get(transactional_id)
+        if (
+            transaction is None
+            or unmarked is None
+            or (transaction.producer_id, transaction.producer_epoch) != (producer_id, producer_epoch)
+        ):
+            return
+        unmarked.difference_update(partitions)
+        if not unmarked:
+            self._complete(transactional_id, transaction, step)
+
+    # --- what admins ask ------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str, step: Step) -> None:
+        """Where the id stands: DescribeTransactionsResponse.TransactionState, with those partitions that
+        have no marker yet. Raises INVALID_REQUEST for an empty id, TRANSACTIONAL_ID_NOT_FOUND."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id}"
+            )
+        step.reads_hard_state = True
+        topics: dict[str, list[int]] = {}
+        for topic, number in sorted(self._unmarked.get(transactional_id, transaction.partitions)):
+            topics.setdefault(topic, []).append(number)
+        Told = DescribeTransactionsResponse.TransactionState
+        step.reply(
+            Told(
+                transactional_id=transactional_id,
+                transaction_state=transaction.state.wire_name,
+                transaction_timeout_ms=transaction.timeout_ms,
+                transaction_start_time_ms=transaction.started_ms,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.producer_epoch,
+                topics=[Told.TopicData(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
+            )
+        )
+
+    def list_transactions(self, request: ListTransactionsRequest, step: Step) -> None:
+        """The ids that pass the filters of states, producer ids and duration: a list of
+        ListTransactionsResponse.TransactionState, by id. The pattern is the caller's business: it may take
+        long."""
+        step.reads_hard_state = True
+        step.reply(
+            [
+                ListTransactionsResponse.TransactionState(
+                    transactional_id=transactional_id,
+                    producer_id=transaction.producer_id,
+                    transaction_state=transaction.state.wire_name,
+                )
+                for transactional_id, transaction in sorted(self.transactions.items())
+                if _passes(transaction, request, step.now_ms)
+            ]
+        )
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _known(self, transactional_id: str) -> Transaction:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise unknown_id(transactional_id)
+        return transaction
+
+    def _abort(self, transactional_id: str, transaction: Transaction, trigger: Trigger, step: Step) -> None:
+        """End a transaction that its producer does not end, which is fenced by that."""
+        version = self.config.version
+        ended = transaction if version >= 2 else ending.fenced_off(transaction)
+        self._prepare(transactional_id, transaction, ended, version, trigger, step)
+
+    def _prepare(
+        self,
+        transactional_id: str,
+        before: Transaction,
+        ended: Transaction,
+        version: int,
+        trigger: Trigger,
+        step: Step,
+    ) -> Transaction:
+        """Decide the outcome of `before`, which ends as `ended`. Returns what it has become: complete
+        already, if no partition is to be told."""
+        after = ending.prepared(
+            ended,
+            commits=trigger is Trigger.COMMITTED,
+            version=version,
+            now_ms=step.now_ms,
+            new_id=self._new_id,
+        )
+        if after.producer_epoch != before.producer_epoch:
+            self._keep_last_epoch(transactional_id, before.producer_epoch)
+        self._change(transactional_id, before, after, trigger, step)
+        if not after.partitions:
+            return self._complete(transactional_id, after, step)
+        self._tell_markers(transactional_id, after, step)
+        return after
+
+    def _complete(self, transactional_id: str, transaction: Transaction, step: Step) -> Transaction:
+        after = ending.completed(transaction, step.now_ms)
+        self._change(transactional_id, transaction, after, Trigger.MARKED, step)
+        return after
+
+    def _forget(self, transactional_id: str, transaction: Transaction, step: Step) -> None:
+        step.rows.append(to_row(transactional_id, None))
+        self._put(transactional_id, None)
+        step.events.append(IdExpired(transactional_id, transaction.producer_id, transaction.last_update_ms))
+
+    def _change(
+        self, transactional_id: str, before: Transaction, after: Transaction, trigger: Trigger, step: Step
+    ) -> None:
+        """The only way from one state to another: persist and apply."""
+        if trigger not in TRANSITIONS.get((before.state, after.state), ()):
+            raise BrokenInvariant(
+                f"{transactional_id}: {before.state.wire_name} to {after.state.wire_name}: {trigger}"
+            )
+        step.rows.append(to_row(transactional_id, after))
+        self._put(transactional_id, after)
+        self._schedule(transactional_id, after)
+        step.events.append(
+            StateChanged(
+                transactional_id,
+                before.state,
+                after.state,
+                trigger,
+                after.producer_id,
+                after.producer_epoch,
+                len(after.partitions),
+                after.started_ms,
+            )
+        )
+
+    def _put(self, transactional_id: str, transaction: Transaction | None) -> None:
+        """What a record stands for; also what replays a store."""
+        self._unmarked.pop(transactional_id, None)
+        if transaction is None:
+            self.transactions.pop(transactional_id, None)
+            self._last_epochs.pop(transactional_id, None)
+            return
+        self.transactions[transactional_id] = transaction
+        if transaction.state.is_prepared:
+            self._unmarked[transactional_id] = set(transaction.partitions)
+
+    def _keep_last_epoch(self, transactional_id: str, epoch: int) -> None:
+        if epoch == NO_EPOCH:
+            self._last_epochs.pop(transactional_id, None)
+        else:
+            self._last_epochs[transactional_id] = epoch
+
+    def _schedule(self, transactional_id: str, transaction: Transaction) -> None:
+        timeout = _TimerKey(_TimerKind.TIMEOUT, transactional_id)
+        expiration = _TimerKey(_TimerKind.EXPIRATION, transactional_id)
+        if transaction.state is TransactionState.ONGOING and transaction.timeout_ms != NEVER_MS:
+            self.deadlines.set(timeout, transaction.started_ms + transaction.timeout_ms + 1)
+        else:
+            self.deadlines.cancel(timeout)
+        if transaction.state.is_idle:
+            self.deadlines.set(expiration, transaction.last_update_ms + self.config.id_expiration_ms)
+        else:
+            self.deadlines.cancel(expiration)
+
+    def _tell_markers(self, transactional_id: str, transaction: Transaction, step: Step) -> None:
+        step.events.append(
+            MarkersDue(
+                transactional_id,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.state is TransactionState.PREPARE_COMMIT,
+                frozenset(self._unmarked[transactional_id]),
+                transaction.client_version,
+            )
+        )
+
+
+def unknown_states(names: Collection[str]) -> list[str]:
+    """Those of a filter that are no state, which ListTransactions names in its answer. A filter of only
+    such lets nothing pass."""
+    return [name for name in names if name not in BY_WIRE_NAME]
+
+
+def _passes(transaction: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
+    return (
+        (not request.state_filters or transaction.state.wire_name in request.state_filters)
+        and (not request.producer_id_filters or transaction.producer_id in request.producer_id_filters)
+        and (request.duration_filter < 0 or now_ms - transaction.started_ms > request.duration_filter)
+    )

@@ -1,0 +1,303 @@
+"""Random sequences of InitProducerId, AddPartitionsToTxn and EndTxn of both generations: Apache Kafka's
+coordinator and muster's core answer alike, and describe alike what came of them.
+
+The core is asked without a broker around it. Its partitions take every marker before the next request; so
+does Kafka's next request wait until the transaction is complete.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import pytest
+
+from muster.coordinator.transactions.adding import AddPartitions
+from muster.coordinator.transactions.ending import End
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from muster.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.stories import KAFKA_CONFIGS
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_topics import ensure_topics, until
+from tests.transactions.core import Core
+
+pytestmark = pytest.mark.kafka
+
+_SEED: Final = 890
+_SEQUENCES: Final = 60
+_REQUESTS: Final = 25
+_TOPIC: Final = "written"
+_PARTITIONS: Final = 3
+_FIRST_GENERATION, _SECOND_GENERATION = 4, 5
+"""Versions of EndTxn."""
+_NOT_YET: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+_PREPARED: Final = ("PrepareCommit", "PrepareAbort")
+
+Producer = tuple[int, int]
+"""Producer id and epoch."""
+
+
+class Told(NamedTuple):
+    """What a request is answered. Producer ids are numbered in the order in which they come."""
+
+    code: ErrorCode
+    producer: Producer | None = None
+
+
+class Described(NamedTuple):
+    """What DescribeTransactions says."""
+
+    code: ErrorCode
+    state: str = ""
+    timeout_ms: int = 0
+    has_begun: bool = False
+    producer: Producer | None = None
+    partitions: frozenset[tuple[str, int]] = frozenset()
+
+
+class _Numbers:
+    """Numbers for the producer ids of one side, and back."""
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+
+    def of(self, producer_id: int, epoch: int) -> Producer:
+        if producer_id not in self._ids:
+            self._ids.append(producer_id)
+        return self._ids.index(producer_id), epoch
+
+    def real(self, producer: Producer | None) -> Producer:
+        """None: -1 and -1. A number that nobody has had: an id that nobody has."""
+        if producer is None:
+            return -1, -1
+        number, epoch = producer
+        return (self._ids[number] if number < len(self._ids) else 2**40), epoch
+
+
+class Kafka:
+    """A transactional id on Apache Kafka, once its coordinator is loaded."""
+
+    def __init__(self, connection: WireConnection, transactional_id: str) -> None:
+        self._connection = connection
+        self._id = transactional_id
+        self._numbers = _Numbers()
+        until(lambda: self._asked().error_code not in _NOT_YET, f"the coordinator of {transactional_id}")
+
+    def _asked(self) -> DescribeTransactionsResponse.TransactionState:
+        request = DescribeTransactionsRequest(transactional_ids=[self._id])
+        (found,) = self._connection.call(request, 0, DescribeTransactionsResponse).transaction_states
+        return found
+
+    def start(self, had: Producer | None, timeout_ms: int) -> Told:
+        producer_id, epoch = self._numbers.real(had)
+        request = InitProducerIdRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        answers: list[InitProducerIdResponse] = []
+
+        def has_ids() -> bool:
+            answers[:] = [self._connection.call(request, 5, InitProducerIdResponse)]
+            return answers[0].error_code not in _NOT_YET
+
+        until(has_ids, "a block of producer ids")
+        (told,) = answers
+        if told.error_code:
+            return Told(ErrorCode(told.error_code))
+        return Told(ErrorCode.NONE, self._numbers.of(told.producer_id, told.producer_epoch))
+
+    def add(self, producer: Producer, partitions: frozenset[int]) -> Told:
+        producer_id, epoch = self._numbers.real(producer)
+        Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._id,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=[Topic(name=_TOPIC, partitions=sorted(partitions))],
+        )
+        told = self._connection.call(request, 3, AddPartitionsToTxnResponse)
+        (code,) = {
+            each.partition_error_code
+            for topic in told.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        }
+        return Told(ErrorCode(code))
+
+    def end(self, producer: Producer, *, commits: bool, version: int) -> Told:
+        producer_id, epoch = self._numbers.real(producer)
+        request = EndTxnRequest(
+            transactional_id=self._id, producer_id=producer_id, producer_epoch=epoch, committed=commits
+        )
+        told = self._connection.call(request, version, EndTxnResponse)
+        if told.error_code or version < _SECOND_GENERATION:
+            return Told(ErrorCode(told.error_code))
+        return Told(ErrorCode.NONE, self._numbers.of(told.producer_id, told.producer_epoch))
+
+    def described(self) -> Described:
+        """Once no marker is due any more."""
+        found: list[DescribeTransactionsResponse.TransactionState] = []
+
+        def is_settled() -> bool:
+            found[:] = [self._asked()]
+            return found[0].transaction_state not in _PREPARED
+
+        until(is_settled, f"the markers of {self._id}")
+        return _described(found[0], self._numbers)
+
+
+class Muster:
+    """A transactional id of muster's core."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self._core = Core()
+        self._id = transactional_id
+        self._numbers = _Numbers()
+
+    def start(self, had: Producer | None, timeout_ms: int) -> Told:
+        try:
+            got = self._core.start(self._numbers.real(had), transactional_id=self._id, timeout_ms=timeout_ms)
+        except KafkaError as refused:
+            return Told(refused.code)
+        return Told(ErrorCode.NONE, self._numbers.of(*got))
+
+    def add(self, producer: Producer, partitions: frozenset[int]) -> Told:
+        request = AddPartitions(
+            self._id, *self._numbers.real(producer), frozenset((_TOPIC, each) for each in partitions)
+        )
+        try:
+            self._core.ask(self._core.shard.add_partitions, request)
+        except KafkaError as refused:
+            return Told(refused.code)
+        return Told(ErrorCode.NONE)
+
+    def end(self, producer: Producer, *, commits: bool, version: int) -> Told:
+        raises_epoch = version >= _SECOND_GENERATION
+        request = End(self._id, *self._numbers.real(producer), commits, raises_epoch)
+        try:
+            ended = self._core.ask(self._core.shard.end, request)
+        except KafkaError as refused:
+            return Told(refused.code)
+        return Told(ErrorCode.NONE, self._numbers.of(*ended) if raises_epoch else None)
+
+    def described(self) -> Described:
+        self._core.mark_all()
+        try:
+            told = self._core.ask(self._core.shard.describe, self._id)
+        except KafkaError as refused:
+            return Described(refused.code)
+        return _described(told, self._numbers)
+
+
+def _described(told: DescribeTransactionsResponse.TransactionState, numbers: _Numbers) -> Described:
+    if told.error_code:
+        return Described(ErrorCode(told.error_code))
+    return Described(
+        ErrorCode.NONE,
+        told.transaction_state,
+        told.transaction_timeout_ms,
+        told.transaction_start_time_ms != -1,
+        numbers.of(told.producer_id, told.producer_epoch),
+        frozenset((each.topic, number) for each in told.topics for number in each.partitions),
+    )
+
+
+class _Life:
+    """A transactional id on both sides, told the same."""
+
+    def __init__(self, kafka: Kafka, muster: Muster, choose: random.Random) -> None:
+        self._sides = (kafka, muster)
+        self._choose = choose
+        self._producers: list[Producer] = []
+        """All that were ever told, the newest last."""
+        self.log: list[str] = []
+
+    def play(self) -> ErrorCode:
+        """One request, and what both sides make of it."""
+        choose = self._choose
+        what = choose.choices(("start", "add", "end"), (3, 5, 5))[0] if self._producers else "start"
+        told: list[Told]
+        if what == "start":
+            had = None if choose.random() < 0.5 else self._some_producer()
+            timeout_ms = choose.choice([60_000, 60_000, 90_000, 0, 900_001])
+            self.log.append(f"start had={had} timeout={timeout_ms}")
+            told = [side.start(had, timeout_ms) for side in self._sides]
+        elif what == "add":
+            producer = self._some_producer()
+            partitions = frozenset(choose.sample(range(_PARTITIONS), choose.randint(1, _PARTITIONS)))
+            self.log.append(f"add {producer} {sorted(partitions)}")
+            told = [side.add(producer, partitions) for side in self._sides]
+        else:
+            producer, commits = self._some_producer(), choose.random() < 0.5
+            version = choose.choice((_FIRST_GENERATION, _SECOND_GENERATION))
+            self.log.append(f"end {producer} commits={commits} v{version}")
+            told = [side.end(producer, commits=commits, version=version) for side in self._sides]
+        self.log.append(f"  {told[0]}")
+        assert told[0] == told[1], "\n".join(self.log)
+        described = [side.described() for side in self._sides]
+        assert described[0] == described[1], "\n".join(self.log)
+        for producer in (told[0].producer, described[0].producer):
+            if producer is not None and producer not in self._producers:
+                self._producers.append(producer)
+        return told[0].code
+
+    def _some_producer(self) -> Producer:
+        """As a rule the newest; else one of before, or one that there never was."""
+        choose = self._choose
+        known = self._producers or [(0, 0)]
+        if choose.random() < 0.65:
+            return known[-1]
+        number, epoch = choose.choice(known[-4:])
+        if choose.random() < 0.3:
+            return choose.choice([(number, epoch + 1), (number + 1, epoch), (number, max(epoch - 1, 0))])
+        return number, epoch
+
+
+@pytest.fixture(scope="module")
+def connection(kafka_of_configs: KafkaOfConfigs) -> Iterator[WireConnection]:
+    kafka = kafka_of_configs(KAFKA_CONFIGS)
+    host, port = kafka.bootstrap.split(":")
+    with WireConnection(host, int(port), "player") as connection:
+        ensure_topics(connection, {_TOPIC: _PARTITIONS})
+
+        def has_coordinator() -> bool:
+            request = FindCoordinatorRequest(key_type=1, coordinator_keys=["first"])
+            (found,) = connection.call(request, 4, FindCoordinatorResponse).coordinators
+            return found.error_code == 0
+
+        until(has_coordinator, "a coordinator of transactions")
+        yield connection
+
+
+def test_random_lives_of_transactional_ids(connection: WireConnection) -> None:
+    codes: set[ErrorCode] = set()
+    for number in range(_SEQUENCES):
+        name = f"player-{_SEED}-{number}"
+        life = _Life(Kafka(connection, name), Muster(name), random.Random(f"{_SEED}/{number}"))
+        for _ in range(_REQUESTS):
+            codes.add(life.play())
+    assert codes == {
+        ErrorCode.NONE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    }
