@@ -44,9 +44,12 @@ from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.doors import Doors, Listen
 from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
+from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.coordinator.server.listener import BindError, Listener
+from muster.coordinator.server.metering import Meters
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
+from muster.coordinator.server.quota_gate import QuotaGate
 from muster.coordinator.server.rights import UNRESTRICTED, Rights
 from muster.coordinator.server.session import Sessions
 from muster.coordinator.server.shards import DataShards, GroupShards
@@ -164,6 +167,8 @@ class Broker:
         self.features = Features(rows, settings.group_coordinator_rebalance_protocols)
         self.users = Users(rows)
         self._made_up = MadeUp(shapes=self.users.shapes)
+        self.quotas = KeptQuotas(rows)
+        self.meters = Meters(self.quotas, self.clock)
         self.runtime = GroupRuntime(
             store,
             self.clock,
@@ -237,6 +242,7 @@ class Broker:
             unserved=self.unserved,
             closed=self.runtime.connection_closed,
         )
+        self._quota_gate = QuotaGate(self.quotas, self.meters, self.clock, sessions, self.connections)
         if self.authorizer is not None:
             self.authorizer.acls.listeners.append(self.connections.forget)
             in_force.sees = self.authorizer.sees
@@ -402,6 +408,7 @@ class Broker:
             await listener.close()
         self.doors.close()
         self._fault_gate.close()
+        self._quota_gate.close()
         self.connections.finish()
         await self.connections.drained(grace_s)
         await self.connections.close()
@@ -427,6 +434,7 @@ class Broker:
             await listener.close()
         self.doors.close()
         self._fault_gate.close()
+        self._quota_gate.close()
         await self.connections.close()
         await self._end()
 

@@ -343,6 +343,15 @@ class Connection(asyncio.Protocol):
             self.respond(kept)
         self._go_on_soon()
 
+    def throttle(self) -> None:
+        """Read nothing and begin nothing until `unthrottle`; the response under way is sent."""
+        self.wire.throttle()
+
+    def unthrottle(self) -> None:
+        """Go on. Harmless when it is over."""
+        self.wire.unthrottle()
+        self._go_on_soon()
+
     # --- facts ----------------------------------------------------------------------------------------------
 
     @property

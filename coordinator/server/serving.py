@@ -14,7 +14,9 @@ from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
+from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.coordinator.server.memory import ResponseMemory
+from muster.coordinator.server.metering import Meters
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.rights import Rights
 from muster.coordinator.server.unserved import Unserved
@@ -36,6 +38,9 @@ class Broker(Protocol):
     group_configs: KeptGroupConfigs
     features: Features
     users: Users
+    quotas: KeptQuotas
+    meters: Meters
+    """What clients have used of their quotas."""
     catalogue: Catalogue
     partitions: Partitions
     runtime: GroupRuntime

@@ -5,7 +5,7 @@ A request passes the gates in a row, and each costs nothing where there is nothi
 
     size          where its first bytes arrive (`apis.check_request_size`)
     authenticate  on SASL listeners, until the client is let in (`authentication`)
-    quota         (comes with quotas)
+    quota         where a client has any: what it uses is measured, and it is told to wait (`quota_gate`)
     authorize     where ACLs are in force: what the API needs (`authorize`)
     faults        test mode's rules, if any concern its API
     begin         `Api.begin`
@@ -23,7 +23,7 @@ from typing import Final, Protocol, cast
 
 from muster.coordinator.base.answers import LATER
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server.api import Api, Begin, Repeated
+from muster.coordinator.server.api import Api, Begin
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.apis.connection import unsupported_api_versions
 from muster.coordinator.server.authentication import Authentication, Door
@@ -58,6 +58,13 @@ class Gate(Protocol):
         """What begins the request in place of its API; None: that does."""
 
 
+class QuotaGate(Protocol):
+    """The gate of quotas, which stands around all that follow it."""
+
+    def metered(self, asked: Asked, size_bytes: int) -> Begin:
+        """What begins the request, of a frame of this size, and measures what that takes."""
+
+
 class Sessions:
     """What the sessions of one broker have in common."""
 
@@ -69,6 +76,8 @@ class Sessions:
         self.has_sasl: Callable[[str], bool] = lambda listener: False
         self.faults: Gate | None = None
         """To be set only together with `Connections.forget`: what is remembered passes no gate."""
+        self.quotas: QuotaGate | None = None
+        """Likewise. None where no quotas are set."""
 
     def open(self, connection: Connection) -> Session:
         """The session of a connection that was accepted."""
@@ -180,19 +189,17 @@ class Session:
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
         asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
-        # Here comes: quota.
+        quotas = self._sessions.quotas
         if authentication is not None and authentication.refuses:
             asked.begin = authentication.refuse
-            return asked
-        if self._broker.authorizer is not None and not self._authorize(asked):
-            return asked
-        faults = self._sessions.faults
-        if faults is not None and (begin := faults.begins(asked)) is not None:
-            asked.begin = begin
-        elif api.repeats is not None and asked.begin is api.begin and len(frame) <= _REPEATED_BYTES_MAX:
-            repeated = api.repeats(request, version, frame[offset:])
-            if repeated is not None:
-                self._remember(asked, frame, repeated)
+        elif self._broker.authorizer is None or self._authorize(asked):
+            faults = self._sessions.faults
+            if faults is not None and (begin := faults.begins(asked)) is not None:
+                asked.begin = begin
+            elif api.repeats is not None and asked.begin is api.begin and quotas is None:
+                self._remember(asked, frame, offset)
+        if quotas is not None:
+            asked.begin = quotas.metered(asked, len(frame))
         return asked
 
     def _authorize(self, asked: Asked) -> bool:
@@ -208,10 +215,16 @@ class Session:
             asked.begin = asked.allowed = begin
         return True
 
-    def _remember(self, asked: Asked, frame: bytes, repeated: Repeated) -> None:
+    def _remember(self, asked: Asked, frame: bytes, offset: int) -> None:
         """A client sends the same heartbeat again and again, the same bytes but for the correlation id, and
         the same commit of a partition, but for that and the position. Bytes that are the same decode to the
-        same request, and the same answer encodes to the same bytes."""
+        same request, and the same answer encodes to the same bytes. The message begins at `offset`."""
+        assert asked.api.repeats is not None
+        if len(frame) > _REPEATED_BYTES_MAX:
+            return
+        repeated = asked.api.repeats(asked.request, asked.header.api_version, frame[offset:])
+        if repeated is None:
+            return
         asked.end = len(frame) - repeated.behind
         asked.at = asked.end - repeated.size
         asked.front, asked.tail = frame[8 : asked.at], frame[asked.end :]

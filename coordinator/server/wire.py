@@ -38,8 +38,8 @@ GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
 that are told the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
 megabyte or so."""
 
-_UNTAKEN, _FROZEN, _OVER = 1, 2, 4
-"""Why no request is begun: the peer does not take what was sent; see `freeze`; see `stop`."""
+_UNTAKEN, _FROZEN, _OVER, _THROTTLED = 1, 2, 4, 8
+"""Why no request is begun: the peer does not take what was sent; see `freeze`; see `stop`; see `throttle`."""
 _NONE_YET: Final = -1
 
 Response = bytes | Pieces
@@ -263,6 +263,16 @@ class Wire:
     def unmute(self) -> None:
         """Harmless without `mute`."""
         self._resume("mute")
+
+    def throttle(self) -> None:
+        """Read and begin nothing until `unthrottle`, but send what is being answered (KIP-219)."""
+        self._barred |= _THROTTLED
+        self._pause("quota")
+
+    def unthrottle(self) -> None:
+        """Harmless without `throttle`."""
+        self._barred &= ~_THROTTLED
+        self._resume("quota")
 
     def finish(self) -> None:
         """Read no more, answer what was read."""

@@ -1,4 +1,4 @@
-"""Security, quotas and features as far as they can be asked about while muster has none; what Apache
+"""Security and features as far as they can be asked about while muster has none; what Apache
 Kafka says of the same is compared in tests/kafka/test_switched_off.py."""
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.features import UpdateFeaturesRequest
-from muster.protocol.messages.quotas import AlterClientQuotasRequest
 from tests.server.test_api_versions import smallest_request
 from tests.support.each import each
 from tests.support.wire import Wire
@@ -51,18 +50,6 @@ async def test_where_nothing_can_be_there_is_nothing(port: int, api: ApiKey) -> 
     async with await Wire.connect(port) as wire:
         answer = await wire.call(smallest_request(api, 0), 0)
         assert (answer.error_code, getattr(answer, "entries", getattr(answer, "results", None))) == (0, [])
-
-
-async def test_no_quotas_are_taken_that_would_not_be_kept(port: int) -> None:
-    Quotas = AlterClientQuotasRequest
-    quota = Quotas.EntryData(
-        entity=[Quotas.EntryData.EntityData(entity_type="user", entity_name="u")],
-        ops=[Quotas.EntryData.OpData(key="producer_byte_rate", value=1.0, remove=False)],
-    )
-    async with await Wire.connect(port) as wire:
-        answer = await wire.call(Quotas(entries=[quota], validate_only=False), 1)
-        assert _codes(answer) == {ErrorCode.INVALID_REQUEST}
-        assert "producer_byte_rate" in answer.entries[0].error_message
 
 
 async def test_features_are_told_from_version_3_and_those_that_begin_at_0_from_4(port: int) -> None:

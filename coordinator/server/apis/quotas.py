@@ -1,16 +1,27 @@
-"""DescribeClientQuotas, AlterClientQuotas (KIP-546): muster enforces no quotas, so there are none to
-describe, and none can be set."""
+"""DescribeClientQuotas, AlterClientQuotas (KIP-546)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.security.quotas import (
+    ENTITY_TYPES,
+    Component,
+    Entity,
+    check_types,
+    check_value,
+    entity_of,
+    selected,
+)
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.kept_quotas import Changed
 from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.refusal import Each, Refusal
 from muster.coordinator.server.serving import Broker
+from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import Operation
@@ -21,82 +32,101 @@ from muster.protocol.messages.quotas import (
     DescribeClientQuotasResponse,
 )
 
-_IP: Final = "ip"
-_ENTITY_TYPES: Final = frozenset({"user", "client-id", _IP})
 _EXACT, _DEFAULT, _ANY = range(3)
+
+_Described = DescribeClientQuotasResponse.EntryData
+_Altered = AlterClientQuotasResponse.EntryData
+_Asked = AlterClientQuotasRequest.EntryData
 
 
 async def describe_client_quotas(
     broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:
-    """Nothing; or, as in Kafka, INVALID_REQUEST for a filter that means nothing, UNSUPPORTED_VERSION for one
-    by an unknown type of entity."""
-    for each in request.components:
-        if each.match_type not in (_EXACT, _DEFAULT, _ANY):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown match type {each.match_type}")
-        if (each.match is not None) != (each.match_type == _EXACT):
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "an exact match must name an entity, and no other match type may"
+    """The quotas of the entities that meet every condition. As in Kafka, INVALID_REQUEST for a condition
+    that means nothing, UNSUPPORTED_VERSION for one by an unknown type of entity."""
+    components = [_component(each) for each in request.components]
+    check_types(each.type for each in components)
+    found = selected(broker.quotas.in_force, components, strict=request.strict)
+    return DescribeClientQuotasResponse(
+        error_message=None,
+        entries=[
+            _Described(
+                entity=[
+                    _Described.EntityData(entity_type=type, entity_name=name)
+                    for type, name in sorted(entity, key=lambda part: part[0], reverse=True)
+                ],
+                values=[_Described.ValueData(key=key, value=value) for key, value in sorted(values.items())],
             )
-        if each.entity_type == "":
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity type is empty")
-        if each.entity_type not in _ENTITY_TYPES:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown entity type {each.entity_type}")
-    _check_types([each.entity_type for each in request.components])
-    return DescribeClientQuotasResponse(error_message=None, entries=[])
+            for entity, values in found
+        ],
+    )
+
+
+def _component(asked: DescribeClientQuotasRequest.ComponentData) -> Component:
+    if asked.match_type not in (_EXACT, _DEFAULT, _ANY):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown match type {asked.match_type}")
+    if (asked.match is not None) != (asked.match_type == _EXACT):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "an exact match must name an entity, and no other match type may"
+        )
+    if asked.entity_type == "":
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity type is empty")
+    if asked.entity_type not in ENTITY_TYPES:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown entity type {asked.entity_type}")
+    return Component(asked.entity_type, asked.match_type != _ANY, asked.match)
 
 
 async def alter_client_quotas(
     broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """INVALID_REQUEST for each entity that a quota is to be set for. To remove one that is not there
-    succeeds, as in Kafka."""
-    return AlterClientQuotasResponse(entries=[_altered(each, _unaltered(each)) for each in request.entries])
+    """Set and remove quotas, one entity after the other: what is refused of one leaves the others alone. To
+    remove one that is not there succeeds."""
+    named = [frozenset(map(_part, entry.entity)) for entry in request.entries]
+    times = Counter(named)
+    entries: dict[Entity, _Altered] = {}
+    for entry, entity in zip(request.entries, named, strict=True):
+        if entity in entries:
+            continue
+        error: KafkaError | None = None
+        try:
+            checked = entity_of(map(_part, entry.entity))
+            if times[entity] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity is named twice")
+            changed = _changed(checked, entry.ops)
+            if not request.validate_only:
+                await broker.quotas.alter(checked, changed)
+        except KafkaError as refused:
+            error = refused
+        except StoreError as failed:
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
+        entries[entity] = _told(entry, error)
+    return AlterClientQuotasResponse(entries=list(entries.values()))
 
 
-def _altered(
-    entry: AlterClientQuotasRequest.EntryData, error: KafkaError | None
-) -> AlterClientQuotasResponse.EntryData:
-    Told = AlterClientQuotasResponse.EntryData
-    return Told(
+def _part(asked: _Asked.EntityData) -> tuple[str, str | None]:
+    return asked.entity_type, asked.entity_name
+
+
+def _changed(entity: Entity, ops: Iterable[_Asked.OpData]) -> Changed:
+    changed: dict[str, float | None] = {}
+    for each in ops:
+        if each.key in changed:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the quota {each.key} is named twice")
+        # Kafka checks only the key of one that is removed.
+        check_value(entity, each.key, 1.0 if each.remove else each.value)
+        changed[each.key] = None if each.remove else each.value
+    return changed
+
+
+def _told(asked: _Asked, error: KafkaError | None) -> _Altered:
+    return _Altered(
         error_code=ErrorCode.NONE if error is None else error.code,
         error_message=None if error is None else error.why,
         entity=[
-            Told.EntityData(entity_type=each.entity_type, entity_name=each.entity_name)
-            for each in entry.entity
+            _Altered.EntityData(entity_type=each.entity_type, entity_name=each.entity_name)
+            for each in asked.entity
         ],
     )
-
-
-def _unaltered(entry: AlterClientQuotasRequest.EntryData) -> KafkaError | None:
-    try:
-        _check_entity(entry.entity)
-    except KafkaError as error:
-        return error
-    setting = [each.key for each in entry.ops if not each.remove]
-    if not setting:
-        return None
-    return KafkaError(
-        ErrorCode.INVALID_REQUEST, f"muster enforces no quotas, so {', '.join(setting)} cannot be set"
-    )
-
-
-def _check_entity(entity: Sequence[AlterClientQuotasRequest.EntryData.EntityData]) -> None:
-    if not entity:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity has no type")
-    for each in entity:
-        if each.entity_type not in _ENTITY_TYPES:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown entity type {each.entity_type}")
-        if each.entity_name == "":
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the {each.entity_type} entity's name is empty")
-    _check_types([each.entity_type for each in entity])
-
-
-def _check_types(types: Sequence[str]) -> None:
-    if len(set(types)) < len(types):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "an entity type is named twice")
-    if _IP in types and len(types) > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "an ip cannot be combined with a user or a client id")
 
 
 APIS: Final = (

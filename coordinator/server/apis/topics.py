@@ -32,6 +32,11 @@ from muster.protocol.messages.topics import (
 )
 from muster.protocol.types import ZERO_UUID
 
+_CREATION_STRICT_FROM: Final = 6
+_DELETION_STRICT_FROM: Final = 5
+_GROWTH_STRICT_FROM: Final = 3
+"""Versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
 CREATED_MAX: Final = 10_000
 """Topics, partitions and configs by one request, as in Kafka."""
 
@@ -58,11 +63,13 @@ async def create_topics(
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
+            broker.meters.check_mutations(context, strict=context.api_version >= _CREATION_STRICT_FROM)
             topic = await attempts.make(_create(broker, asked, validate_only=request.validate_only))
         except KafkaError as error:
             results[asked.name] = entry(_Created, context.api_version, error, name=asked.name)
         else:
             created.append(topic)
+            broker.meters.mutated(topic.partitions, context)
             if not rights.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name, logged=False):
                 results[asked.name] = _Created(
                     name=topic.name,
@@ -166,7 +173,9 @@ async def delete_topics(
                 times[name] = 0
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             topic = _to_delete(broker, rights, each)
+            broker.meters.check_mutations(context, strict=context.api_version >= _DELETION_STRICT_FROM)
             await attempts.make(broker.catalogue.delete(topic))
+            broker.meters.mutated(topic.partitions, context)
         except _NotAllowed as refused:
             results.append(
                 entry(_Deleted, context.api_version, refused, name=refused.topic_name, topic_id=each.topic_id)
@@ -233,13 +242,16 @@ async def create_partitions(
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
+            broker.meters.check_mutations(context, strict=context.api_version >= _GROWTH_STRICT_FROM)
             before = broker.catalogue.by_name(asked.name)
             topic = await attempts.make(_add_partitions(broker, asked, validate_only=request.validate_only))
         except KafkaError as error:
             results[asked.name] = entry(_Grown, context.api_version, error, name=asked.name)
         else:
             results[asked.name] = _Grown(name=asked.name)
-            grown.append((topic, 0 if before is None else before.partitions))
+            there = 0 if before is None else before.partitions
+            grown.append((topic, there))
+            broker.meters.mutated(topic.partitions - there, context)
     if not request.validate_only:
         await until_new_are_led(broker, grown, request.timeout_ms)
     return CreatePartitionsResponse(results=list(results.values()))

@@ -1,0 +1,176 @@
+"""Client quotas: who may have how much, as Kafka counts it (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599). Pure.
+
+A quota is set for an entity: a user, a client id, a user with a client id, or the default of any of these.
+Of the entities that a client is, the most specific one that has a quota counts, alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from muster.protocol.errors import ErrorCode, KafkaError
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+
+Part = tuple[str, str | None]
+"""A type of entity, and the name of one; None: the default of that type."""
+Entity = frozenset[Part]
+
+PRODUCED: Final = "producer_byte_rate"
+"""Bytes of Produce requests a second."""
+CONSUMED: Final = "consumer_byte_rate"
+"""Bytes of Fetch responses a second."""
+PERCENTAGE: Final = "request_percentage"
+"""Share of the time of one thread, 100 for all of it."""
+MUTATIONS: Final = "controller_mutation_rate"
+"""Partitions created and deleted a second."""
+CONNECTIONS: Final = "connection_creation_rate"
+"""Connections accepted a second."""
+
+_OF_CLIENTS: Final[Mapping[str, bool]] = {PRODUCED: True, CONSUMED: True, PERCENTAGE: False, MUTATIONS: False}
+_OF_ADDRESSES: Final[Mapping[str, bool]] = {CONNECTIONS: True}
+"""The quotas of an entity, and whether they are whole numbers."""
+_WHOLE_MAX: Final = {CONNECTIONS: 2**31 - 1}
+_LONG_MAX: Final = 2**63 - 1
+
+
+def keys_of(entity: Entity) -> Mapping[str, bool]:
+    """The quotas that an entity can have, and whether each is a whole number."""
+    return _OF_ADDRESSES if any(type == IP for type, _ in entity) else _OF_CLIENTS
+
+
+def check_types(types: Iterable[str]) -> None:
+    """Raises INVALID_REQUEST for types of entities that do not go together."""
+    named = list(types)
+    if len(set(named)) < len(named):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "an entity type is named twice")
+    if IP in named and len(named) > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "an ip cannot be combined with a user or a client id")
+
+
+def entity_of(parts: Iterable[Part]) -> Entity:
+    """The entity of these parts. Raises INVALID_REQUEST for what is none."""
+    named = list(parts)
+    if not named:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity has no type")
+    for type, name in named:
+        if type not in ENTITY_TYPES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown entity type {type}")
+        if name == "":
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the {type} entity's name is empty")
+    check_types(type for type, _ in named)
+    return frozenset(named)
+
+
+def check_value(entity: Entity, key: str, value: float) -> None:
+    """Raises INVALID_REQUEST for a quota that the entity cannot have."""
+    keys = keys_of(entity)
+    if key not in keys:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"there is no quota {key} of this entity; there are {', '.join(keys)}"
+        )
+    if not math.isfinite(value) or value <= 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} must be greater than 0, not {value:g}")
+    if keys[key] and (value != int(value) or value > _WHOLE_MAX.get(key, _LONG_MAX)):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{key} must be a whole number up to {_WHOLE_MAX.get(key, _LONG_MAX)}, not {value:g}",
+        )
+
+
+class Limit(NamedTuple):
+    """What a client may have, and with whom it shares that."""
+
+    value: float
+    shared_by: tuple[str | None, str | None]
+    """The user and the client id whose use counts together; None: any."""
+
+
+Values = Mapping[str, float]
+"""The quotas of an entity, by key."""
+
+
+class Quotas:
+    """The quotas in force."""
+
+    def __init__(self, quotas: Mapping[Entity, Values]) -> None:
+        self._quotas = quotas
+        self._found: dict[tuple[str, str, str], Limit | None] = {}
+
+    def __repr__(self) -> str:
+        return f"<Quotas of {len(self._quotas)} entities>"
+
+    def __iter__(self) -> Iterator[tuple[Entity, Values]]:
+        return iter(self._quotas.items())
+
+    def __len__(self) -> int:
+        return len(self._quotas)
+
+    def of(self, entity: Entity) -> Values:
+        """What is set for exactly this entity."""
+        return self._quotas.get(entity, {})
+
+    def limit(self, key: str, user: str, client_id: str) -> Limit | None:
+        """The quota `key` of a client; None: it has none. Remembered, as every request asks."""
+        asked = key, user, client_id
+        if asked not in self._found:
+            if len(self._found) >= _FOUND_MAX:
+                self._found.clear()
+            self._found[asked] = self._look_up(key, user, client_id)
+        return self._found[asked]
+
+    def of_address(self, address: str) -> float | None:
+        """How many connections a second an IP address may open; None: any number."""
+        for name in (address, None):
+            value = self.of(frozenset({(IP, name)})).get(CONNECTIONS)
+            if value is not None:
+                return value
+        return None
+
+    def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
+        for parts in _precedence(user, client_id):
+            value = self.of(frozenset(parts.items())).get(key)
+            if value is not None:
+                shared_by = (user if USER in parts else None, client_id if CLIENT_ID in parts else None)
+                return Limit(value, shared_by)
+        return None
+
+
+_FOUND_MAX: Final = 10_000
+
+
+def _precedence(user: str, client_id: str) -> Iterator[dict[str, str | None]]:
+    """The entities that a client is, the most specific first."""
+    for name in (user, None):
+        yield {USER: name, CLIENT_ID: client_id}
+        yield {USER: name, CLIENT_ID: None}
+        yield {USER: name}
+    yield {CLIENT_ID: client_id}
+    yield {CLIENT_ID: None}
+
+
+class Component(NamedTuple):
+    """A condition on entities: they have this type, and this name if `named`."""
+
+    type: str
+    named: bool
+    name: str | None = None
+
+
+def selected(quotas: Quotas, components: Iterable[Component], *, strict: bool) -> list[tuple[Entity, Values]]:
+    """The entities that meet every condition; `strict`: and have no further types."""
+    wanted = list(components)
+    return [
+        (entity, values)
+        for entity, values in quotas
+        if all(
+            ((each.type, each.name) in entity) if each.named else any(type == each.type for type, _ in entity)
+            for each in wanted
+        )
+        and (not strict or len(entity) == len(wanted))
+    ]

@@ -1,0 +1,89 @@
+"""How Kafka measures what quotas are about. Pure: times are milliseconds that never go back."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+SAMPLES: Final = 11
+"""quota.window.num, and controller.quota.window.num."""
+SAMPLE_MS: Final = 1_000
+"""quota.window.size.seconds, and controller.quota.window.size.seconds."""
+
+
+class Rate:
+    """So much a second, over the samples of the last eleven seconds: the oldest are whole, the newest is
+    being filled. A rate that has just begun is measured as if ten seconds had passed without anything."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, float]] = deque()
+        """When each began, and what came in it."""
+
+    def record(self, amount: float, now_ms: int) -> None:
+        """So much came now; a negative amount takes back what came."""
+        samples = self._samples
+        if samples and now_ms - samples[-1][0] < SAMPLE_MS:
+            began_ms, before = samples[-1]
+            samples[-1] = began_ms, before + amount
+        else:
+            samples.append((now_ms, amount))
+            if len(samples) > SAMPLES:
+                samples.popleft()
+
+    def is_over(self, now_ms: int) -> bool:
+        """Nothing of what was recorded counts any more."""
+        return not self._samples or now_ms - self._samples[-1][0] >= SAMPLES * SAMPLE_MS
+
+    def a_second(self, now_ms: int) -> float:
+        """The rate."""
+        self._drop(now_ms)
+        return sum(amount for _, amount in self._samples) / (self._elapsed_ms(now_ms) / 1000)
+
+    def throttle_ms(self, limit: float, now_ms: int) -> int:
+        """How long to wait until the rate is down to the limit; 0: it is not above."""
+        rate = self.a_second(now_ms)
+        if rate <= limit:
+            return 0
+        return round((rate - limit) / limit * self._elapsed_ms(now_ms))
+
+    def _drop(self, now_ms: int) -> None:
+        while self._samples and now_ms - self._samples[0][0] >= SAMPLES * SAMPLE_MS:
+            self._samples.popleft()
+
+    def _elapsed_ms(self, now_ms: int) -> int:
+        elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
+        whole = elapsed_ms // SAMPLE_MS
+        return elapsed_ms + max(SAMPLES - 1 - whole, 0) * SAMPLE_MS
+
+
+class TokenBucket:
+    """Tokens that come at a rate, up to those of eleven seconds, and may be overdrawn once (KIP-599)."""
+
+    __slots__ = ("_at_ms", "_tokens")
+
+    def __init__(self, now_ms: int) -> None:
+        self._at_ms = now_ms
+        self._tokens: float | None = None
+        """None: it is full, whatever the rate is."""
+
+    def spend(self, tokens: int, limit: float, now_ms: int) -> None:
+        """Take so many, whether they are there or not."""
+        self._tokens = self._there(limit, now_ms) - tokens
+        self._at_ms = now_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """It is full again, or at least is not overdrawn and has had the time to be."""
+        return self._tokens is None or (self._tokens >= 0 and now_ms - self._at_ms >= SAMPLES * SAMPLE_MS)
+
+    def throttle_ms(self, limit: float, now_ms: int) -> int:
+        """How long until it is not overdrawn any more; 0: it is not."""
+        there = self._there(limit, now_ms)
+        return round(-there / limit * 1000) if there < 0 else 0
+
+    def _there(self, limit: float, now_ms: int) -> float:
+        burst = limit * SAMPLES * SAMPLE_MS / 1000
+        if self._tokens is None:
+            return burst
+        return min(burst, self._tokens + limit * (now_ms - self._at_ms) / 1000)

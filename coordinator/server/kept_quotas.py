@@ -1,0 +1,77 @@
+"""The quotas in the store: a row for each entity, with a key for each quota of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from muster.coordinator.base.log import Logger
+from muster.coordinator.security.quotas import Entity, Quotas, Values
+from muster.coordinator.server.config_rows import ConfigRows, Rows
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_log: Final = Logger(part="quotas")
+
+_ROW: Final = "quota:"
+"""Names of rows: `quota:[["client-id", "etl"], ["user", null]]`."""
+
+ENTITIES_MAX: Final = 10_000
+"""With quotas; every broker keeps them in memory."""
+
+Changed = Mapping[str, float | None]
+"""New quotas by key; None: it is removed."""
+
+
+class KeptQuotas:
+    """The quotas as they were read last. `listeners` are told when they have changed."""
+
+    def __init__(self, rows: ConfigRows) -> None:
+        self._rows = rows
+        self._read_rows: dict[str, Mapping[str, str]] = {}
+        self.in_force = Quotas({})
+        self.listeners: list[Callable[[], None]] = []
+        rows.listeners.append(self._read)
+
+    def __repr__(self) -> str:
+        return f"<KeptQuotas {self.in_force!r}>"
+
+    async def alter(self, entity: Entity, changed: Changed) -> None:
+        """Set and remove quotas of an entity. INVALID_REQUEST at the bound `ENTITIES_MAX`; raises
+        StoreError."""
+        sets = any(value is not None for value in changed.values())
+        if sets and not self.in_force.of(entity) and len(self.in_force) >= ENTITIES_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"at most {ENTITIES_MAX} entities have quotas: set some for defaults, or remove others",
+            )
+
+        def after(before: Mapping[str, str]) -> Mapping[str, str]:
+            now = {**before, **{key: repr(value) for key, value in changed.items() if value is not None}}
+            return {key: value for key, value in now.items() if changed.get(key, 0.0) is not None}
+
+        await self._rows.change(_row(entity), after)
+
+    def _read(self, rows: Rows) -> None:
+        found = {name: keys for name, keys in rows.items() if name.startswith(_ROW) and keys}
+        if found == self._read_rows:
+            return
+        self._read_rows = found
+        self.in_force = Quotas(dict(_decoded(name, keys) for name, keys in found.items()))
+        for listener in self.listeners:
+            listener()
+
+
+def _row(entity: Entity) -> str:
+    return _ROW + json.dumps(sorted(entity))
+
+
+def _decoded(row: str, keys: Mapping[str, str]) -> tuple[Entity, Values]:
+    entity = frozenset((type, name) for type, name in json.loads(row.removeprefix(_ROW)))
+    values = {}
+    for key, value in keys.items():
+        try:
+            values[key] = float(value)
+        except ValueError:
+            _log.error("a quota in the store cannot be read, and is not in force", row=row, key=key)
+    return entity, values

@@ -1,0 +1,109 @@
+"""What clients have used of their quotas: the state behind `quota_gate`, and the admin APIs' mutations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.security.quotas import MUTATIONS, Limit
+from muster.coordinator.security.rates import Rate, TokenBucket
+from muster.coordinator.server.kept_quotas import KeptQuotas
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_METERS_MAX: Final = 20_000
+"""Rates and buckets; then those that nothing counts for any more are dropped."""
+
+_Meter = tuple[str, tuple[str | None, str | None]]
+"""A quota, and whose use counts together."""
+
+
+class Meters:
+    """Of one broker: quotas are per broker, as Kafka's."""
+
+    def __init__(self, quotas: KeptQuotas, clock: Clock) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._rates: dict[_Meter, Rate] = {}
+        self._buckets: dict[_Meter, TokenBucket] = {}
+
+    def __repr__(self) -> str:
+        return f"<Meters {len(self._rates)} rates, {len(self._buckets)} buckets>"
+
+    def limit(self, key: str, context: RequestContext) -> Limit | None:
+        """The client's quota; None: it has none."""
+        quotas = self._quotas.in_force
+        return quotas.limit(key, user_of(context), context.client_id) if len(quotas) else None
+
+    def has_used(self, key: str, context: RequestContext) -> bool:
+        """Whether the client has used any of its quota within the time that counts."""
+        limit = self.limit(key, context)
+        rate = None if limit is None else self._rates.get((key, limit.shared_by))
+        return rate is not None and rate.a_second(self._clock.now_ms()) > 0
+
+    def record(self, key: str, amount: float, context: RequestContext) -> int:
+        """Count what the client used of its quota; how many milliseconds it is to wait for that."""
+        limit = self.limit(key, context)
+        if limit is None:
+            return 0
+        now_ms = self._clock.now_ms()
+        rate = self._rate(key, limit, now_ms)
+        rate.record(amount, now_ms)
+        return rate.throttle_ms(limit.value, now_ms)
+
+    # --- mutations (KIP-599) --------------------------------------------------------------------------------
+
+    def check_mutations(self, context: RequestContext, *, strict: bool) -> None:
+        """Raises THROTTLING_QUOTA_EXCEEDED if the client has used its quota up, and is `strict`: one whose
+        version does not know that is only told to wait."""
+        if strict and self.mutation_throttle_ms(context):
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+
+    def mutated(self, partitions: int, context: RequestContext) -> None:
+        """Count partitions that were created or deleted."""
+        limit = self.limit(MUTATIONS, context)
+        if limit is None:
+            return
+        now_ms = self._clock.now_ms()
+        bucket = self._buckets.get((MUTATIONS, limit.shared_by))
+        if bucket is None:
+            self._make_room(now_ms)
+            bucket = self._buckets[MUTATIONS, limit.shared_by] = TokenBucket(now_ms)
+        bucket.spend(partitions, limit.value, now_ms)
+
+    def mutation_throttle_ms(self, context: RequestContext) -> int:
+        """How long the client is to wait for what it has created and deleted."""
+        limit = self.limit(MUTATIONS, context)
+        bucket = None if limit is None else self._buckets.get((MUTATIONS, limit.shared_by))
+        if limit is None or bucket is None:
+            return 0
+        return bucket.throttle_ms(limit.value, self._clock.now_ms())
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _rate(self, key: str, limit: Limit, now_ms: int) -> Rate:
+        rate = self._rates.get((key, limit.shared_by))
+        if rate is None:
+            self._make_room(now_ms)
+            rate = self._rates[key, limit.shared_by] = Rate()
+        return rate
+
+    def _make_room(self, now_ms: int) -> None:
+        """Clients choose their ids, so there may be any number of them."""
+        if len(self._rates) + len(self._buckets) < _METERS_MAX:
+            return
+        self._rates = {meter: rate for meter, rate in self._rates.items() if not rate.is_over(now_ms)}
+        self._buckets = {
+            (key, shared_by): bucket
+            for (key, shared_by), bucket in self._buckets.items()
+            if not bucket.is_over(now_ms)
+        }
+        while len(self._rates) >= _METERS_MAX:
+            del self._rates[next(iter(self._rates))]
+        while len(self._buckets) >= _METERS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+
+
+def user_of(context: RequestContext) -> str:
+    """The name of the client's user, without the type of its principal."""
+    return context.principal.partition(":")[2]

@@ -1,0 +1,172 @@
+"""The gate of quotas: measures what requests take, tells clients how long to wait, and sees to it that they
+do.
+
+Sessions have the gate while any quota is set, so quotas cost nothing otherwise. As in Kafka since KIP-219
+the answer is sent at once, with the time to wait in it, and the connection is then left alone for that
+time.
+
+The share of a thread that a request takes is that of the loop's thread while it is begun and answered: what
+goes on in coroutines and executors in between is not counted.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import partial
+from time import thread_time_ns
+from typing import Any, Final, Protocol, cast
+
+from muster.coordinator.base.answers import LATER, Answered
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.security.quotas import CONSUMED, PERCENTAGE, PRODUCED
+from muster.coordinator.security.rates import SAMPLE_MS, SAMPLES
+from muster.coordinator.server.api import Begin
+from muster.coordinator.server.connection import Connection
+from muster.coordinator.server.kept_quotas import KeptQuotas
+from muster.coordinator.server.metering import Meters
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.session import Asked, Sessions
+from muster.coordinator.server.unserved import CloseConnection
+from muster.coordinator.server.wire import Response
+from muster.protocol.api import ApiKey
+from muster.protocol.message import Message
+from muster.protocol.messages.data import FetchRequest, FetchResponse, ProduceRequest
+
+_MUTATIONS: Final = frozenset({ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS})
+_PERCENT_A_NANOSECOND: Final = 100 / 1_000_000_000
+
+
+class Remembering(Protocol):
+    """The connections of the broker."""
+
+    def forget(self) -> None:
+        """Have nothing remembered of earlier requests."""
+
+
+class QuotaGate:
+    """Of one broker. `close` before its connections are ended."""
+
+    def __init__(
+        self, quotas: KeptQuotas, meters: Meters, clock: Clock, sessions: Sessions, connections: Remembering
+    ) -> None:
+        self._quotas = quotas
+        self._meters = meters
+        self._clock = clock
+        self._sessions = sessions
+        self._connections = connections
+        self._throttled: dict[Connection, Timer] = {}
+        quotas.listeners.append(self._changed)
+
+    def __repr__(self) -> str:
+        return f"<QuotaGate throttling={len(self._throttled)}>"
+
+    def close(self) -> None:
+        """Let everyone go on."""
+        self._sessions.quotas = None
+        for connection in list(self._throttled):
+            self._over(connection)
+
+    def _changed(self) -> None:
+        self._sessions.quotas = self if len(self._quotas.in_force) else None
+        self._connections.forget()
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    def metered(self, asked: Asked, size_bytes: int) -> Begin:
+        """See session.QuotaGate."""
+        inner = asked.begin
+        if isinstance(asked.request, FetchRequest):
+            self._bound(asked.request, asked.context)
+
+        def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
+            spent_ns = 0
+
+            def later(answer: object) -> None:
+                answered(self._settled(asked, size_bytes, answer, spent_ns))
+
+            began_ns = thread_time_ns()
+            try:
+                answer = inner(broker, request, context, later)
+            except Exception as error:
+                answer = error
+            spent_ns = thread_time_ns() - began_ns
+            if answer is LATER or hasattr(answer, "cancel"):
+                return answer
+            return self._settled(asked, size_bytes, answer, spent_ns)
+
+        return begin
+
+    def _bound(self, request: FetchRequest, context: RequestContext) -> None:
+        """Read no more than the quota has for all of its windows: what is above would never be let
+        through."""
+        limit = self._meters.limit(CONSUMED, context)
+        if limit is not None:
+            most = limit.value * (SAMPLES - 1) * SAMPLE_MS / 1000
+            request.max_bytes = int(min(request.max_bytes, most))
+
+    def _settled(self, asked: Asked, size_bytes: int, answer: object, spent_ns: int) -> object:
+        """The answer, with the time to wait in it, for which the connection is left alone."""
+        meters, context, request = self._meters, asked.context, asked.request
+        if isinstance(answer, Exception):
+            try:
+                answer = asked.refusal(answer, request)
+            except CloseConnection as error:
+                return error
+        began_ns = thread_time_ns()
+        frame: Response | None = None
+        throttle_ms = consumed_bytes = 0
+        comes_alone = False
+        if isinstance(request, ProduceRequest):
+            throttle_ms = meters.record(PRODUCED, size_bytes, context)
+        elif isinstance(answer, FetchResponse):
+            frame = asked.framed(answer)
+            # A batch is never cut, so one may be larger than the quota ever has room for: it comes alone,
+            # and is waited for afterwards. Kafka never lets it through.
+            comes_alone = not meters.has_used(CONSUMED, context)
+            consumed_bytes = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+            throttle_ms = meters.record(CONSUMED, consumed_bytes, context)
+        elif asked.api.key in _MUTATIONS:
+            throttle_ms = meters.mutation_throttle_ms(context)
+        spent_ns += thread_time_ns() - began_ns
+        share_ms = meters.record(PERCENTAGE, spent_ns * _PERCENT_A_NANOSECOND, context)
+        if answer is not None:  # as in Kafka: who waits for no answer is held back for bytes alone
+            throttle_ms = max(throttle_ms, min(share_ms, SAMPLE_MS))
+        if not throttle_ms:
+            return answer if frame is None else frame
+        if consumed_bytes and not comes_alone:
+            # It reads again what it does not get now.
+            meters.record(CONSUMED, -consumed_bytes, context)
+            answer = FetchResponse(responses=[])
+        self._throttle(asked, throttle_ms)
+        return _telling(answer, throttle_ms, asked.header.api_version)
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    def _throttle(self, asked: Asked, throttle_ms: int) -> None:
+        connection = asked.session.connection
+        if connection is None:
+            return
+        if (earlier := self._throttled.pop(connection, None)) is not None:
+            earlier.cancel()
+        connection.throttle()
+        self._throttled[connection] = self._clock.at(
+            self._clock.now_ms() + throttle_ms, partial(self._over, connection)
+        )
+
+    def _over(self, connection: Connection) -> None:
+        self._throttled.pop(connection).cancel()
+        connection.unthrottle()
+
+
+def _telling(answer: object, throttle_ms: int, version: int) -> object:
+    """The answer with the time in it, where it has a place for that. Answers may be shared, so it is a
+    copy."""
+    if not isinstance(answer, Message):
+        return answer
+    declared = next((each for each in type(answer).__fields__ if each.name == "throttle_time_ms"), None)
+    if declared is None or version not in declared.versions:
+        return answer
+    told = copy(answer)
+    cast(Any, told).throttle_time_ms = min(throttle_ms, 2**31 - 1)
+    return told

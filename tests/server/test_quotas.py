@@ -1,0 +1,342 @@
+"""Quotas set and described, and clients held back by them. Apache Kafka is asked the same in
+tests/kafka/test_quotas.py."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.kept_quotas import ENTITIES_MAX
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from muster.protocol.messages.data import FetchRequest, ProduceRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from muster.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+from muster.protocol.record_batch import Record, build
+from tests.server.conftest import StartBrokers
+from tests.support.facts import until
+from tests.support.wire import Wire
+
+Entity = dict[str, str | None]
+GREEDY: Entity = {"client-id": "greedy"}
+_Entry = AlterClientQuotasRequest.EntryData
+
+
+def setting(entity: Entity, **quotas: float | None) -> AlterClientQuotasRequest.EntryData:
+    """Quotas of an entity; None removes one."""
+    return _Entry(
+        entity=[_Entry.EntityData(entity_type=type, entity_name=name) for type, name in entity.items()],
+        ops=[
+            _Entry.OpData(key=key, value=0.0 if value is None else value, remove=value is None)
+            for key, value in quotas.items()
+        ],
+    )
+
+
+async def alter(broker: Broker, *entries: Any, validate_only: bool = False) -> list[int]:
+    async with await Wire.connect(broker.port, client_id="admin") as wire:
+        request = AlterClientQuotasRequest(entries=list(entries), validate_only=validate_only)
+        return [each.error_code for each in (await wire.call(request, 1)).entries]
+
+
+async def described(broker: Broker) -> list[tuple[Entity, dict[str, float]]]:
+    async with await Wire.connect(broker.port, client_id="admin") as wire:
+        answer = await wire.call(DescribeClientQuotasRequest(components=[], strict=False), 1)
+    return [
+        (
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {value.key: value.value for value in entry.values},
+        )
+        for entry in answer.entries
+    ]
+
+
+async def started(start_brokers: StartBrokers, **settings: Any) -> Broker:
+    return (await start_brokers(auto_create_topics_enable=True, **settings)).brokers[0]
+
+
+def producing(size: int, *, acks: int = -1) -> ProduceRequest:
+    """A record of this size."""
+    return ProduceRequest(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name="t",
+                partition_data=[
+                    ProduceRequest.PartitionProduceData(
+                        index=0, records=build([Record(0, 0, None, bytes(size))])
+                    )
+                ],
+            )
+        ],
+    )
+
+
+def fetching() -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=10_000_000,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic="t",
+                partitions=[
+                    FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000_000)
+                ],
+            )
+        ],
+        forgotten_topics_data=[],
+    )
+
+
+def records_of(answer: Any) -> int:
+    return sum(len(bytes(each.records or b"")) for topic in answer.responses for each in topic.partitions)
+
+
+async def made(broker: Broker) -> None:
+    """The topic t, and a record of 50,000 bytes in it."""
+    async with await Wire.connect(broker.port, client_id="admin") as wire:
+        await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)
+        answer = await wire.call(producing(50_000), 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+# --- set and described --------------------------------------------------------------------------------------
+
+
+async def test_quotas_come_and_go(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    assert await described(broker) == []
+    both: Entity = {"user": "alice", "client-id": None}
+    assert await alter(
+        broker,
+        setting(GREEDY, producer_byte_rate=1024, request_percentage=12.5),
+        setting(both, consumer_byte_rate=2048),
+        setting({"ip": None}, connection_creation_rate=3),
+    ) == [0, 0, 0]
+    assert sorted(await described(broker), key=str) == sorted(
+        [
+            (GREEDY, {"producer_byte_rate": 1024, "request_percentage": 12.5}),
+            (both, {"consumer_byte_rate": 2048}),
+            ({"ip": None}, {"connection_creation_rate": 3}),
+        ],
+        key=str,
+    )
+    assert await alter(broker, setting(GREEDY, producer_byte_rate=None, consumer_byte_rate=None)) == [0]
+    assert await alter(broker, setting(both, consumer_byte_rate=None)) == [0]
+    assert await alter(broker, setting({"ip": None}, connection_creation_rate=None)) == [0]
+    assert await described(broker) == [(GREEDY, {"request_percentage": 12.5})]
+
+
+async def test_what_is_refused_leaves_the_others_alone(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    refused = ErrorCode.INVALID_REQUEST
+    twice = setting({"user": "a"}, producer_byte_rate=1)
+    twice.ops += twice.ops
+    assert await alter(
+        broker,
+        setting({"user": "u"}, producer_byte_rate=-1),
+        setting(GREEDY, producer_byte_rate=1),
+        twice,
+        setting({"user": "b"}, producer_byte_rate=1),
+        setting({"user": "b"}, consumer_byte_rate=1),
+    ) == [refused, 0, refused, refused]
+    assert await described(broker) == [(GREEDY, {"producer_byte_rate": 1})]
+    assert await alter(broker, setting({"user": "c"}, producer_byte_rate=1), validate_only=True) == [0]
+    assert len(await described(broker)) == 1
+
+
+async def test_quotas_are_kept_and_known_to_every_broker(start_brokers: StartBrokers, tmp_path: Path) -> None:
+    kept = {"ephemeral": False, "data": str(tmp_path / "data")}
+    brokers = await start_brokers(brokers=2, **kept)
+    one, other = brokers.brokers
+    await alter(one, setting(GREEDY, producer_byte_rate=1024))
+    await until(lambda: len(other.quotas.in_force) == 1, "the other broker knows")
+    await brokers.stop()
+    again = (await start_brokers(**kept)).brokers[0]
+    assert await described(again) == [(GREEDY, {"producer_byte_rate": 1024})]
+
+
+async def test_there_is_a_bound(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ENTITIES_MAX == 10_000
+    monkeypatch.setattr("muster.coordinator.server.kept_quotas.ENTITIES_MAX", 1)
+    broker = await started(start_brokers)
+    await broker.quotas.alter(frozenset({("user", "a")}), {"producer_byte_rate": 1.0})
+    with pytest.raises(KafkaError, match="at most 1 entities"):
+        await broker.quotas.alter(frozenset({("user", "b")}), {"producer_byte_rate": 1.0})
+    await broker.quotas.alter(frozenset({("user", "a")}), {"consumer_byte_rate": 1.0})
+
+
+# --- held back ----------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_is_told_to_wait(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await made(broker)
+    await alter(broker, setting(GREEDY, producer_byte_rate=1_000))
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        answer = await wire.call(producing(50_000), 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        # 50,000 bytes in ten seconds are 5,000 a second, four times as much as there is above the quota.
+        assert 40_000 <= answer.throttle_time_ms <= 41_000
+    async with await Wire.connect(broker.port, client_id="modest") as wire:
+        assert (await wire.call(producing(50_000), 9)).throttle_time_ms == 0
+
+
+async def test_who_waits_goes_on_when_the_time_is_over(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await made(broker)
+    await alter(broker, setting(GREEDY, producer_byte_rate=4_990))
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        began_ms = broker.clock.now_ms()
+        throttle_ms = (await wire.call(producing(50_000), 9)).throttle_time_ms
+        assert 0 < throttle_ms < 1_000
+        await wire.call(MetadataRequest(topics=[]), 12)
+        assert broker.clock.now_ms() - began_ms >= throttle_ms
+
+
+async def test_a_producer_that_waits_for_no_answer_has_to_wait(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await made(broker)
+    await alter(broker, setting(GREEDY, producer_byte_rate=4_990))
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        await wire.send(producing(50_000, acks=0), 9)
+        await until(lambda: len(broker._quota_gate._throttled) == 1, "it is held back")
+        await wire.call(MetadataRequest(topics=[]), 12)
+
+
+async def test_a_consumer_above_its_quota_gets_nothing_yet(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await made(broker)
+    await alter(broker, setting(GREEDY, consumer_byte_rate=5_100))
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        first = await wire.call(fetching(), 12)
+        assert (first.throttle_time_ms, records_of(first) > 50_000) == (0, True)
+        second = await wire.call(fetching(), 12)
+        assert second.throttle_time_ms > 0
+        assert second.responses == []
+        await alter(broker, setting(GREEDY, consumer_byte_rate=None))
+
+
+async def test_a_batch_above_the_quota_comes_alone(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await made(broker)
+    await alter(broker, setting(GREEDY, consumer_byte_rate=4_990))
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        answer = await wire.call(fetching(), 12)
+        assert (answer.throttle_time_ms > 0, records_of(answer) > 50_000) == (True, True)
+
+
+async def test_a_fetch_is_no_larger_than_its_quota_ever_lets_through(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await made(broker)
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        for _ in range(3):
+            await wire.call(producing(50_000), 9)
+        whole = records_of(await wire.call(fetching(), 12))
+        await alter(broker, setting(GREEDY, consumer_byte_rate=11_000))
+        assert 50_000 < records_of(await wire.call(fetching(), 12)) < whole
+
+
+async def test_a_share_of_the_time(start_brokers: StartBrokers) -> None:
+    """Also of what is repeated, which is not read again where there are no quotas."""
+    broker = await started(start_brokers)
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        for _ in range(2):
+            assert (await wire.call(beat, 4)).throttle_time_ms == 0
+        await alter(broker, setting(GREEDY, request_percentage=0.000_001))
+        answer = await wire.call(beat, 4)
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert answer.throttle_time_ms == 1_000, "a window at most"
+        await alter(broker, setting(GREEDY, request_percentage=None))
+        for _ in range(2):
+            assert (await wire.call(beat, 4)).throttle_time_ms == 0
+
+
+def creating(name: str, partitions: int) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=False)
+
+
+async def test_topics_created_and_deleted(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await alter(broker, setting(GREEDY, controller_mutation_rate=1))
+    exceeded = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+    async def ask(request: Any, version: int) -> tuple[list[int], int]:
+        """Codes, and the time to wait. Each on a connection of its own, which is then held back alone."""
+        async with await Wire.connect(broker.port, client_id="greedy") as wire:
+            answer = await wire.call(request, version)
+        results = getattr(answer, "topics", None) or getattr(answer, "results", None) or answer.responses
+        return [each.error_code for each in results], answer.throttle_time_ms
+
+    assert await ask(creating("a", 11), 7) == ([0], 0), "the burst"
+    codes, throttle_ms = await ask(creating("b", 10), 7)
+    assert (codes, 9_000 < throttle_ms <= 10_000) == ([0], True), "overdrawn once"
+    codes, throttle_ms = await ask(creating("c", 1), 7)
+    assert (codes, 9_000 < throttle_ms <= 10_000) == ([exceeded], True)
+    assert (await ask(DeleteTopicsRequest(topics=[], topic_names=["a"], timeout_ms=10_000), 5))[0] == [
+        exceeded
+    ]
+    more = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=12, assignments=None)
+    growing = CreatePartitionsRequest(topics=[more], timeout_ms=10_000, validate_only=False)
+    assert (await ask(growing, 3))[0] == [exceeded]
+    codes, throttle_ms = await ask(growing, 2)
+    assert (codes, throttle_ms > 9_000) == ([0], True), "its version does not know the code"
+    codes, later_ms = await ask(creating("d", 5), 4)
+    assert (codes, later_ms > throttle_ms + 4_000) == ([0], True)
+
+
+async def test_without_quotas_nobody_meets_the_gate(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    sessions = broker._quota_gate._sessions
+    assert sessions.quotas is None
+    await alter(broker, setting({"user": "somebody"}, producer_byte_rate=1))
+    assert sessions.quotas is broker._quota_gate
+    await alter(broker, setting({"user": "somebody"}, producer_byte_rate=None))
+    assert sessions.quotas is None
+
+
+async def test_a_broker_that_stops_lets_everyone_go(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(auto_create_topics_enable=True)
+    broker = brokers.brokers[0]
+    await made(broker)
+    await alter(broker, setting(GREEDY, producer_byte_rate=1))
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        assert (await wire.call(producing(50_000), 9)).throttle_time_ms > 1_000_000
+        async with asyncio.timeout(30):
+            await brokers.stop()
+
+
+async def test_clients_choose_their_ids(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.coordinator.server.metering._METERS_MAX", 10)
+    broker = await started(start_brokers)
+    await alter(broker, setting({"client-id": None}, request_percentage=1_000))
+    for number in range(15):
+        async with await Wire.connect(broker.port, client_id=f"c{number}") as wire:
+            await wire.call(MetadataRequest(topics=[]), 12)
+    assert len(broker.meters._rates) == 10
+
+
+def test_every_mutation_is_one_of_topics() -> None:
+    from muster.coordinator.server.quota_gate import _MUTATIONS
+
+    assert sorted(_MUTATIONS) == [ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS]
