@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from muster.coordinator.base.log import Logger
-from muster.coordinator.config import Settings
+from muster.coordinator.config import OnListener
 from muster.coordinator.security.exchange import Mechanism, SecurityError
 from muster.coordinator.security.plain import NAME as PLAIN
 from muster.coordinator.security.plain import Plain
@@ -102,18 +102,19 @@ def _decoded(name: str, row: Mapping[str, str]) -> dict[str, ScramCredential]:
     return found
 
 
-def mechanisms(settings: Settings, users: Users, made_up: MadeUp) -> dict[str, Mechanism]:
-    """Those that are enabled, by name. Raises SecurityError."""
+def mechanisms(on: OnListener, users: Users, made_up: MadeUp) -> dict[str, Mechanism]:
+    """Those that are enabled on a listener, by name. Raises SecurityError."""
     make: dict[str, Callable[[], Mechanism]] = {
         PLAIN: lambda: Plain(users.credential, made_up, list(HASHES)),
         **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
-        "OAUTHBEARER": lambda: _oauth_bearer(settings),
+        "OAUTHBEARER": lambda: _oauth_bearer(on),
     }
-    return {name: make[name]() for name in settings.mechanisms}
+    return {name: make[name]() for name in on.settings.mechanisms}
 
 
-def _oauth_bearer(settings: Settings) -> Mechanism:
+def _oauth_bearer(on: OnListener) -> Mechanism:
     """Raises SecurityError."""
+    settings = on.settings
     try:
         from muster.coordinator.security.oauth import Claims, OAuthBearer
     except ImportError:
@@ -121,7 +122,7 @@ def _oauth_bearer(settings: Settings) -> Mechanism:
     url = settings.sasl_oauthbearer_jwks_endpoint_url
     if url is None:
         raise SecurityError(
-            "OAUTHBEARER needs the keys that sign tokens: --sasl-oauthbearer-jwks-endpoint-url "
+            f"OAUTHBEARER needs the keys that sign tokens: {on.option('sasl_oauthbearer_jwks_endpoint_url')} "
             "https://... or file:///..."
         )
     for what, expected, waived in (
