@@ -286,6 +286,11 @@ class Settings:
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _by_listener(
         3_600_000, "how often the keys are read again", low=1, high=INT64_MAX
     )
+    sasl_oauthbearer_allow_unsecured: bool = _by_listener(
+        False,
+        "accept unsigned OAUTHBEARER tokens, by which whoever can connect can be any user: for development",
+        kafka=False,
+    )
     super_users: str | None = _kafka(
         None,
         "users who may do everything; ACLs are in force if there are any",
