@@ -78,6 +78,8 @@ def _declare_serve(commands: Any, arguments: Iterable[str]) -> None:
         )
         # Validated together with the variables, not by argparse.
         added.known = ("true", "false") if flag else each.choices or None
+    for name in config.WITHOUT_EFFECT:
+        serve.add_argument(config.option(name), dest=name, help=SUPPRESS)
     for given in _by_listener(arguments):
         flag = any(given.endswith(config.option(name)[1:]) for name in config.BY_LISTENER_FLAGS)
         serve.add_argument(

@@ -70,6 +70,15 @@ _SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
+_ALONE: Final = "brokers of muster talk to the store alone (--store), never to each other; leave it out"
+WITHOUT_EFFECT: Final = {
+    "inter_broker_listener_name": _ALONE,
+    "security_inter_broker_protocol": _ALONE,
+    "sasl_mechanism_inter_broker_protocol": _ALONE,
+}
+"""Settings of Kafka's brokers that whoever brings their configuration along has to hear of: why they have no
+effect here."""
+
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
 STORE_SHAPE: Final = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
@@ -730,6 +739,13 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
     _check_variables(variables)
     if options.get("data") is not None and options.get("ephemeral") == "true":
         raise SettingError("--data", options["data"], "nothing beside --ephemeral, which keeps nothing there")
+    for name, why in WITHOUT_EFFECT.items():
+        for given, told in (
+            (option(name), options.get(name)),
+            (variable(name), variables.get(variable(name))),
+        ):
+            if told:
+                raise NoSuchSetting(given, why)
     values: dict[str, Any] = {}
     names_given: dict[str, str] = {}
     for name, each in SETTINGS.items():
