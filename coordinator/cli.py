@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
 
 def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> int:
     chosen = next((each for each in arguments if not each.startswith("-")), None)
-    parser = command_line.parser({chosen} if chosen is not None else ())
+    parser = command_line.parser({chosen} if chosen is not None else (), arguments)
     parsed = parser.parse_args(arguments)
     given = vars(parsed)
     command = given.pop("command")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from argparse import SUPPRESS
+from collections.abc import Container, Iterable
 from importlib import import_module
 from typing import Any, Final
 
 from muster import __version__
-from muster.coordinator import config
+from muster.coordinator import by_listener, config
 from muster.coordinator.arguments import Parser
 from muster.settings import Setting, text_of
 
@@ -33,9 +34,9 @@ SERVE: Final = "serve"
 EVERYTHING: Final = frozenset({SERVE, *CLIENTS, *OTHERS})
 
 
-def parser(chosen: Container[str]) -> Parser:
-    """The parser. Besides `serve` only the `chosen` commands are declared in full, since declaring one
-    imports its module."""
+def parser(chosen: Container[str], arguments: Iterable[str] = ()) -> Parser:
+    """The parser of `arguments`. Besides `serve` only the `chosen` commands are declared in full, since
+    declaring one imports its module."""
     made = Parser(
         prog="muster",
         description="A Kafka-wire-compatible broker with an exact consumer-group coordinator, and the\n"
@@ -43,7 +44,7 @@ def parser(chosen: Container[str]) -> Parser:
     )
     made.add_argument("--version", action="version", version=f"muster {__version__}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
-    _declare_serve(commands)
+    _declare_serve(commands, arguments)
     modules = {name: (f"commands.{name}", summary) for name, summary in CLIENTS.items()} | OTHERS
     for name, (module, summary) in modules.items():
         if name in chosen:
@@ -53,14 +54,15 @@ def parser(chosen: Container[str]) -> Parser:
     return made
 
 
-def _declare_serve(commands: Any) -> None:
+def _declare_serve(commands: Any, arguments: Iterable[str]) -> None:
     serve = commands.add_parser(
         "serve",
         usage="muster serve [options]",
         help="run one or more brokers in this process",
         description="Run one or more brokers in this process.\n\nEvery option can also be set with a "
         "variable: --group-max-size is MUSTER_GROUP_MAX_SIZE. Options that\nKafka has too "
-        "use Kafka's name and default.",
+        "use Kafka's name and default.\n\nSettings of TLS and SASL can be given for one listener alone: "
+        "--listener-name-external-ssl-client-auth is\nKafka's listener.name.external.ssl.client.auth.",
     )
     sections: dict[str, Any] = {}
     for name, each in config.SETTINGS.items():
@@ -76,6 +78,22 @@ def _declare_serve(commands: Any) -> None:
         )
         # Validated together with the variables, not by argparse.
         added.known = ("true", "false") if flag else each.choices or None
+    for name in config.WITHOUT_EFFECT:
+        serve.add_argument(config.option(name), dest=name, help=SUPPRESS)
+    for given in _by_listener(arguments):
+        flag = any(given.endswith(config.option(name)[1:]) for name in config.BY_LISTENER_FLAGS)
+        serve.add_argument(
+            given,
+            dest=by_listener.normalised(given[2:]),
+            help=SUPPRESS,
+            **({"nargs": "?", "const": "true"} if flag else {}),
+        )
+
+
+def _by_listener(arguments: Iterable[str]) -> set[str]:
+    """The options among the arguments that are for one listener alone: names are the user's."""
+    named = {each.partition("=")[0] for each in arguments}
+    return {each for each in named if each.startswith(config.option(by_listener.PREFIX))}
 
 
 def _metavar(each: Setting) -> str:

@@ -8,11 +8,12 @@ variables over defaults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
+from muster.coordinator import by_listener
 from muster.coordinator.base.endpoints import Endpoint, Listening, read_endpoints
 from muster.coordinator.group.config import ASSIGNORS, MigrationPolicy
 from muster.coordinator.topics.config import SPECS
@@ -48,13 +49,14 @@ class SettingError(ValueError):
         self.allowed = allowed
 
 
-class NoSuchVariable(SettingError):
-    """A variable can only be a misspelt one; the text names both. Its value, which may be a password, is not
-    shown."""
+class NoSuchSetting(SettingError):
+    """What was given would have no effect; the text says why, and what was meant. The value, which may be a
+    password, is not shown."""
 
-    def __init__(self, given: str, meant: str) -> None:
-        ValueError.__init__(self, f"{given}: no such variable; did you mean {meant}?")
+    def __init__(self, given: str, why: str) -> None:
+        ValueError.__init__(self, f"{given}: {why}")
         self.given = given
+        self.why = why
 
 
 CLASSIC: Final = "classic"
@@ -67,6 +69,15 @@ PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+
+_ALONE: Final = "brokers of muster talk to the store alone (--store), never to each other; leave it out"
+WITHOUT_EFFECT: Final = {
+    "inter_broker_listener_name": _ALONE,
+    "security_inter_broker_protocol": _ALONE,
+    "sasl_mechanism_inter_broker_protocol": _ALONE,
+}
+"""Settings of Kafka's brokers that whoever brings their configuration along has to hear of: why they have no
+effect here."""
 
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
 STORE_SHAPE: Final = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
@@ -93,6 +104,11 @@ def _kafka(default: Any, meaning: str, *, low: float = 0, high: float = INT32_MA
 def _setting(default: Any, meaning: str, **rest: Any) -> Any:
     """One that Kafka does not have, or not in this form."""
     return _kafka(default, meaning, kafka=False, **rest)
+
+
+def _by_listener(default: Any, meaning: str, **rest: Any) -> Any:
+    """A setting of Kafka's brokers that can be set for one listener alone."""
+    return _kafka(default, meaning, by_listener=True, **rest)
 
 
 def _of_topics(name: str, **changed: Any) -> Any:
@@ -206,76 +222,83 @@ class Settings:
         shape=f"NAME:PROTOCOL[,...], of {', '.join(PROTOCOLS)}",
         optional=True,
     )
-    ssl_keystore_location: str | None = _kafka(
+    ssl_keystore_location: str | None = _by_listener(
         None,
         "PEM file with the broker's private key and its certificate chain; read again when it changes",
         length_max=4_096,
         optional=True,
     )
-    ssl_key_password: str | None = _kafka(
+    ssl_key_password: str | None = _by_listener(
         None, "password of the private key, if it is encrypted", type=Type.PASSWORD, optional=True
     )
-    ssl_truststore_location: str | None = _kafka(
+    ssl_truststore_location: str | None = _by_listener(
         None,
         "PEM file with the CAs whose client certificates are accepted",
         length_max=4_096,
         optional=True,
     )
-    ssl_client_auth: str = _kafka(
+    ssl_client_auth: str = _by_listener(
         "none",
         "whether clients of SSL listeners present a certificate, whose subject is then their principal",
         choices=("none", "requested", "required"),
     )
-    ssl_principal_mapping_rules: str = _kafka(
+    ssl_principal_mapping_rules: str = _by_listener(
         "DEFAULT",
         "how certificate subjects become user names: the first rule that matches",
         shape="DEFAULT or RULE:PATTERN/REPLACEMENT/[LU], several with commas",
         pattern=r"\S.*",
     )
-    ssl_enabled_protocols: tuple[str, ...] = _kafka(
+    ssl_enabled_protocols: tuple[str, ...] = _by_listener(
         TLS_VERSIONS, "versions of TLS that are served", choices=TLS_VERSIONS
     )
-    sasl_enabled_mechanisms: tuple[str, ...] = _kafka(
+    sasl_enabled_mechanisms: tuple[str, ...] = _by_listener(
         (),
         "how clients of SASL listeners may authenticate; by default SCRAM-SHA-256 and SCRAM-SHA-512",
         choices=MECHANISMS,
     )
-    sasl_server_max_receive_size: int = _kafka(
+    sasl_server_max_receive_size: int = _by_listener(
         524_288, "largest request of a client that has not authenticated yet", low=1
     )
     connection_failed_authentication_delay_ms: int = _kafka(
         100, "how long the answer to a failed authentication is held back"
     )
-    connections_max_reauth_ms: int = _kafka(
+    connections_max_reauth_ms: int = _by_listener(
         0,
         "how long a client stays authenticated before it must authenticate again; 0: forever",
         high=INT64_MAX,
     )
-    sasl_oauthbearer_jwks_endpoint_url: str | None = _kafka(
+    sasl_oauthbearer_jwks_endpoint_url: str | None = _by_listener(
         None,
         "where the keys are that sign OAUTHBEARER tokens",
         pattern=r"(https?|file)://\S+",
         shape="https://... or file:///...",
         optional=True,
     )
-    sasl_oauthbearer_expected_audience: tuple[str, ...] = _kafka(
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = _by_listener(
         (), "audiences of which a token must have one; needed unless unverified ones are allowed"
     )
-    sasl_oauthbearer_expected_issuer: str | None = _kafka(
+    sasl_oauthbearer_expected_issuer: str | None = _by_listener(
         None,
         "issuer that a token must have; needed unless unverified ones are allowed",
         length_max=4_096,
         optional=True,
     )
-    sasl_oauthbearer_allow_unverified_audience: bool = _kafka(False, "accept tokens for any audience")
-    sasl_oauthbearer_allow_unverified_issuer: bool = _kafka(False, "accept tokens of any issuer")
-    sasl_oauthbearer_sub_claim_name: str = _kafka("sub", "claim that names the user", length_max=255)
-    sasl_oauthbearer_scope_claim_name: str = _kafka(
+    sasl_oauthbearer_allow_unverified_audience: bool = _by_listener(False, "accept tokens for any audience")
+    sasl_oauthbearer_allow_unverified_issuer: bool = _by_listener(False, "accept tokens of any issuer")
+    sasl_oauthbearer_sub_claim_name: str = _by_listener("sub", "claim that names the user", length_max=255)
+    sasl_oauthbearer_scope_claim_name: str = _by_listener(
         "scope", "claim that has the token's scopes", length_max=255
     )
-    sasl_oauthbearer_clock_skew_seconds: int = _kafka(30, "how far the clock of who issues tokens may be off")
-    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _kafka(
+    sasl_oauthbearer_clock_skew_seconds: int = _by_listener(
+        30, "how far the clock of who issues tokens may be off"
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _by_listener(
         3_600_000, "how often the keys are read again", low=1, high=INT64_MAX
+    )
+    sasl_oauthbearer_allow_unsecured: bool = _by_listener(
+        False,
+        "accept unsigned OAUTHBEARER tokens, by which whoever can connect can be any user: for development",
+        kafka=False,
     )
     super_users: str | None = _kafka(
         None,
@@ -287,6 +310,9 @@ class Settings:
     allow_everyone_if_no_acl_found: bool = _kafka(
         False, "allow everyone what no ACL is about; in force with --super-users"
     )
+
+    listener_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, hash=False)
+    """What is set for one listener alone, by its name and the names of fields; `on` has what follows."""
 
     # ---- store and brokers
     data: str = _setting(
@@ -465,6 +491,7 @@ class Settings:
             raise SettingError("test_mode", True, "false beside --store: the clock is the database's")
         self._check_listeners()
         self._check_protocols()
+        self._check_listener_name()
         self._check_tls()
 
     def _check_listeners(self) -> None:
@@ -513,7 +540,33 @@ class Settings:
                 )
                 raise SettingError("listeners", self.listeners, allowed)
 
+    def _check_listener_name(self) -> None:
+        names = [each.listener for each in read_endpoints(self.listeners or "")]
+        for listener, given in self.listener_name.items():
+            alike = [
+                each for each in names if by_listener.normalised(each) == by_listener.normalised(listener)
+            ]
+            if len(alike) != 1:
+                why = (
+                    f"several listeners are of that name: {', '.join(alike)}" if alike else "no such listener"
+                )
+                raise NoSuchSetting(f"listener_name: {listener}", why)
+            for name, value in given.items():
+                prefixed = by_listener.prefixed(listener, name)
+                try:
+                    by_listener.check_name(name, SETTINGS)
+                except LookupError as error:
+                    raise NoSuchSetting(prefixed, str(error.args[0])) from None
+                _check(SETTINGS[name], value, prefixed)
+                protocol, effective = self.protocol_of(alike[0]), by_listener.protocols_with(name)
+                if protocol not in effective:
+                    why = f"no effect on {alike[0]}, which is {protocol}, not {' or '.join(effective)}"
+                    raise NoSuchSetting(prefixed, why)
+
     def _check_tls(self) -> None:
+        if self.listener_name or len(self.protocols) > 1:
+            for each in self.listening(0):
+                self.on(each.bound.listener)
         if not any("SSL" in protocol for protocol in self.protocols):
             for name in ("ssl_keystore_location", "ssl_truststore_location"):
                 if (value := getattr(self, name)) is not None:
@@ -521,7 +574,11 @@ class Settings:
                         "nothing while no listener has the protocol SSL or SASL_SSL (--listeners SSL://...)"
                     )
                     raise SettingError(name, value, allowed)
-            return
+        elif len(self.protocols) == 1 and not self.listener_name:
+            self._check_tls_listener()
+
+    def _check_tls_listener(self) -> None:
+        """Of the only listener, which has TLS."""
         if self.ssl_keystore_location is None:
             allowed = "the PEM file of the broker's key and certificate, which SSL and SASL_SSL need"
             raise SettingError("ssl_keystore_location", None, allowed)
@@ -575,6 +632,38 @@ class Settings:
             for told in (advertised.get(each.listener),)
         ]
 
+    def on(self, listener: str) -> OnListener:
+        """The settings on one listener, by its name. Raises SettingError when they contradict each other."""
+        endpoint = next(each for each in self.listening(0) if each.bound.listener == listener)
+        protocol = self.protocol_of(listener)
+        own = {
+            name: value
+            for each, given in self.listener_name.items()
+            if by_listener.normalised(each) == by_listener.normalised(listener)
+            for name, value in given.items()
+        }
+        if not listener:
+            return OnListener(listener, protocol, self, frozenset())
+        unused: dict[str, Any] = {}
+        if "SSL" not in protocol:
+            unused = {"ssl_keystore_location": None, "ssl_truststore_location": None}
+        if protocol != "SSL":  # KIP-684: on SASL_SSL it counts only if it is for that listener
+            unused["ssl_client_auth"] = "none"
+        advertised = endpoint.advertised
+        alone: dict[str, Any] = {
+            "listeners": str(endpoint.bound),
+            "advertised_listeners": None if advertised is None else str(advertised),
+            "listener_security_protocol_map": f"{listener}:{protocol}",
+            "listener_name": {},
+        }
+        try:
+            return OnListener(listener, protocol, replace(self, **{**alone, **unused, **own}), frozenset(own))
+        except SettingError as error:
+            if error.given not in own:
+                raise
+            prefixed = by_listener.prefixed(listener, error.given)
+            raise SettingError(prefixed, error.value, error.allowed) from None
+
     def protocol_of(self, listener: str) -> str:
         """The security protocol of a listener, by its name."""
         return self._protocols().get(listener) or (listener if listener in PROTOCOLS else PLAINTEXT)
@@ -604,8 +693,32 @@ class Settings:
         return None if value is None else text_of(value)
 
 
+@dataclass(frozen=True, slots=True)
+class OnListener:
+    """What is set on one listener."""
+
+    listener: str
+    protocol: str
+    settings: Settings
+    """As if the process had that listener alone."""
+    own: frozenset[str]
+    """The fields that are set for this listener alone."""
+
+    def option(self, name: str) -> str:
+        """The option that gives the field its value."""
+        return option(by_listener.prefixed(self.listener, name) if name in self.own else name)
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """Equal for listeners with the same settings."""
+        return tuple(getattr(self.settings, name) for name, each in SETTINGS.items() if each.by_listener)
+
+
 SETTINGS: Final = settings_of(Settings)
 """The declarations by the names of their fields, in the order of the help."""
+BY_LISTENER_FLAGS: Final = tuple(
+    name for name, each in SETTINGS.items() if each.by_listener and each.kind is bool
+)
 
 
 def option(name: str) -> str:
@@ -626,6 +739,13 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
     _check_variables(variables)
     if options.get("data") is not None and options.get("ephemeral") == "true":
         raise SettingError("--data", options["data"], "nothing beside --ephemeral, which keeps nothing there")
+    for name, why in WITHOUT_EFFECT.items():
+        for given, told in (
+            (option(name), options.get(name)),
+            (variable(name), variables.get(variable(name))),
+        ):
+            if told:
+                raise NoSuchSetting(given, why)
     values: dict[str, Any] = {}
     names_given: dict[str, str] = {}
     for name, each in SETTINGS.items():
@@ -639,12 +759,34 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
         if text is not None:
             values[name] = _parse(each, text, given)
             names_given[name] = given
+    of_listeners: dict[str, dict[str, Any]] = {}
+    listeners = [each.listener for each in read_endpoints(values.get("listeners") or "")]
+    for given, text in _prefixed(options, variables):
+        try:
+            listener, name = by_listener.split(
+                given.removeprefix(VARIABLE_PREFIX).lstrip("-"), listeners, SETTINGS
+            )
+        except LookupError as error:
+            raise NoSuchSetting(given, str(error.args[0])) from None
+        of_listeners.setdefault(listener, {})[name] = _parse(SETTINGS[name], text, given)
+        names_given[by_listener.prefixed(listener, name)] = given
     try:
-        return Settings(**values)
+        return Settings(**values, listener_name=of_listeners)
+    except NoSuchSetting as error:
+        raise NoSuchSetting(names_given.get(error.given, error.given), error.why) from None
     except SettingError as error:  # settings that contradict each other
         raise SettingError(
             names_given.get(error.given, option(error.given)), error.value, error.allowed
         ) from None
+
+
+def _prefixed(options: Mapping[str, str | None], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What is given for one listener alone, as it was given: the options behind the variables."""
+    prefix = variable(by_listener.PREFIX)
+    yield from ((name, text) for name, text in variables.items() if name.startswith(prefix) and text)
+    for name, text in options.items():
+        if name.startswith(by_listener.PREFIX) and text is not None:
+            yield option(name), text
 
 
 def _check_variables(variables: Mapping[str, str]) -> None:
@@ -652,6 +794,7 @@ def _check_variables(variables: Mapping[str, str]) -> None:
     as Kubernetes has for a service called "muster"."""
     known = {variable(name) for name in SETTINGS}
     others = {name for name in variables if name.startswith(VARIABLE_PREFIX)} - known
+    others = {name for name in others if not name.startswith(variable(by_listener.PREFIX))}
     if not others:
         return
     from difflib import get_close_matches  # rarely wanted
@@ -659,7 +802,7 @@ def _check_variables(variables: Mapping[str, str]) -> None:
     for name in sorted(others):
         close = get_close_matches(name, known, 1, _MISSPELT)
         if close and not variables[name].startswith("tcp://"):
-            raise NoSuchVariable(name, close[0])
+            raise NoSuchSetting(name, f"no such variable; did you mean {close[0]}?")
 
 
 _TRUTHS: Final = {"true": True, "yes": True, "on": True, "1": True} | {

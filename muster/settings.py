@@ -78,6 +78,8 @@ class Setting:
     """The broker's setting that gives a topic's its default."""
     kafka: bool = True
     """Kafka has it under this name."""
+    by_listener: bool = False
+    """It can be set for one listener alone (`listener.name.NAME.`)."""
     served: bool = True
     """False where muster has no such mechanism: the value is kept and reported, and changes nothing."""
 

@@ -39,6 +39,9 @@ _DIRECT: Final = {
 }
 """By the name of a property, Java's before librdkafka's: the setting that takes its value as it is."""
 
+_TEXT_OF: Final = {f"ssl_{what}file": f"ssl_{what}data" for what in ("ca", "cert", "key")}
+"""By the setting that takes a file, the one that takes its text instead."""
+
 _STORES: Final = {
     "truststore": ("ssl.truststore.certificates",),
     "keystore": ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
@@ -123,15 +126,20 @@ class ClientProperties:
             raise ValueError(self.in_properties(str(error))) from None
 
     def in_properties(self, text: str) -> str:
-        """What is said of settings, said of the properties that have them."""
+        """What is said of settings, said of the properties that have them. Whoever reads properties shows
+        every error of a client so: of its settings, and of its connections."""
         names = {setting: name for name, setting in reversed(_DIRECT.items())}
         names |= {
+            "ssl_check_hostname": _IDENTIFICATION,
             "ssl_check_hostname=False": f"an empty {_IDENTIFICATION}",
             "sasl_plain_username": f"{_JAAS} with a username",
             "sasl_plain_password": f"{_JAAS} with a password",
             "sasl_oauth_token_provider": _TOKEN_URL,
             **self.told_by,
         }
+        for file, text_of in _TEXT_OF.items():
+            if text_of in self.told_by and file not in self.told_by:
+                names[file] = self.told_by[text_of]
         pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
         return re.sub(rf"\b(?:{pattern})\b", lambda found: names[found[0]], text)
 

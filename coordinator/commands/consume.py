@@ -327,7 +327,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
             raise
         printed.progress.erase()
         why = f"group {given.group}: not all offsets could be committed; some records will be read again"
-        print(f"{given.prog}: {why}: {error}", file=sys.stderr)
+        print(f"{given.prog}: {why}: {given.in_words(str(error))}", file=sys.stderr)
 
 
 class _Patience:

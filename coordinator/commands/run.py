@@ -26,6 +26,8 @@ CLIENT_ID: Final = "muster"
 _SIGNALLED: Final = 128  # shells add the signal's number to this
 
 Work = Callable[[Cluster, Namespace], Awaitable[int]]
+Words = Callable[[str], str]
+"""Says a client's error in words of the command, which `given.in_words` is."""
 
 
 class Failed(Exception):
@@ -55,20 +57,44 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
         return fail(command, f"{option}: {error}", EXIT_USAGE)
     client_id = properties.client_id or CLIENT_ID
     given.client_options = {**properties.security, "client_id": client_id}
+    given.in_words = in_words = _in_words(properties, in_file=bool(_path(given, variables)))
     # Print the client's warnings (lost offsets, for example) on one line as well.
-    logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
+    printed = logging.StreamHandler()
+    printed.setFormatter(_Formatter(command, in_words))
+    logging.basicConfig(level=logging.WARNING, handlers=[printed])
 
     def body() -> int:
         with _unreachable_said_once(), asyncio.Runner() as runner:
             cluster = Cluster(bootstrap, client_id=client_id, security=security)
             return runner.run(_connected(work, cluster, given))
 
-    return reported(given, body)
+    return reported(given, body, in_words)
 
 
-def reported(given: Namespace, body: Callable[[], int]) -> int:
-    """Call `body`, which prints as the command's options say; report what it raises, and return the exit
-    code."""
+class _Formatter(logging.Formatter):
+    def __init__(self, command: str, in_words: Words) -> None:
+        super().__init__(f"{command}: %(message)s")
+        self._in_words = in_words
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._in_words(super().format(record))
+
+
+def _in_words(properties: ClientProperties, *, in_file: bool) -> Words:
+    """How a client's errors are said here: its settings are properties, of a file that there may not be."""
+
+    def said(text: str) -> str:
+        of_properties = properties.in_properties(text)
+        if of_properties == text or in_file:
+            return of_properties
+        return f"{of_properties}; properties are in a file, for --command-config"
+
+    return said
+
+
+def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -> int:
+    """Call `body`, which prints as the command's options say; report what it raises in words of the command,
+    and return the exit code."""
     command = given.prog
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names may contain characters that the terminal cannot show. JSON is always UTF-8.
@@ -85,11 +111,11 @@ def reported(given: Namespace, body: Callable[[], int]) -> int:
         return fail(command, f"{error}; {command} --help says more", EXIT_USAGE)
     except Unreachable as error:
         hint = "is a broker running there? use --bootstrap-server for another"
-        return fail(command, f"{error} ({hint})", EXIT_FAILED)
+        return fail(command, f"{in_words(str(error))} ({hint})", EXIT_FAILED)
     except KafkaError as error:
         return fail(command, _explained(error), EXIT_FAILED)
     except (Failed, ClientError, EncodeError) as error:
-        return fail(command, str(error), EXIT_FAILED)
+        return fail(command, in_words(str(error)), EXIT_FAILED)
     except BrokenPipeError:
         # The reader of our output has closed it: `muster ... | head`.
         _give_up_stdout()
@@ -103,9 +129,13 @@ def reported(given: Namespace, body: Callable[[], int]) -> int:
         return _SIGNALLED + signal.SIGTERM
 
 
+def _path(given: Namespace, variables: Mapping[str, str]) -> str | None:
+    return given.command_config or variables.get(CONFIG_VARIABLE)
+
+
 def _properties(given: Namespace, variables: Mapping[str, str]) -> ClientProperties:
     """Raises ValueError."""
-    path = given.command_config or variables.get(CONFIG_VARIABLE)
+    path = _path(given, variables)
     if not path:
         return ClientProperties()
     try:

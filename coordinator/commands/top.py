@@ -119,7 +119,7 @@ async def _watch(watched: Watched, given: Namespace) -> None:
                         screen.trouble(f"no response for {time.monotonic() - began:.0f} s")
                 screen.found(looking.result())
             except (ClientError, KafkaError) as error:
-                screen.trouble(str(error))
+                screen.trouble(given.in_words(str(error)))
             finally:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)

@@ -1,26 +1,26 @@
-"""OAUTHBEARER (RFC 7628, KIP-255, KIP-768): a signed JWT says who a client is, and until when. Needs the
-extra `security`."""
+"""OAUTHBEARER with signed tokens (KIP-768): a JWT says who a client is, and until when. Needs the extra
+`security`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import jwt
 
-from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
+from muster.coordinator.security.bearer import (
+    EXPIRES_S_MAX,
+    NAME,
+    TOKEN_MAX,
+    OAuthBearerExchange,
+    invalid,
+    shown,
+)
+from muster.coordinator.security.exchange import Authenticated
 
-NAME: Final = "OAUTHBEARER"
-REFUSED: Final = '{"status":"invalid_token"}'
-"""What a client is told of a token that does not let it in, whatever the reason."""
-
-_TOKEN_MAX: Final = 65_536
 _KID_MAX: Final = 1_024
 _RSA_BITS_MIN: Final = 2_048
-_EXPIRES_S_MAX: Final = 253_402_300_799  # the end of the year 9999
-_ACKNOWLEDGED: Final = b"\x01"
 
 _EC: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _FAMILIES: Final[Mapping[str, tuple[str, str | None]]] = {
@@ -31,12 +31,6 @@ _FAMILIES: Final[Mapping[str, tuple[str, str | None]]] = {
 """The algorithms that a token may be signed with: type and curve of their keys. None is symmetric, or the
 public key that everybody can read would sign."""
 _PUBLIC: Final = ("kty", "crv", "n", "e", "x", "y")
-
-_FIRST: Final = re.compile(
-    r"n,(?:a=(?P<authzid>(?:[^=,\0\x01]|=2C|=3D)+))?,\x01"
-    r"(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
-)
-_BEARER: Final = re.compile(r"bearer +(?P<token>[-_.A-Za-z0-9]+)", re.IGNORECASE)
 
 
 class Keys(Protocol):
@@ -76,22 +70,22 @@ class OAuthBearer:
 
     async def check(self, token: str) -> Authenticated:
         """Whose token it is. Raises AuthenticationRefused."""
-        if len(token) > _TOKEN_MAX:
-            raise _invalid(f"the token has {len(token)} characters, at most {_TOKEN_MAX} are taken")
+        if len(token) > TOKEN_MAX:
+            raise invalid(f"the token has {len(token)} characters, at most {TOKEN_MAX} are taken")
         try:
             header = jwt.get_unverified_header(token)
             algorithm, kid = header.get("alg"), header.get("kid")
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-            raise _invalid(f"the token cannot be read: {type(error).__name__}") from None
+            raise invalid(f"the token cannot be read: {type(error).__name__}") from None
         if not isinstance(algorithm, str) or algorithm not in _FAMILIES:
-            raise _invalid(f"alg {_shown(algorithm)} is not one of {', '.join(_FAMILIES)}")
+            raise invalid(f"alg {shown(algorithm)} is not one of {', '.join(_FAMILIES)}")
         if not isinstance(kid, str) or not 0 < len(kid) <= _KID_MAX:
-            raise _invalid("the token does not name its key (kid)")
+            raise invalid("the token does not name its key (kid)")
         if "crit" in header:
-            raise _invalid("the token has critical headers (crit), of which none is known")
+            raise invalid("the token has critical headers (crit), of which none is known")
         jwk = await self.keys.of(kid)
         if jwk is None:
-            raise _invalid(f"there is no key {_shown(kid)}")
+            raise invalid(f"there is no key {shown(kid)}")
         return self._verified(token, _key(jwk, algorithm), algorithm)
 
     def _verified(self, token: str, key: jwt.PyJWK, algorithm: str) -> Authenticated:
@@ -112,89 +106,30 @@ class OAuthBearer:
                     "verify_jti": False,
                 },
             )
-            expires_s = min(int(claims["exp"]), _EXPIRES_S_MAX)
+            expires_s = min(int(claims["exp"]), EXPIRES_S_MAX)
         except (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-            raise _invalid(f"{type(error).__name__}: {_shown(error)}") from None
+            raise invalid(f"{type(error).__name__}: {shown(error)}") from None
         user = claims.get(expected.user)
         if not isinstance(user, str) or not user.strip():
-            raise _invalid(f"the claim {expected.user} names no user")
+            raise invalid(f"the claim {expected.user} names no user")
         scope = claims.get(expected.scope, "")
         scopes = scope.split() if isinstance(scope, str) else scope
         if not isinstance(scopes, list) or not all(isinstance(each, str) for each in scopes):
-            raise _invalid(f"the claim {expected.scope} is neither text nor a list of text")
+            raise invalid(f"the claim {expected.scope} is neither text nor a list of text")
         return Authenticated(user, expires_s * 1_000)
-
-
-class OAuthBearerExchange:
-    """One authentication: a token, and if that is refused what the client acknowledges it with."""
-
-    def __init__(self, mechanism: OAuthBearer) -> None:
-        self._mechanism = mechanism
-        self._why: str | None = None
-
-    async def step(self, token: bytes) -> tuple[bytes, Authenticated | None]:
-        """See exchange.Exchange."""
-        if self._why is not None:
-            if token == _ACKNOWLEDGED:
-                raise AuthenticationRefused(REFUSED, self._why)
-            raise AuthenticationRefused(
-                "Authentication failed: the error was to be answered by the byte 0x01", self._why
-            )
-        bearer, authzid = _read(token)
-        try:
-            who = await self._mechanism.check(bearer)
-        except AuthenticationRefused as error:
-            self._why = error.why
-            return REFUSED.encode(), None
-        if authzid and authzid != who.user:
-            raise AuthenticationRefused(
-                "Authentication failed: Client requested an authorization id that is different from the "
-                "token's principal name",
-                f"{who.user} asked to be {authzid}",
-            )
-        self._why = "a token came behind the last one"
-        return b"", who
-
-
-def _read(message: bytes) -> tuple[str, str]:
-    """The bearer token, and the authorization id. Raises AuthenticationRefused."""
-    try:
-        found = _FIRST.fullmatch(message.decode())
-    except UnicodeDecodeError:
-        found = None
-    if found is None:
-        raise AuthenticationRefused("Authentication failed: Invalid OAUTHBEARER client first message")
-    pairs = [pair.partition("=")[::2] for pair in found["pairs"].split("\x01")[:-1]]
-    bearers = [value for key, value in pairs if key == "auth"]
-    bearer = _BEARER.fullmatch(bearers[0]) if len(bearers) == 1 else None
-    if bearer is None:
-        raise AuthenticationRefused(
-            "Authentication failed: Invalid OAUTHBEARER client first message: no bearer token in auth"
-        )
-    return bearer["token"], (found["authzid"] or "").replace("=2C", ",").replace("=3D", "=")
 
 
 def _key(jwk: Mapping[str, Any], algorithm: str) -> jwt.PyJWK:
     """Raises AuthenticationRefused for a key of another type, and for one that is for something else."""
     kty, curve = _FAMILIES[algorithm]
     if jwk.get("kty") != kty or (curve is not None and jwk.get("crv") != curve):
-        raise _invalid(f"the token's alg {algorithm} is not of its key's type")
+        raise invalid(f"the token's alg {algorithm} is not of its key's type")
     if jwk.get("alg", algorithm) != algorithm or jwk.get("use", "sig") != "sig":
-        raise _invalid(f"the token's key is not for {algorithm} signatures")
+        raise invalid(f"the token's key is not for {algorithm} signatures")
     try:
         key = jwt.PyJWK({name: jwk[name] for name in _PUBLIC if name in jwk}, algorithm)
     except (jwt.PyJWTError, ValueError, TypeError, LookupError) as error:
-        raise _invalid(f"the token's key cannot be used: {type(error).__name__}") from None
+        raise invalid(f"the token's key cannot be used: {type(error).__name__}") from None
     if kty == "RSA" and key.key.key_size < _RSA_BITS_MIN:
-        raise _invalid(f"the token's key has {key.key.key_size} bits, fewer than {_RSA_BITS_MIN}")
+        raise invalid(f"the token's key has {key.key.key_size} bits, fewer than {_RSA_BITS_MIN}")
     return key
-
-
-def _invalid(why: str) -> AuthenticationRefused:
-    return AuthenticationRefused(REFUSED, why)
-
-
-def _shown(value: object) -> str:
-    """What came from a stranger, for the log."""
-    text = str(value)
-    return ascii(text if len(text) <= 100 else text[:100] + "...")

@@ -83,9 +83,14 @@ class _State(Enum):
     """The next request closes the connection without a word."""
 
 
+def failures_limit() -> RateLimiter:
+    """What bounds the failures of an address, at all SASL listeners of a broker."""
+    return RateLimiter(_FAILURES_MAX, _WITHIN_MS, keys_max=_ADDRESSES_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How the clients of a broker's SASL listeners are let in."""
+    """How the clients of a SASL listener are let in."""
 
     mechanisms: Mapping[str, Mechanism]
     """Those that are enabled, by name."""
@@ -96,9 +101,7 @@ class Door:
     """How long the answer to a failure is held back."""
     reauth_ms: int
     """How long a client stays authenticated; 0: forever."""
-    failures: RateLimiter = field(
-        default_factory=lambda: RateLimiter(_FAILURES_MAX, _WITHIN_MS, keys_max=_ADDRESSES_MAX)
-    )
+    failures: RateLimiter = field(default_factory=failures_limit)
 
     def delay_ms(self, host: str) -> int:
         """How long the failure of a client at `host` is held back."""

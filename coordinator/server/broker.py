@@ -252,9 +252,9 @@ class Broker:
         self._page = shared.page
         self._listening = listening
         self.doors = Doors(
-            settings, self.real_clock, self.unserved, lambda: mechanisms(settings, self.users, self._made_up)
+            settings, self.real_clock, self.unserved, lambda on: mechanisms(on, self.users, self._made_up)
         )
-        sessions.door, sessions.has_sasl = self.doors.sasl, self.doors.has_sasl
+        sessions.doors = self.doors.sasl
         self._listeners = [self.doors.listener(each, self.connections, shared.listen) for each in listening]
         self._catalogue_stale = asyncio.Event()
         self._catalogue_task: asyncio.Task[None] | None = None
@@ -351,7 +351,7 @@ class Broker:
         the leases: `start` should follow at once. Raises NodeIdTaken and other StoreErrors."""
         self._store.changed.append(self._catalogue_stale.set)  # before the first look, or one might be missed
         await self.configs.start(self._fixed_configs())
-        if self.doors.sasl is not None:
+        if self.doors.sasl:
             self._made_up.secret = await self.users.secret()
         await self.catalogue.refresh()
         for topic in self.catalogue.hidden:

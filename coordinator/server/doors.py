@@ -6,15 +6,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.endpoints import Listening
 from muster.coordinator.base.step import ANONYMOUS
-from muster.coordinator.config import Settings
+from muster.coordinator.config import OnListener, Settings
 from muster.coordinator.security.exchange import Mechanism, SecurityError
-from muster.coordinator.server.authentication import Door
+from muster.coordinator.server.authentication import Door, failures_limit
 from muster.coordinator.server.certificates import Certificates
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.listener import Listener
@@ -26,10 +27,38 @@ from muster.coordinator.server.wire import GREETING_BYTES_MAX
 if TYPE_CHECKING:
     from muster.coordinator.security.principals import PrincipalRules
 
+T = TypeVar("T")
+
 Listen = Callable[[str, int, Callable[[], asyncio.BaseProtocol]], Listener]
 
 _TLS: Final = frozenset({"SSL", "SASL_SSL"})
 _SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """How clients come in by one listener."""
+
+    on: OnListener
+    greeting_bytes_max: int
+    """Largest request before a client is let in."""
+    certificates: Certificates | None
+    rules: PrincipalRules | None
+    door: Door | None
+
+    def identify(self, transport: asyncio.Transport) -> str:
+        """The principal of a client that has a certificate. Raises CloseConnection."""
+        tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True)
+        if certificate is None or self.rules is None:
+            return ANONYMOUS
+        from muster.coordinator.security.principals import subject_of
+
+        subject = subject_of(certificate)
+        user = self.rules.user_of(subject)
+        if user is None:
+            raise CloseConnection(no_principal(subject))
+        return f"User:{user}"
 
 
 class Doors:
@@ -40,66 +69,56 @@ class Doors:
         settings: Settings,
         clock: Clock,
         unserved: Unserved,
-        mechanisms: Callable[[], Mapping[str, Mechanism]],
+        mechanisms: Callable[[OnListener], Mapping[str, Mechanism]],
     ) -> None:
-        """`mechanisms` makes those that are enabled; it is called where a listener has SASL. Raises
-        SecurityError."""
+        """`mechanisms` makes those that are enabled on a listener with SASL. Raises SecurityError."""
         self._settings = settings
         self._clock = clock
         self._unserved = unserved
-        protocols = set(settings.protocols)
-        self._certificates = Certificates(settings, clock) if protocols & _TLS else None
-        self._rules = (
-            _rules_of(settings) if "SSL" in protocols and settings.ssl_client_auth != "none" else None
-        )
         self._handshakes: list[Handshakes] = []
-        self.sasl = (
-            Door(
-                mechanisms(),
-                clock,
-                unserved,
-                failed_delay_ms=settings.connection_failed_authentication_delay_ms,
-                reauth_ms=settings.connections_max_reauth_ms,
+        self._failures = failures_limit()
+        make_certificates = _once_for_alike(lambda on: Certificates(on, clock))
+        make_door = _once_for_alike(lambda on: self._door(on, mechanisms(on)))
+        self._entrances: dict[str, Entrance] = {}
+        for each in settings.listening(0):
+            on = settings.on(each.bound.listener)
+            has_sasl = on.protocol in _SASL
+            self._entrances[on.listener] = Entrance(
+                on,
+                on.settings.sasl_server_max_receive_size if has_sasl else GREETING_BYTES_MAX,
+                make_certificates(on) if on.protocol in _TLS else None,
+                _rules_of(on) if on.protocol == "SSL" and on.settings.ssl_client_auth != "none" else None,
+                make_door(on) if has_sasl else None,
             )
-            if protocols & _SASL
-            else None
-        )
+        self.sasl: Mapping[str, Door] = {
+            name: each.door for name, each in self._entrances.items() if each.door is not None
+        }
+        """Those of listeners whose clients have to authenticate, by their names."""
 
     def __repr__(self) -> str:
         return f"<Doors {self._settings.protocols}>"
 
-    def has_sasl(self, listener: str) -> bool:
-        """Whether clients of that listener have to authenticate."""
-        return self._settings.protocol_of(listener) in _SASL
+    def _door(self, on: OnListener, mechanisms: Mapping[str, Mechanism]) -> Door:
+        return Door(
+            mechanisms,
+            self._clock,
+            self._unserved,
+            failed_delay_ms=on.settings.connection_failed_authentication_delay_ms,
+            reauth_ms=on.settings.connections_max_reauth_ms,
+            failures=self._failures,
+        )
 
     def listener(self, listening: Listening, connections: Connections, listen: Listen) -> Listener:
         """What accepts the connections of one listener, made by `listen`."""
         bound = listening.bound
-        protocol = self._settings.protocol_of(bound.listener)
-        greeting = self._settings.sasl_server_max_receive_size if protocol in _SASL else GREETING_BYTES_MAX
-        identify = self._identify if protocol == "SSL" else None
-        connect = partial(connections.connect, bound.listener, identify, greeting)
-        if protocol not in _TLS:
+        entrance = self._entrances[bound.listener]
+        identify = entrance.identify if entrance.on.protocol == "SSL" else None
+        connect = partial(connections.connect, bound.listener, identify, entrance.greeting_bytes_max)
+        if entrance.certificates is None:
             return listen(bound.host, bound.port, connect)
-        assert self._certificates is not None
-        handshakes = Handshakes(
-            self._certificates, self._clock, connect, self._unserved, of_clients=protocol == "SSL"
-        )
+        handshakes = Handshakes(entrance.certificates, self._clock, connect, self._unserved)
         self._handshakes.append(handshakes)
         return listen(bound.host, bound.port, handshakes.accept)
-
-    def _identify(self, transport: asyncio.Transport) -> str:
-        tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
-        certificate = tls.getpeercert(binary_form=True)
-        if certificate is None or self._rules is None:
-            return ANONYMOUS
-        from muster.coordinator.security.principals import subject_of
-
-        subject = subject_of(certificate)
-        user = self._rules.user_of(subject)
-        if user is None:
-            raise CloseConnection(no_principal(subject))
-        return f"User:{user}"
 
     @property
     def shaking_hands(self) -> int:
@@ -108,8 +127,9 @@ class Doors:
 
     def read_certificates(self) -> None:
         """Read keys and certificates again, for connections to come."""
-        if self._certificates is not None:
-            self._certificates.read_again()
+        for each in {each.certificates for each in self._entrances.values()} - {None}:
+            assert each is not None
+            each.read_again()
 
     def close(self) -> None:
         """End handshakes that are under way."""
@@ -117,16 +137,28 @@ class Doors:
             each.close()
 
 
-def _rules_of(settings: Settings) -> PrincipalRules:
+def _once_for_alike(make: Callable[[OnListener], T]) -> Callable[[OnListener], T]:
+    """Listeners with the same settings share what is made of them: files and keys are read once."""
+    made: dict[object, T] = {}
+
+    def of(on: OnListener) -> T:
+        if on.alike not in made:
+            made[on.alike] = make(on)
+        return made[on.alike]
+
+    return of
+
+
+def _rules_of(on: OnListener) -> PrincipalRules:
     try:
         import cryptography  # noqa: F401  reads subjects
 
         from muster.coordinator.security.principals import PrincipalRules
     except ImportError:
         raise SecurityError(
-            "--ssl-client-auth needs more packages: pip install 'muster-kafka[security]'"
+            f"{on.option('ssl_client_auth')} needs more packages: pip install 'muster-kafka[security]'"
         ) from None
     try:
-        return PrincipalRules.read(settings.ssl_principal_mapping_rules)
+        return PrincipalRules.read(on.settings.ssl_principal_mapping_rules)
     except ValueError as error:
-        raise SecurityError(f"--ssl-principal-mapping-rules: {error}") from None
+        raise SecurityError(f"{on.option('ssl_principal_mapping_rules')}: {error}") from None

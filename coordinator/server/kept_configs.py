@@ -3,7 +3,7 @@ they are kept and reported, so that tools which set them go on working, and are 
 
 What they are about, muster has not: thread pools, remote storage, replication between brokers, groups of
 newer kinds. Of TLS and SASL it has what is set when a broker starts (`config.Settings`, whose values are
-reported under these names); what is altered later, or for one listener alone, is without effect.
+reported under these names); what is altered later is without effect.
 """
 
 from __future__ import annotations

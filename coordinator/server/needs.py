@@ -8,8 +8,10 @@ is not there look alike. A topic id is no secret, so an unknown one says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import copy
+from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.base.step import RequestContext
@@ -33,12 +35,31 @@ CheckElement = Callable[[Asking, Any, Any], KafkaError | None]
 """Of a request and one of its elements."""
 
 
+class Twice(Enum):
+    """What becomes of a name that is refused and that a request lists twice: as in Apache Kafka, each API has
+    its own way."""
+
+    AGAIN = auto()
+    """It is refused as often."""
+    ONCE = auto()
+    """It is refused once, with each of its partitions once."""
+    TOGETHER = auto()
+    """It is refused once, with all its partitions."""
+    UNDECIDED = auto()
+    """It is left to what answers, which refuses names that are listed twice, whoever asks."""
+
+
 class Elements(NamedTuple):
     """A list of the request, and what each of its elements needs. A null list names all that there is: those
     who answer it leave out what may not be seen."""
 
     attribute: str
     check: CheckElement
+    name_of: Callable[[Any], object]
+    """Equal for elements that name the same."""
+    twice: Twice = Twice.AGAIN
+    partitions: str = ""
+    """The list of an element that has its partitions."""
 
 
 class Needs(NamedTuple):
@@ -62,26 +83,57 @@ class Needs(NamedTuple):
     def dividing(self, asking: Asking, request: Any) -> Dividing:
         """To be told of each of `listed`."""
         assert self.elements is not None
-        return Dividing(self.elements, asking, request)
+        return Dividing(self.elements, asking, request, self.listed(request))
 
 
 class Dividing:
     """Takes a request apart, element by element."""
 
-    def __init__(self, elements: Elements, asking: Asking, request: Any) -> None:
-        self._attribute, self._check = elements
+    def __init__(self, elements: Elements, asking: Asking, request: Any, listed: Sequence[Any]) -> None:
+        self._elements = elements
         self._asking = asking
         self._request = request
         self._allowed: list[Any] = []
         self._refused: dict[ErrorCode, tuple[KafkaError, list[Any]]] = {}
+        self._places: dict[object, tuple[list[Any], int]] = {}
+        """Where a name was refused, if it is refused only once."""
+        self._several: set[object] = set()
+        """Names that are listed twice, where that is not decided here."""
+        if elements.twice is Twice.UNDECIDED and len(listed) > 1:
+            counts = Counter(map(elements.name_of, listed))
+            self._several = {name for name, count in counts.items() if count > 1}
 
     def add(self, element: Any) -> None:
         """Decide about an element."""
-        error = self._check(self._asking, self._request, element)
+        if self._several and self._elements.name_of(element) in self._several:
+            self._allowed.append(element)
+            return
+        error = self._elements.check(self._asking, self._request, element)
         if error is None:
             self._allowed.append(element)
-        else:
-            self._refused.setdefault(error.code, (error, []))[1].append(element)
+            return
+        refused = self._refused.setdefault(error.code, (error, []))[1]
+        if self._elements.twice in (Twice.ONCE, Twice.TOGETHER):
+            name = self._elements.name_of(element)
+            if name in self._places:
+                self._add_partitions(*self._places[name], element)
+                return
+            self._places[name] = refused, len(refused)
+        refused.append(element)
+
+    def _add_partitions(self, refused: list[Any], index: int, element: Any) -> None:
+        """Of an element whose name was refused before."""
+        attribute = self._elements.partitions
+        if not attribute:
+            return
+        first = refused[index]
+        before, more = getattr(first, attribute), getattr(element, attribute)
+        if self._elements.twice is Twice.ONCE:
+            known = {_number(each) for each in before}
+            more = [each for each in more if _number(each) not in known]
+        together = copy(first)
+        setattr(together, attribute, [*before, *more])
+        refused[index] = together
 
     def division(self) -> Division | None:
         """The request without the elements that are refused; None if none is."""
@@ -94,8 +146,16 @@ class Dividing:
 
     def _with(self, elements: list[Any]) -> Any:
         part = copy(self._request)
-        setattr(part, self._attribute, elements)
+        setattr(part, self._elements.attribute, elements)
         return part
+
+
+def _number(partition: Any) -> int:
+    return next(
+        int(getattr(partition, name))
+        for name in ("index", "partition", "partition_index")
+        if hasattr(partition, name)
+    )
 
 
 class Division(NamedTuple):
@@ -165,9 +225,14 @@ def topics(
     *,
     ids_from: int = _NEVER,
     or_cluster: Operation | None = None,
+    twice: Twice = Twice.AGAIN,
+    partitions: str = "",
 ) -> Elements:
     """The operation on each topic, named by a field or, in versions `ids_from` on, by its id; or an operation
     on the cluster in place of it."""
+
+    def name_of(element: Any) -> object:
+        return getattr(element, named), getattr(element, "topic_id", None)
 
     def check(asking: Asking, request: Any, element: Any) -> KafkaError | None:
         name = getattr(element, named)
@@ -181,18 +246,22 @@ def topics(
             return None
         return topic_refusal(asking, operation, name)
 
-    return Elements(attribute, check)
+    return Elements(attribute, check, name_of, twice, partitions)
 
 
 def groups(
-    operation: Operation, attribute: str, name_of: Callable[[Any], str] = lambda element: str(element)
+    operation: Operation,
+    attribute: str,
+    name_of: Callable[[Any], str] = lambda element: str(element),
+    *,
+    twice: Twice = Twice.AGAIN,
 ) -> Elements:
     """The operation on each group."""
 
     def check(asking: Asking, request: Any, element: Any) -> KafkaError | None:
         return group_refusal(asking, operation, name_of(element))
 
-    return Elements(attribute, check)
+    return Elements(attribute, check, name_of, twice)
 
 
 # --- where more is to be said -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ error response for either); the connection closes on both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Protocol, cast
 
@@ -71,9 +71,8 @@ class Sessions:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.elements_max = broker.settings.request_elements_max
-        self.door: Door | None = None
-        """How clients of SASL listeners are let in; `has_sasl` says which those are."""
-        self.has_sasl: Callable[[str], bool] = lambda listener: False
+        self.doors: Mapping[str, Door] = {}
+        """How clients of SASL listeners are let in, by the listeners' names."""
         self.faults: Gate | None = None
         """To be set only together with `Connections.forget`: what is remembered passes no gate."""
         self.quotas: QuotaGate | None = None
@@ -82,8 +81,9 @@ class Sessions:
     def open(self, connection: Connection) -> Session:
         """The session of a connection that was accepted."""
         session = Session(self, connection)
-        if self.door is not None and self.has_sasl(connection.listener):
-            session.authentication = Authentication(self.door, connection, session.let_in, session.forget)
+        door = self.doors.get(connection.listener)
+        if door is not None:
+            session.authentication = Authentication(door, connection, session.let_in, session.forget)
         return session
 
 

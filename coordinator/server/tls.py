@@ -34,17 +34,14 @@ class Handshakes:
         clock: Clock,
         connect: Callable[[], asyncio.BaseProtocol],
         unserved: Unserved,
-        *,
-        of_clients: bool,
     ) -> None:
-        """`connect` makes what is above TLS; `of_clients`: ssl.client.auth applies. `clock` is real time."""
+        """`connect` makes what is above TLS. `clock` is real time."""
         self.connect = connect
         self.clock = clock
         self.failed = 0
         """How many failed, took too long or lost their place."""
         self._certificates = certificates
         self._unserved = unserved
-        self._of_clients = of_clients
         self._under_way: dict[Secured, None] = {}  # in the order they began
 
     def __repr__(self) -> str:
@@ -62,7 +59,7 @@ class Handshakes:
         if len(self._under_way) >= UNDER_WAY_MAX:
             next(iter(self._under_way)).fail()
         self._under_way[secured] = None
-        return self._certificates.context(of_clients=self._of_clients)
+        return self._certificates.context()
 
     def ended(self, secured: Secured, *, failed: bool) -> None:
         """A handshake is over. Harmless when repeated."""

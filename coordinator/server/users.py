@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from muster.coordinator.base.log import Logger
-from muster.coordinator.config import Settings
+from muster.coordinator.config import OnListener
+from muster.coordinator.security.bearer import NAME as OAUTHBEARER
 from muster.coordinator.security.exchange import Mechanism, SecurityError
 from muster.coordinator.security.plain import NAME as PLAIN
 from muster.coordinator.security.plain import Plain
 from muster.coordinator.security.scram import HASHES, ITERATIONS, MadeUp, Scram, ScramCredential, Shape
+from muster.coordinator.security.unsecured import UnsecuredClaims, UnsecuredOAuthBearer
 from muster.coordinator.server.config_rows import ConfigRows, Rows
 from muster.coordinator.server.jwks import Jwks
 
@@ -19,6 +22,17 @@ _log: Final = Logger(part="users")
 
 _USER: Final = "user:"
 """Names of users' rows begin with it."""
+_OF_SIGNED: Final = tuple(
+    f"sasl_oauthbearer_{name}"
+    for name in (
+        "jwks_endpoint_url",
+        "expected_audience",
+        "expected_issuer",
+        "allow_unverified_audience",
+        "allow_unverified_issuer",
+    )
+)
+"""Settings that are about who signs tokens, and for whom."""
 _SECRET: Final = "users"
 """The row of what made-up credentials are derived from."""
 
@@ -102,18 +116,40 @@ def _decoded(name: str, row: Mapping[str, str]) -> dict[str, ScramCredential]:
     return found
 
 
-def mechanisms(settings: Settings, users: Users, made_up: MadeUp) -> dict[str, Mechanism]:
-    """Those that are enabled, by name. Raises SecurityError."""
+def mechanisms(on: OnListener, users: Users, made_up: MadeUp) -> dict[str, Mechanism]:
+    """Those that are enabled on a listener, by name. Raises SecurityError."""
     make: dict[str, Callable[[], Mechanism]] = {
         PLAIN: lambda: Plain(users.credential, made_up, list(HASHES)),
         **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
-        "OAUTHBEARER": lambda: _oauth_bearer(settings),
+        OAUTHBEARER: lambda: (
+            _unsecured(on) if on.settings.sasl_oauthbearer_allow_unsecured else _oauth_bearer(on)
+        ),
     }
-    return {name: make[name]() for name in settings.mechanisms}
+    return {name: make[name]() for name in on.settings.mechanisms}
 
 
-def _oauth_bearer(settings: Settings) -> Mechanism:
+def _unsecured(on: OnListener) -> Mechanism:
+    """Raises SecurityError where somebody is to vouch for tokens."""
+    settings, allowed = on.settings, on.option("sasl_oauthbearer_allow_unsecured")
+    for name in _OF_SIGNED:
+        if getattr(settings, name):
+            raise SecurityError(f"{allowed} takes tokens that nobody signed; leave out {on.option(name)}")
+    _log.warning(
+        "unsigned OAUTHBEARER tokens are accepted: whoever can connect can be any user",
+        listener=on.listener,
+        option=allowed,
+    )
+    claims = UnsecuredClaims(
+        settings.sasl_oauthbearer_sub_claim_name,
+        settings.sasl_oauthbearer_scope_claim_name,
+        settings.sasl_oauthbearer_clock_skew_seconds,
+    )
+    return UnsecuredOAuthBearer(claims, time.time)
+
+
+def _oauth_bearer(on: OnListener) -> Mechanism:
     """Raises SecurityError."""
+    settings = on.settings
     try:
         from muster.coordinator.security.oauth import Claims, OAuthBearer
     except ImportError:
@@ -121,7 +157,7 @@ def _oauth_bearer(settings: Settings) -> Mechanism:
     url = settings.sasl_oauthbearer_jwks_endpoint_url
     if url is None:
         raise SecurityError(
-            "OAUTHBEARER needs the keys that sign tokens: --sasl-oauthbearer-jwks-endpoint-url "
+            f"OAUTHBEARER needs the keys that sign tokens: {on.option('sasl_oauthbearer_jwks_endpoint_url')} "
             "https://... or file:///..."
         )
     for what, expected, waived in (

@@ -145,9 +145,8 @@ class Shaking:
     def __init__(self, security: Security) -> None:
         settings = Settings(ephemeral=True, **security.broker_settings("127.0.0.1", 0))
         self._clock = clock = ManualClock()
-        self._handshakes = Handshakes(
-            Certificates(settings, clock), clock, self._connected, Unserved(clock), of_clients=True
-        )
+        certificates = Certificates(settings.on(security.protocol), clock)
+        self._handshakes = Handshakes(certificates, clock, self._connected, Unserved(clock))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         leaving = ssl.MemoryBIO()
         client = context.wrap_bio(ssl.MemoryBIO(), leaving, server_hostname="localhost")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ _METADATA: Final = MetadataRequest(topics=[])
 _HEARTBEAT: Final = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 _VERSIONS: Final = {ApiVersionsRequest: 0, MetadataRequest: 9, HeartbeatRequest: 4}
 _HASH: Final = "SCRAM-SHA-256"
+_UNSIGNED: Final = {"alg": "none"}
 _AGAIN_S: Final = 1.0
 """Clients may not authenticate again sooner (KIP-368)."""
 
@@ -119,6 +121,28 @@ class Talk:
             proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signed, strict=True))).decode()
         self.token(f"{final},p={proof}".encode())
 
+    def bear(
+        self, *, header: Any = _UNSIGNED, claims: Any = None, signature: str = "", **changes: Any
+    ) -> None:
+        """Log in with an unsigned token. Changes are to its claims: None leaves one out, and times are from
+        now."""
+        times = {"iat": 0, "exp": 60} | {
+            name: changes.pop(name) for name in ("iat", "exp") if name in changes
+        }
+        for name, value in times.items():
+            times[name] = time.time() + value if isinstance(value, int | float) else value
+        given = {"sub": self.side.user, **times, **changes}
+        made = {name: value for name, value in given.items() if value is not None}
+        parts = (
+            base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode()
+            for each in (header, made if claims is None else claims)
+        )
+        self.shake("OAUTHBEARER")
+        self.token(f"n,,\x01auth=Bearer {'.'.join(parts)}.{signature}\x01\x01".encode())
+        if self.heard[-1] != "closed" and self.answer.auth_bytes:
+            self.heard.append(self.answer.auth_bytes.decode())
+            self.token(b"\x01")
+
     def pass_s(self, seconds: float) -> None:
         """Let the time of a real broker pass, which has no clock of ours."""
         time.sleep(seconds)
@@ -201,6 +225,27 @@ _CASES: Final[dict[str, Callable[[Talk], None]]] = {
         lambda t: t.token(f"n,,n={t.side.user},r=abc".encode()),
         lambda t: t.token(b"garbage"),
     ),
+    "unsigned token": _steps(lambda t: t.bear(), lambda t: t.ask(_METADATA)),
+    "unsigned token, expired": lambda t: t.bear(iat=-60, exp=-5),
+    "unsigned token, without an end": lambda t: t.bear(exp=None),
+    "unsigned token, end is text": lambda t: t.bear(exp="tomorrow"),
+    "unsigned token, without a beginning": lambda t: t.bear(iat=None),
+    "unsigned token, beginning is text": lambda t: t.bear(iat="today"),
+    "unsigned token, issued later": lambda t: t.bear(iat=20),
+    "unsigned token, issued behind its end": lambda t: t.bear(iat=70),
+    "unsigned token, without a user": lambda t: t.bear(sub=None),
+    "unsigned token, user is a number": lambda t: t.bear(sub=5),
+    "unsigned token, user is blank": lambda t: t.bear(sub=" "),
+    "unsigned token, scope": lambda t: t.bear(scope="read write"),
+    "unsigned token, scopes": lambda t: t.bear(scope=["read", "write"]),
+    "unsigned token, scope is a number": lambda t: t.bear(scope=5),
+    "unsigned token, scopes are numbers": lambda t: t.bear(scope=[5]),
+    "unsigned token with a signature": lambda t: t.bear(signature="c2lnbmVk"),
+    "unsigned token, alg is another": lambda t: t.bear(header={"alg": "RS256"}),
+    "unsigned token, alg is missing": lambda t: t.bear(header={}),
+    "unsigned token, alg in upper case": lambda t: t.bear(header={"alg": "NONE"}),
+    "unsigned token, header is a list": lambda t: t.bear(header=[1]),
+    "unsigned token, claims are a list": lambda t: t.bear(claims=[1]),
     "token behind the login": _steps(
         lambda t: t.log_in(), lambda t: t.token(t.plain()), lambda t: t.ask(_METADATA)
     ),
@@ -233,7 +278,13 @@ def kafka_side(secured: Secured) -> Side:
 def muster_side() -> Iterator[Side]:
     with (
         pytest.MonkeyPatch.context() as patched,
-        Broker(security="SASL_PLAINTEXT", connections_max_reauth_ms=SESSION_MS) as broker,
+        Broker(
+            security="SASL_PLAINTEXT",
+            connections_max_reauth_ms=SESSION_MS,
+            sasl_enabled_mechanisms=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+            sasl_oauthbearer_allow_unsecured=True,
+            sasl_oauthbearer_clock_skew_seconds=0,
+        ) as broker,
     ):
         patched.setattr(authentication, "SLOW_MS", 0)  # most of these fail, all from one address
         settings = broker.client_settings("muster")
@@ -254,11 +305,18 @@ _OUT: Final = (
     "SASL_AUTHENTICATION_FAILED Authentication failed during authentication due to invalid credentials "
     "with SASL mechanism "
 )
+_INVALID: Final = '{"status":"invalid_token"}'
+_BAD_TOKEN: Final = ["NONE", "NONE", _INVALID, f"SASL_AUTHENTICATION_FAILED {_INVALID}"]
 _DIFFERENCES: Final[dict[str, tuple[list[str], list[str]]]] = {
     # A client is told why; Kafka fails unexpectedly.
     "SCRAM, proof of another length": (["NONE", "NONE", "closed"], ["NONE", "NONE", _OUT + _HASH]),
     # Nobody learns which users there are.
     "SCRAM, unknown user": (["NONE", _OUT + _HASH], ["NONE", "NONE"]),
+    # Scopes are text, signed or not; Kafka does not look into the list.
+    "unsigned token, scopes are numbers": (["NONE", "NONE"], _BAD_TOKEN),
+    # A client is told why; Kafka fails unexpectedly.
+    "unsigned token, alg is missing": (["NONE", "closed"], _BAD_TOKEN),
+    "unsigned token, header is a list": (["NONE", "closed"], _BAD_TOKEN),
     # As at the first login: a client is told which mechanisms are enabled.
     "again, by an unknown mechanism": (
         ["NONE", "NONE", "closed"],

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from jwt.algorithms import get_default_algorithms
 
 from muster.client.security.mechanisms import OAuthBearer as ClientOAuthBearer
+from muster.coordinator.security.bearer import REFUSED
 from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
-from muster.coordinator.security.oauth import REFUSED, Claims, OAuthBearer
+from muster.coordinator.security.oauth import Claims, OAuthBearer
 
 PRIVATE: dict[str, Any] = {
     "rsa": rsa.generate_private_key(65_537, 2_048),

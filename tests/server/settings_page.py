@@ -29,6 +29,9 @@ _OPTIONS: Final = """\
 
 Each option is also a variable: `--group-max-size 10` is `MUSTER_GROUP_MAX_SIZE=10`. The option wins.
 """
+_BY_LISTENER: Final = """\
+For one listener alone, as Kafka's `listener.name.external.ssl.client.auth`:
+`--listener-name-external-ssl-client-auth required`. These can be:"""
 _TOPICS: Final = """\
 ## Topics
 
@@ -61,7 +64,10 @@ def _options() -> Iterator[str]:
     yield _OPTIONS
     for section, settings in groupby(config.SETTINGS.values(), lambda each: each.section):
         yield f"### {section.capitalize()}\n"
-        yield _table("option", settings, lambda each: config.option(each.field), config.allowed)
+        listed = list(settings)
+        yield _table("option", listed, lambda each: config.option(each.field), config.allowed)
+        if alone := [each for each in listed if each.by_listener]:
+            yield f"{_BY_LISTENER} {_names(alone, lambda each: config.option(each.field))}\n"
 
 
 def _topics() -> Iterator[str]:
@@ -111,8 +117,8 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _names(settings: Iterable[Setting]) -> str:
-    return f"{', '.join(f'`{each.name}`' for each in settings)}."
+def _names(settings: Iterable[Setting], name: Callable[[Setting], str] = lambda each: each.name) -> str:
+    return f"{', '.join(f'`{name(each)}`' for each in settings)}."
 
 
 if __name__ == "__main__":

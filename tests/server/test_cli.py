@@ -65,7 +65,7 @@ def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[s
 
 
 def test_an_interrupt_in_the_middle_of_an_import_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command_line, "parser", interrupted)

@@ -134,6 +134,19 @@ def test_a_misspelt_variable_is_refused_without_its_value(misspelt: str, meant: 
     assert "secret" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", config.WITHOUT_EFFECT)
+def test_what_is_about_talk_between_brokers_is_refused_by_name(name: str) -> None:
+    why = "brokers of muster talk to the store alone (--store), never to each other; leave it out"
+    for options, variables, given in (
+        ({name: "SASL_SSL"}, {}, config.option(name)),
+        ({}, {config.variable(name): "SASL_SSL"}, config.variable(name)),
+    ):
+        with pytest.raises(SettingError) as raised:
+            read_settings(options, variables)
+        assert str(raised.value) == f"{given}: {why}"
+    assert read_settings({name: None}, {config.variable(name): ""}) == Settings()
+
+
 def test_variables_of_others_are_passed_over() -> None:
     """Those of Kubernetes for services called "muster" and "muster-http", of compose files, of clients."""
     theirs = {

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from muster.coordinator.config import Settings
-from muster.coordinator.security.exchange import SecurityError
+from muster.coordinator.security.exchange import Mechanism, SecurityError
 from muster.coordinator.security.oauth import OAuthBearer
 from muster.coordinator.security.scram import MadeUp
+from muster.coordinator.security.unsecured import UnsecuredClaims, UnsecuredOAuthBearer
 from muster.coordinator.server import jwks
+from muster.coordinator.server import users as users_module
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.jwks import BYTES_MAX, MISSING_MAX, Jwks, parsed, read_url
 from muster.coordinator.server.users import Users, mechanisms
@@ -205,11 +207,16 @@ COMPLETE = {
 }
 
 
-def made(**settings: Any) -> OAuthBearer:
+def mechanism_of(**settings: Any) -> Mechanism:
     users = Users(ConfigRows(MemoryStore()))
     listeners = "SASL_PLAINTEXT://127.0.0.1:0"
     enabled = Settings(listeners=listeners, sasl_enabled_mechanisms=("OAUTHBEARER",), **settings)
-    (mechanism,) = mechanisms(enabled, users, MadeUp()).values()
+    (mechanism,) = mechanisms(enabled.on("SASL_PLAINTEXT"), users, MadeUp()).values()
+    return mechanism
+
+
+def made(**settings: Any) -> OAuthBearer:
+    mechanism = mechanism_of(**settings)
     assert isinstance(mechanism, OAuthBearer)
     return mechanism
 
@@ -230,6 +237,43 @@ def test_what_may_be_waived() -> None:
         sasl_oauthbearer_allow_unverified_issuer=True,
     ).claims
     assert (waived.audience, waived.issuer) == ((), None)
+
+
+UNSECURED = {"sasl_oauthbearer_allow_unsecured": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *COMPLETE.items(),
+        ("sasl_oauthbearer_allow_unverified_audience", True),
+        ("sasl_oauthbearer_allow_unverified_issuer", True),
+    ],
+)
+def test_unsigned_tokens_are_not_taken_where_somebody_signs_them(name: str, value: object) -> None:
+    with pytest.raises(SecurityError) as raised:
+        mechanism_of(**UNSECURED, **{name: value})
+    assert str(raised.value) == (
+        "--sasl-oauthbearer-allow-unsecured takes tokens that nobody signed; leave out "
+        f"--{name.replace('_', '-')}"
+    )
+
+
+def test_unsigned_tokens_are_taken_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    class Log:
+        def warning(self, event: str, **fields: Any) -> None:
+            told.append((event, fields))
+
+    monkeypatch.setattr(users_module, "_log", Log())
+    names = {"sub_claim_name": "name", "scope_claim_name": "may", "clock_skew_seconds": 7}
+    made = mechanism_of(**UNSECURED, **{f"sasl_oauthbearer_{name}": value for name, value in names.items()})
+    assert isinstance(made, UnsecuredOAuthBearer)
+    assert made.claims == UnsecuredClaims("name", "may", 7)
+    ((event, fields),) = told
+    assert event == "unsigned OAUTHBEARER tokens are accepted: whoever can connect can be any user"
+    assert fields == {"listener": "SASL_PLAINTEXT", "option": "--sasl-oauthbearer-allow-unsecured"}
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

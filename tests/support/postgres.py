@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from muster.coordinator.storage.store import LEASE_COUNTS_DEFAULT, LeaseKind
+from tests.support.certificates import Pem
 from tests.support.ports import free_ports
 
 USER: Final = "muster"
@@ -58,11 +59,19 @@ class Postgres:
         port: int | None = None,
         under: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
+        tls: Pem | None = None,
+        clients_of: Path | None = None,
     ) -> None:
+        """`tls` is its certificate, if it has TLS; `clients_of` a CA one of whose certificates, for the role,
+        clients have to present besides the password."""
         self.host = host
         self.port = free_ports(1) if port is None else port
         self._under = tuple(under)
-        self._settings = {**_SETTINGS, **(settings or {})}
+        self._tls = tls
+        self._clients_of = clients_of
+        self._settings = {**_SETTINGS, **({} if tls is None else {"ssl": "on"}), **(settings or {})}
+        if clients_of is not None:
+            self._settings["ssl_ca_file"] = "clients.crt"
         self._binaries = binaries()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -250,6 +259,21 @@ class Postgres:
         assert completed.returncode == 0, completed.stderr
         with (self._data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all all scram-sha-256\n")
+        if self._clients_of is not None:
+            rule = "hostssl all all all scram-sha-256 clientcert=verify-full\n"
+            (self._data / "pg_hba.conf").write_text(f"local all all trust\n{rule}")
+        for name, source in self._pem_files():
+            shutil.copyfile(source, self._data / name)
+            (self._data / name).chmod(0o600)
+            if os.getuid() == 0:
+                os.chown(self._data / name, account.pw_uid, account.pw_gid)
+
+    def _pem_files(self) -> Iterator[tuple[str, Path]]:
+        if self._tls is not None:
+            yield "server.crt", self._tls.certificate
+            yield "server.key", self._tls.key
+        if self._clients_of is not None:
+            yield "clients.crt", self._clients_of
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None

@@ -27,6 +27,7 @@ from muster.coordinator.server.needs import (
     Asking,
     Elements,
     Needs,
+    Twice,
     cluster,
     group_refusal,
     topic_refusal,
@@ -328,16 +329,17 @@ async def _alter_each(
 ) -> list[KafkaError | None]:
     """What became of each resource: None when it was altered."""
     api_key = ApiKey.ALTER_CONFIGS if replace else ApiKey.INCREMENTAL_ALTER_CONFIGS
-    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    times = Counter(map(_resource, request.resources))
     refusals: list[KafkaError | None] = []
     attempts = Attempts(api_key, context)
-    await heard_of_all(broker, attempts, _topics_known(broker, request.resources))
+    once = [each for each in request.resources if times[_resource(each)] == 1]
+    await heard_of_all(broker, attempts, _topics_known(broker, once))
     turns = Turns()
     for asked in request.resources:
         await turns.next()
         try:
             # Nobody can tell in which order two entries were meant, so both are refused.
-            if times[asked.resource_type, asked.resource_name] > 1:
+            if times[_resource(asked)] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             resource = _resource_type(asked.resource_type), asked.resource_name
             await attempts.make(_alter(broker, resource, changes(asked), replace, request.validate_only))
@@ -459,7 +461,11 @@ def _topic_named(resource: Any) -> Name | None:
     return str(resource.resource_name) if resource.resource_type == ResourceType.TOPIC else None
 
 
-def _each_needs(operation: AclOperation) -> Needs:
+def _resource(resource: Any) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
+
+
+def _each_needs(operation: AclOperation, twice: Twice = Twice.AGAIN) -> Needs:
     def check(asking: Asking, request: Any, resource: Any) -> KafkaError | None:
         match resource.resource_type:
             case ResourceType.TOPIC:
@@ -470,11 +476,11 @@ def _each_needs(operation: AclOperation) -> Needs:
                 return cluster(operation)(asking, resource)
         return None  # there is no such type
 
-    return Needs(elements=Elements("resources", check))
+    return Needs(elements=Elements("resources", check, _resource, twice))
 
 
 _TO_DESCRIBE: Final = _each_needs(AclOperation.DESCRIBE_CONFIGS)
-_TO_ALTER: Final = _each_needs(AclOperation.ALTER_CONFIGS)
+_TO_ALTER: Final = _each_needs(AclOperation.ALTER_CONFIGS, Twice.UNDECIDED)
 
 _NAMES: Final = Names(topics=(Listed("resources", _topic_named),))
 

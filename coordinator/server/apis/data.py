@@ -19,7 +19,7 @@ from muster.coordinator.server.api import Api, Parts
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.memory import ResponseReservation
 from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Listed, Names, by
-from muster.coordinator.server.needs import Needs
+from muster.coordinator.server.needs import Needs, Twice
 from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
 from muster.coordinator.server.serving import Broker
@@ -461,7 +461,15 @@ APIS: Final = (
     Api(
         ApiKey.PRODUCE,
         produce,
-        needs=Needs(elements=on_topics(Operation.WRITE, "topic_data", ids_from=_IDS_PRODUCED_FROM)),
+        needs=Needs(
+            elements=on_topics(
+                Operation.WRITE,
+                "topic_data",
+                ids_from=_IDS_PRODUCED_FROM,
+                twice=Twice.ONCE,
+                partitions="partition_data",
+            )
+        ),
         names=Names(topics=(Listed("topic_data", by("name")),)),
         refuse=partitions("responses", "topic_data", "partition_responses", "partition_data"),
         size_max=None,
@@ -470,7 +478,15 @@ APIS: Final = (
     Api(
         ApiKey.FETCH,
         fetch,
-        needs=Needs(elements=on_topics(Operation.READ, named="topic", ids_from=_IDS_FETCHED_FROM)),
+        needs=Needs(
+            elements=on_topics(
+                Operation.READ,
+                named="topic",
+                ids_from=_IDS_FETCHED_FROM,
+                twice=Twice.ONCE,
+                partitions="partitions",
+            )
+        ),
         names=Names(topics=TOPICS_BY_TOPIC),
         refuse=Refusal((_FETCH_OF_PARTITIONS._replace(versions=Versions(0, _WITHOUT_A_CODE_UNTIL)),)),
         parts=Parts(
@@ -502,7 +518,7 @@ APIS: Final = (
     Api(
         ApiKey.DELETE_RECORDS,
         delete_records,
-        needs=Needs(elements=on_topics(Operation.DELETE)),
+        needs=Needs(elements=on_topics(Operation.DELETE, twice=Twice.ONCE, partitions="partitions")),
         names=Names(topics=TOPICS),
         refuse=partitions(),
     ),

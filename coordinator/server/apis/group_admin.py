@@ -9,7 +9,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import Listed, Names, itself
-from muster.coordinator.server.needs import Needs, decided_by_handler
+from muster.coordinator.server.needs import Needs, Twice, decided_by_handler
 from muster.coordinator.server.needs import groups as on_groups
 from muster.coordinator.server.refusal import Each, Refusal, entry, listing
 from muster.coordinator.server.serving import Broker
@@ -114,7 +114,7 @@ APIS: Final = (
     Api(
         ApiKey.DELETE_GROUPS,
         delete_groups,
-        needs=Needs(elements=on_groups(Operation.DELETE, "groups_names")),
+        needs=Needs(elements=on_groups(Operation.DELETE, "groups_names", twice=Twice.ONCE)),
         names=Names(groups=Listed("groups_names", itself)),
         refuse=Refusal((_DELETED,)),
     ),

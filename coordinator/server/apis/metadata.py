@@ -14,6 +14,7 @@ from muster.coordinator.server.needs import (
     Asking,
     Elements,
     Needs,
+    Twice,
     decided_by_handler,
     group_refusal,
     nothing,
@@ -394,7 +395,7 @@ APIS: Final = (
     Api(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         describe_topic_partitions,
-        needs=Needs(elements=on_topics(Operation.DESCRIBE)),
+        needs=Needs(elements=on_topics(Operation.DESCRIBE, twice=Twice.ONCE)),
         names=Names(topics=TOPICS),
         refuse=listing("topics", "topics"),
         about_the_cluster=True,
@@ -407,7 +408,7 @@ APIS: Final = (
     Api(
         ApiKey.FIND_COORDINATOR,
         find_coordinator,
-        needs=Needs((_needs_one,), Elements("coordinator_keys", _needs_key)),
+        needs=Needs((_needs_one,), Elements("coordinator_keys", _needs_key, str)),
         names=Names(
             group="key",
             groups=Listed("coordinator_keys", itself),

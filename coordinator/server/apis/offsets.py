@@ -16,7 +16,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Parts, Repeated
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import TOPICS, Listed, Names, by
-from muster.coordinator.server.needs import Asking, Needs, decided_by_handler, group_refusal
+from muster.coordinator.server.needs import Asking, Needs, Twice, decided_by_handler, group_refusal
 from muster.coordinator.server.needs import group as on_group
 from muster.coordinator.server.needs import groups as on_groups
 from muster.coordinator.server.needs import topics as on_topics
@@ -356,7 +356,12 @@ async def offset_delete(
 _COMMIT: Final = Api(
     ApiKey.OFFSET_COMMIT,
     offset_commit,
-    needs=Needs((on_group(Operation.READ),), on_topics(Operation.READ, ids_from=_COMMITTED_BY_ID_FROM)),
+    needs=Needs(
+        (on_group(Operation.READ),),
+        on_topics(
+            Operation.READ, ids_from=_COMMITTED_BY_ID_FROM, twice=Twice.TOGETHER, partitions="partitions"
+        ),
+    ),
     names=Names(group="group_id", topics=TOPICS, members=True),
     refuse=partitions(),
     repeats=_position,
@@ -417,7 +422,10 @@ APIS: Final = (
     Api(
         ApiKey.OFFSET_DELETE,
         offset_delete,
-        needs=Needs((on_group(Operation.DELETE),), on_topics(Operation.READ)),
+        needs=Needs(
+            (on_group(Operation.DELETE),),
+            on_topics(Operation.READ, twice=Twice.TOGETHER, partitions="partitions"),
+        ),
         names=Names(group="group_id", topics=TOPICS),
         parts=Parts(_CODES_OF_DELETED_PARTITIONS.__contains__, partitions()),
     ),

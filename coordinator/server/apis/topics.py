@@ -12,7 +12,7 @@ from muster.coordinator.server.apis.reassignments import until_new_are_led
 from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.broker_configs import Source, source_of
 from muster.coordinator.server.names import TOPICS, Listed, Names, itself
-from muster.coordinator.server.needs import Needs, decided_by_handler
+from muster.coordinator.server.needs import Needs, Twice, decided_by_handler
 from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, listing
 from muster.coordinator.server.rights import Rights, denied
@@ -57,7 +57,7 @@ async def create_topics(
     inherited: dict[str, CreatedConfig] = {}
     rights = broker.rights(context)
     attempts = Attempts(ApiKey.CREATE_TOPICS, context, request.timeout_ms)
-    await heard_of_all(broker, attempts, all(map(broker.catalogue.is_free, times)))
+    await heard_of_all(broker, attempts, all(map(broker.catalogue.is_free, _once(times))))
     turns = Turns()
     for asked in request.topics:
         await turns.next()
@@ -112,6 +112,11 @@ def _check_created_max(broker: Broker, request: CreateTopicsRequest) -> None:
             ErrorCode.POLICY_VIOLATION,
             f"one request creates at most {CREATED_MAX} topics, partitions and configs, not {created}",
         )
+
+
+def _once(times: Counter[str]) -> list[str]:
+    """The names that are not refused by `_refuse_repeated`."""
+    return [name for name, count in times.items() if count == 1]
 
 
 def _refuse_repeated(name: str, times: Counter[str]) -> None:
@@ -236,7 +241,7 @@ async def create_partitions(
     results: dict[str, _Grown] = {}
     grown: list[tuple[Topic, int]] = []
     attempts = Attempts(ApiKey.CREATE_PARTITIONS, context, request.timeout_ms)
-    await heard_of_all(broker, attempts, None not in map(broker.catalogue.by_name, times))
+    await heard_of_all(broker, attempts, None not in map(broker.catalogue.by_name, _once(times)))
     turns = Turns()
     for asked in request.topics:
         await turns.next()
@@ -276,7 +281,7 @@ APIS: Final = (
     Api(
         ApiKey.CREATE_TOPICS,
         create_topics,
-        needs=Needs(elements=on_topics(Operation.CREATE, or_cluster=Operation.CREATE)),
+        needs=Needs(elements=on_topics(Operation.CREATE, or_cluster=Operation.CREATE, twice=Twice.UNDECIDED)),
         names=Names(topics=TOPICS),
         refuse=listing("topics", "topics"),
     ),
@@ -290,7 +295,7 @@ APIS: Final = (
     Api(
         ApiKey.CREATE_PARTITIONS,
         create_partitions,
-        needs=Needs(elements=on_topics(Operation.ALTER)),
+        needs=Needs(elements=on_topics(Operation.ALTER, twice=Twice.UNDECIDED)),
         names=Names(topics=TOPICS),
         refuse=listing("results", "topics"),
     ),

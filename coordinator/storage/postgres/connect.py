@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -36,6 +37,8 @@ _RETRIED: Final = frozenset({"40001", "40P01"})
 _RETRIES_MAX: Final = 8
 _RETRY_DELAY_S: Final = 0.004  # doubled at each further retry
 
+_OTHER_NAME: Final = frozenset({62, 64})
+"""OpenSSL's codes for a certificate that is for another host, or another address."""
 _DISK_FULL: Final = "53100"
 # What the server says when a transaction was certainly rolled back and another time it may succeed: cancelled
 # by a timeout (57014, 25P03), no lock (55P03), no memory or connections (53...), a server that only reads
@@ -142,6 +145,8 @@ async def connect(
         raise
     except TimeoutError:
         raise StoreBusy(f"connecting to {server.name}: no answer within {timeout_ms} ms") from None
+    except ssl.SSLCertVerificationError as error:
+        raise StoreError(f"connecting to {server.name}: {_not_accepted(error)}") from None
     except OSError as error:
         raise StoreBusy(f"connecting to {server.name}: {error.strerror or error}") from error
     except asyncpg.PostgresError as error:
@@ -323,6 +328,16 @@ def failure(where: str, error: Exception) -> StoreError:
     if state == _DISK_FULL:
         return StoreFull(f"{said}; free some space there")
     return StoreBusy(said) if state in _BUSY else StoreError(said)
+
+
+def _not_accepted(error: ssl.SSLCertVerificationError) -> str:
+    """Why the server is not taken for the one that the URL means."""
+    why = str(error.verify_message).rstrip(".")
+    if error.verify_code in _OTHER_NAME:
+        remedy = "name it as its certificate does"
+    else:
+        remedy = "sslrootcert in the store's URL is the file of the CAs that are trusted"
+    return f"its certificate is not accepted: {why}; {remedy}"
 
 
 def _said(error: Exception) -> str:

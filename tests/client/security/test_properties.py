@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from muster.client import ClientCredentials
 from muster.client.security.jaas import parse_jaas
-from muster.client.security.properties import client_properties, read_properties
+from muster.client.security.properties import ClientProperties, client_properties, read_properties
 from muster.client.security.properties_file import parse
 from muster.client.security.settings import SecuritySettings
 from tests.support.certificates import Authority
@@ -280,3 +281,23 @@ def test_what_is_wrong_is_said_of_properties() -> None:
         ).settings()
     with pytest.raises(ValueError, match=r"^security\.protocol='SASL_SSL' requires sasl\.mechanism"):
         client_properties({"security.protocol": "sasl_ssl"}).settings()
+
+
+def test_every_setting_has_the_name_of_a_property() -> None:
+    made = ClientProperties()
+    for each in fields(SecuritySettings):
+        if each.init and each.name != "ssl_context":
+            assert "_" not in made.in_properties(f"set {each.name} to x"), each.name
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "ssl.truststore.location names the CAs"),
+        ({"ssl.ca.location": "x"}, "ssl.ca.location names the CAs"),
+        ({"ssl.ca.pem": "x"}, "ssl.ca.pem names the CAs"),
+        ({"ssl.truststore.certificates": "x"}, "ssl.truststore.certificates names the CAs"),
+    ],
+)
+def test_what_is_said_names_the_property_that_was_given(given: dict[str, str], said: str) -> None:
+    assert client_properties(given).in_properties("ssl_cafile names the CAs") == said

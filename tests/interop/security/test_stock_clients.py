@@ -152,3 +152,20 @@ def test_librdkafka_says_why_it_is_not_let_in(target: Target) -> None:
         producer.poll(0.1)
     assert errors[0].code() == KafkaError._AUTHENTICATION
     assert "invalid credentials with SASL mechanism SCRAM-SHA-256" in errors[0].str()
+
+
+def test_librdkafka_with_unsigned_tokens() -> None:
+    with Broker(
+        security="SASL_PLAINTEXT",
+        sasl_enabled_mechanisms=("OAUTHBEARER",),
+        sasl_oauthbearer_allow_unsecured=True,
+    ) as ours:
+        settings = {
+            "bootstrap.servers": ours.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "enable.sasl.oauthbearer.unsecure.jwt": True,
+            "sasl.oauthbearer.config": "principal=alice scope=orders",
+        }
+        ours.create_topic("unsigned")
+        assert _confluent(settings, "unsigned", b"hello") == b"hello"

@@ -66,12 +66,15 @@ class Server:
         self.clock = ManualClock()
         self.one, self.two = _Mechanism("ONE"), _Mechanism("TWO")
         self.sessions: Any = broker.connections.open_session.__self__  # type: ignore[attr-defined]
-        self.sessions.door = replace(
-            self.sessions.door,
-            mechanisms={"ONE": self.one, "TWO": self.two},
-            clock=self.clock,
-            reauth_ms=reauth_ms,
-        )
+        self.sessions.doors = {
+            listener: replace(
+                door,
+                mechanisms={"ONE": self.one, "TWO": self.two},
+                clock=self.clock,
+                reauth_ms=reauth_ms,
+            )
+            for listener, door in self.sessions.doors.items()
+        }
 
     @property
     def principals(self) -> list[str]:

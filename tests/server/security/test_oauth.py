@@ -14,7 +14,6 @@ from jwt.algorithms import OKPAlgorithm
 from muster.client import Admin
 from muster.client.errors import AuthenticationFailed
 from muster.coordinator.server import jwks, unserved
-from muster.coordinator.server.broker import Broker
 from tests.server.conftest import StartBrokers
 from tests.server.test_unserved import Lines
 
@@ -38,9 +37,9 @@ def token(kid: str = "old", key: ed25519.Ed25519PrivateKey = OLD, left_s: int = 
     return jwt.encode(claims, key, "EdDSA", headers={"kid": kid})
 
 
-async def cluster_id(broker: Broker, bearer: str) -> str | None:
+async def cluster_id(port: int, bearer: str) -> str | None:
     async with Admin(
-        f"127.0.0.1:{broker.port}",
+        f"127.0.0.1:{port}",
         security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="OAUTHBEARER",
         sasl_oauth_token_provider=lambda: bearer,
@@ -60,15 +59,39 @@ async def test_tokens_and_their_keys(
         sasl_oauthbearer_expected_audience=("muster",),
         sasl_oauthbearer_expected_issuer="https://issuer",
     )
-    broker = brokers.brokers[0]
-    assert await cluster_id(broker, token())
+    port = brokers.brokers[0].port
+    assert await cluster_id(port, token())
     lines = Lines()
     monkeypatch.setattr(unserved, "_log", lines)
     for refused in (token(left_s=-60), token(key=NEW), "no-token"):
         with pytest.raises(AuthenticationFailed, match="invalid_token"):
-            await cluster_id(broker, refused)
+            await cluster_id(port, refused)
         assert refused not in str(lines.fields)
     assert "OAUTHBEARER: ExpiredSignatureError" in lines.why[0]
     file.write_text(keys(new=NEW))
     monkeypatch.setattr(jwks, "_APART_S", 0)
-    assert await cluster_id(broker, token("new", NEW))
+    assert await cluster_id(port, token("new", NEW))
+
+
+async def test_unsigned_tokens(start_brokers: StartBrokers) -> None:
+    """They are taken only where that is asked for by name, and signed ones are not taken there."""
+    brokers = await start_brokers(
+        listeners="OPEN://127.0.0.1:0,CLOSED://127.0.0.1:0",
+        listener_security_protocol_map="OPEN:SASL_PLAINTEXT,CLOSED:SASL_PLAINTEXT",
+        sasl_enabled_mechanisms=("OAUTHBEARER",),
+        listener_name={
+            "open": {"sasl_oauthbearer_allow_unsecured": True},
+            "closed": {
+                "sasl_oauthbearer_jwks_endpoint_url": "file:///none.json",
+                "sasl_oauthbearer_allow_unverified_audience": True,
+                "sasl_oauthbearer_allow_unverified_issuer": True,
+            },
+        },
+    )
+    open_port, closed_port = (each.bound.port for each in brokers.brokers[0].listening)
+    now = int(time.time())
+    unsigned = jwt.encode({"sub": "alice", "iat": now, "exp": now + 60}, None, "none")
+    assert await cluster_id(open_port, unsigned)
+    for port, bearer in ((closed_port, unsigned), (open_port, token())):
+        with pytest.raises(AuthenticationFailed, match="invalid_token"):
+            await cluster_id(port, bearer)

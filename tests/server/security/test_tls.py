@@ -362,9 +362,8 @@ class _Socket(asyncio.Transport):
 def test_a_handshake_has_its_time(keys: Keys, lines: Lines) -> None:
     clock = ManualClock()
     settings = Settings(ephemeral=True, listeners=SSL, **keys.settings)
-    handshakes = Handshakes(
-        certificates.Certificates(settings, clock), clock, asyncio.Protocol, Unserved(clock), of_clients=True
-    )
+    held = certificates.Certificates(settings.on("SSL"), clock)
+    handshakes = Handshakes(held, clock, asyncio.Protocol, Unserved(clock))
     secured: Secured = handshakes.accept()
     accepted = _Socket()
     secured.connection_made(accepted)

@@ -1,0 +1,106 @@
+"""What commands say when a broker does not let them in: in the words of properties, which the user wrote."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from tests.cli.running import Muster
+from tests.cli.test_running import server
+from tests.support.certificates import Authority
+
+_SCRAM: Final = (
+    "sasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule "
+    'required username="muster" password="x";\n'
+)
+_PEM: Final = "ssl.truststore.type=PEM\n"
+
+Properties = Callable[[str, Authority], str]
+
+
+def _one_line(pem: str) -> str:
+    return pem.replace("\n", "\\n\\\n")
+
+
+def _ca(broker: Broker) -> str:
+    return str(broker.client_settings("muster")["ssl_cafile"])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "properties", "said"),
+    [
+        (
+            "SASL_SSL",
+            lambda ca, other: f"security.protocol=SSL\nssl.truststore.location={other.certificate}\n{_PEM}",
+            "(ssl.truststore.location names the CAs that are trusted)",
+        ),
+        (
+            "SASL_SSL",
+            lambda ca, other: f"security.protocol=ssl\nssl.ca.location={other.certificate}\n",
+            "(ssl.ca.location names the CAs that are trusted)",
+        ),
+        (
+            "SASL_SSL",
+            lambda ca, other: (
+                "security.protocol=SSL\nssl.truststore.certificates="
+                f"{_one_line(other.certificate.read_text())}\n{_PEM}"
+            ),
+            "(ssl.truststore.certificates names the CAs that are trusted)",
+        ),
+        (
+            "SSL",
+            lambda ca, other: f"security.protocol=SSL\nssl.truststore.location={ca}\n{_PEM}",
+            "it asks for a client certificate: set ssl.keystore.location and ssl.key.location",
+        ),
+        (
+            "SASL_PLAINTEXT",
+            lambda ca, other: "security.protocol=SSL\n",
+            "it may be a listener for PLAINTEXT or SASL_PLAINTEXT (security.protocol)",
+        ),
+        (
+            "SASL_PLAINTEXT",
+            lambda ca, other: (
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+                f"sasl.oauthbearer.token.endpoint.url={other.certificate.as_uri()}\n"
+            ),
+            "sasl.",
+        ),
+        (
+            "PLAINTEXT",
+            lambda ca, other: f"security.protocol=SASL_PLAINTEXT\n{_SCRAM}",
+            "security.protocol",
+        ),
+    ],
+)
+def test_properties_are_named_as_they_were_given(
+    protocol: str, properties: Properties, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    with Broker(security=protocol) as broker:
+        ca = _ca(broker) if "SSL" in protocol else ""
+        file.write_text(properties(ca, Authority(tmp_path, "other")))
+        for command in (["topics", "list"], ["consume", "t"], ["produce", "t", "--file", str(file)]):
+            heard = Muster(broker.bootstrap, capfd).refused(*command, "--command-config", str(file))
+            (line,) = heard.splitlines()
+            assert said in line
+            assert not re.search(r"\b(ssl|sasl|security)_[a-z_]+", line), line
+
+
+def test_without_properties_it_says_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    def alert(connection: socket.socket) -> None:
+        """As Java's TLS answers what is no TLS."""
+        connection.recv(1024)
+        connection.sendall(bytes((21, 3, 3, 0, 2, 2, 10)))
+
+    with server(alert) as bootstrap:
+        line = Muster(bootstrap, capfd).refused("topics", "list")
+    assert line.endswith(
+        "it is a TLS listener: set security.protocol to SSL or SASL_SSL; properties are in a file, for "
+        "--command-config\n"
+    )
