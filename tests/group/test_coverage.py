@@ -19,14 +19,28 @@ def named() -> list[str]:
     return names
 
 
+def stories() -> set[str]:
+    """By name, those in a folder by its name and theirs."""
+    root = HERE / "scenarios"
+    return {path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.txt")}
+
+
+def text_of(path: str) -> str:
+    """Of a file in this folder or, with `tests/`, anywhere; "" if there is none."""
+    file = HERE.parents[1] / path if path.startswith("tests/") else HERE / path
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
 def test_everything_that_the_coverage_names_exists() -> None:
-    stories = {path.stem for path in (HERE / "scenarios").glob("*.txt")}
-    tests = "\n".join(path.read_text(encoding="utf-8") for path in HERE.glob("*.py"))
-    names = named()
-    missing = [name for name in names if re.fullmatch(r"[a-z0-9-]+", name) and name not in stories]
-    for function in re.findall(r"\b(?:test_(?!\w+\.py)|check_)\w+", " ".join(names)):
-        if f"def {function}(" not in tests:
-            missing.append(function)
+    names, there, code = named(), stories(), ""
+    missing = [name for name in names if re.fullmatch(r"[a-z0-9/-]+", name) and name not in there]
+    for name in names:
+        # A test without a file is of the last one named.
+        for path, function in re.findall(r"([\w/]+\.py)|\b((?:test|check)_\w+)", name):
+            if path:
+                code = text_of(path)
+            if not code or (function and f"def {function}(" not in code):
+                missing.append(name)
     assert len(names) > 200
     assert missing == []
 
