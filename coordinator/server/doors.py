@@ -17,6 +17,7 @@ from muster.coordinator.security.exchange import Mechanism, SecurityError
 from muster.coordinator.server.authentication import Door
 from muster.coordinator.server.certificates import Certificates
 from muster.coordinator.server.connections import Connections
+from muster.coordinator.server.guessing import Guessing
 from muster.coordinator.server.listener import Listener
 from muster.coordinator.server.tls import Handshakes
 from muster.coordinator.server.turned_away import no_principal
@@ -58,7 +59,7 @@ class Doors:
                 mechanisms(),
                 clock,
                 unserved,
-                failed_delay_ms=settings.connection_failed_authentication_delay_ms,
+                Guessing(clock, settings.connection_failed_authentication_delay_ms),
                 reauth_ms=settings.connections_max_reauth_ms,
             )
             if protocols & _SASL

@@ -183,7 +183,9 @@ def test_nobody_named_and_nobody_there(capfd: pytest.CaptureFixture[str]) -> Non
         f"muster test clock show: cannot reach {address}: Connection refused (is muster"
     )
     wrong = asking("x", capfd)("clock", "show")
-    assert wrong.err == "muster test clock show: MUSTER_HTTP: 'x' is not allowed; it takes HOST:PORT\n"
+    assert wrong.err == (
+        "muster test clock show: MUSTER_HTTP: 'x' is not allowed; it takes HOST:PORT or https://HOST:PORT\n"
+    )
 
 
 def test_a_server_that_is_not_in_test_mode(capfd: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 
 def test_addresses_that_are_allowed() -> None:
-    for address in ("127.0.0.1:0", "localhost:8080", "[::1]:8080", "0.0.0.0:65535"):
+    for address in ("127.0.0.1:0", "localhost:8080", "[::1]:8080", "127.8.0.1:65535"):
         assert Settings(http=address).http == address
     with pytest.raises(SettingError, match="advertised_http"):
-        Settings(http="0.0.0.0:80", advertised_http="pages.example:0")
+        Settings(http="127.0.0.1:80", advertised_http="pages.example:0")
