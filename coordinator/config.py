@@ -571,7 +571,7 @@ class Settings:
             ways = " and ".join(self.http_lacks.values())
             allowed = (
                 f"a loopback address (127.0.0.1, ::1, localhost); for others give {ways}, or, behind a proxy "
-                "or in a network of containers, --http-insecure true"
+                "or in a network of containers, --http-insecure"
             )
             raise SettingError("http", self.http, allowed)
 

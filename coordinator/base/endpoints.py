@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 WILDCARDS: Final = ("", "0.0.0.0", "::")
 HTTP: Final = "@http"
 HTTPS: Final = "@https"
-"""In place of a listener's name, which begins with a letter: where a node's page is, and how to ask for it."""
+"""In place of a listener's name, which begins with a letter: where a node's page is, and by what scheme."""
 
 
 class Node(Protocol):

@@ -128,14 +128,10 @@ def _application(prepared: Prepared, life: Life) -> web.Application:
     brokers, feed, tallies = prepared.brokers, Feed(), prepared.tallies
     app[BROKERS], app[FEED], app[TALLIES], app[LIFE] = brokers, feed, tallies, life
     app[LATELY], app[TRENDS], app[LOOKS] = Lately(), Trends(), asyncio.Semaphore(_LOOKS_MAX)
-    app[LOGIN] = _login(prepared)
-    guard.install(
-        app,
-        prepared.listener.host,
-        None if brokers.page is None else brokers.page.host,
-        has_login=app[LOGIN] is not None,
-    )
-    if (login := app[LOGIN]) is not None:
+    app[LOGIN] = login = _login(prepared)
+    advertised = None if brokers.page is None else brokers.page.host
+    guard.install(app, prepared.listener.host, advertised, has_login=login is not None)
+    if login is not None:
         app.middlewares.append(login.checked)
     for part in (health, api, topics_api, cluster_api, events, metrics, page):
         part.add_routes(app)
@@ -146,6 +142,8 @@ def _application(prepared: Prepared, life: Life) -> web.Application:
         brokers.unwatch(tallies.observe)
         brokers.unwatch(feed.observe)
         feed.close()
+        if login is not None:
+            login.close()
 
     app.on_shutdown.append(end)
     return app

@@ -4,6 +4,7 @@ are."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
@@ -19,6 +20,8 @@ from muster.coordinator.web.guard import refusal
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Served without a login, for those who watch over processes."""
 
+_LOOK_S: Final = 0.5
+"""How often it is looked whether a client that waits for a refusal is still there."""
 _CHALLENGE: Final = 'Basic realm="muster"'
 """What has a browser ask its user. It stands for Bearer, too."""
 
@@ -30,6 +33,11 @@ class Login:
         self._token = token
         self._guessing = guessing
         self._unserved = unserved
+        self._ended = asyncio.Event()
+
+    def close(self) -> None:
+        """Answer at once what is held back."""
+        self._ended.set()
 
     def has(self, request: web.Request) -> bool:
         """Whether the client of a request that came this far has logged in: on an open path it may not."""
@@ -49,10 +57,19 @@ class Login:
             return await handler(request)
         host = f"/{request.remote or 'unknown'}"
         self._unserved.tell(host, failed_login(why))
-        await asyncio.sleep(self._guessing.delay_ms(host) / 1000)
+        await self._hold_back(request, self._guessing.delay_ms(host))
         refused = _unauthorized("the login failed: it is not the token of --http-token-file")
         refused.force_close()
         raise refused
+
+    async def _hold_back(self, request: web.Request, ms: int) -> None:
+        """Nothing stays of a client that goes away meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + ms / 1000
+        while (left := end - loop.time()) > 0 and not self._ended.is_set() and request.transport is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _LOOK_S)):
+                    await self._ended.wait()
 
 
 LOGIN: Final = web.AppKey[Login | None]("login", Login)
