@@ -293,6 +293,8 @@ def _server(given: Namespace, variables: Mapping[str, str]) -> _Server:
             f"--http or {HTTP_VARIABLE} must give the HOST:PORT of muster serve --test-mode --http"
         )
     ca_option, ca_file = value("--ca-file", given.ca_file, CA_VARIABLE)
+    if "@" in address:  # a password may stand there, which is not to be shown
+        raise _Misused(f"{option}: it takes HOST:PORT or https://HOST:PORT, without a user")
     base = _base(address, secured=ca_file is not None)
     if base is None:
         raise _Misused(f"{option}: {address!r} is not allowed; it takes HOST:PORT or https://HOST:PORT")
@@ -316,7 +318,7 @@ def _base(address: str, *, secured: bool) -> str | None:
     url = address if "://" in address else f"{'https' if secured else 'http'}://{address}"
     try:
         parts = urlsplit(url)
-        if not parts.hostname or parts.port is None or parts.path not in ("", "/") or "@" in parts.netloc:
+        if not parts.hostname or parts.port is None or parts.path not in ("", "/"):
             return None
     except ValueError:
         return None
