@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -191,3 +192,33 @@ def test_what_is_open_is_told_at_the_start(tmp_path: Path) -> None:
             assert served.stop() == 0
         assert [each["event"] for each in warnings(log)] == told
         log.unlink()
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@each(
+    "setting",
+    [
+        ("Dockerfile", r"\b(MUSTER_\w+)=(\S+)", {"MUSTER_HTTP": "127.0.0.1:8080"}),
+        (
+            "docker-compose.yml",
+            r'^  (MUSTER_HTTP\w*): "?([^"\n]+)"?$',
+            {"MUSTER_HTTP": "0.0.0.0:8080", "MUSTER_HTTP_INSECURE": "true"},
+        ),
+        (
+            "docs/kubernetes.md",
+            r'\{name: (MUSTER_HTTP\w*), value: "?([^"}]+)"?\}',
+            {
+                "MUSTER_HTTP": "0.0.0.0:8080",
+                "MUSTER_HTTP_TOKEN_FILE": "/etc/muster/http/token",
+                "MUSTER_HTTP_INSECURE": "true",
+            },
+        ),
+    ],
+)
+def test_containers_have_settings_that_are_allowed(setting: tuple[str, str, dict[str, str]]) -> None:
+    file, pattern, expected = setting
+    variables = dict(re.findall(pattern, (ROOT / file).read_text(), re.MULTILINE))
+    assert variables.items() >= expected.items()
+    assert read_settings({}, variables).http == expected["MUSTER_HTTP"]
