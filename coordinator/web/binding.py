@@ -62,9 +62,9 @@ async def prepare(brokers: Brokers) -> Prepared:
     (endpoint,) = read_endpoints(settings.http)
     listener = Listener(endpoint.host, endpoint.port, _nobody, "port for --http")
     await listener.bind()
-    if settings.http_lacks:
-        lacking = " and ".join(f"without {each}" for each in settings.http_lacks)
-        _log.warning(f"--http can be reached by others {lacking} (--http-insecure)", address=settings.http)
+    if lacking := settings.http_lacks:
+        remedy = f"give {' and '.join(lacking.values())}, or have a proxy in front that has both"
+        _log.warning("--http can be reached by others", without=", ".join(lacking), remedy=remedy)
     brokers.page = _page_address(settings, listener, HTTPS if secured else HTTP)
     tallies = Tallies()
     brokers.watch(tallies.observe)

@@ -179,18 +179,18 @@ def test_what_is_open_is_told_at_the_start(tmp_path: Path) -> None:
     token.write_text("sesame\n")
     token.chmod(0o644)
     for options, told in (
-        ((), ["--http can be reached by others without TLS and without a login (--http-insecure)"]),
+        ((), [("--http can be reached by others", "TLS, a login")]),
         (
             ("--http-token-file", str(token)),
             [
-                "every user of this machine can read the token",
-                "--http can be reached by others without TLS (--http-insecure)",
+                ("every user of this machine can read the token", None),
+                ("--http can be reached by others", "TLS"),
             ],
         ),
     ):
         with Served(tmp_path / "data", "--http", "0.0.0.0:0", "--http-insecure", *options, log=log) as served:
             assert served.stop() == 0
-        assert [each["event"] for each in warnings(log)] == told
+        assert [(each["event"], each.get("without")) for each in warnings(log)] == told
         log.unlink()
 
 
