@@ -11,8 +11,9 @@ RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin must
 COPY --from=build /install /usr/local
 USER 10001
 WORKDIR /data
-# In a container nobody else can reach 127.0.0.1. With --store, /data stays empty.
-ENV MUSTER_HOST=0.0.0.0 MUSTER_DATA=/data MUSTER_HTTP=0.0.0.0:8080
+# With --store, /data stays empty. The page is for the container alone, as health checks in it are, until it is given
+# another address, with a token and a certificate or MUSTER_HTTP_INSECURE (docs/http.md).
+ENV MUSTER_HOST=0.0.0.0 MUSTER_DATA=/data MUSTER_HTTP=127.0.0.1:8080
 EXPOSE 9092 8080
 ENTRYPOINT ["muster"]
 CMD ["serve"]

@@ -131,8 +131,8 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
         await asyncio.wait([starting])
         return EXIT_FAILED
     await starting  # raises the startup error, if any
-    _read_certificates_on_hangup(brokers)
     page = None if http is None else await _serve_http(http)
+    _read_certificates_on_hangup(brokers, page)
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
@@ -181,14 +181,20 @@ def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
     return text if page is None else f"{text}, {page.url}"
 
 
-def _read_certificates_on_hangup(brokers: Brokers) -> None:
+def _read_certificates_on_hangup(brokers: Brokers, page: Running | None) -> None:
     """SIGHUP ends a broker without TLS, as it does any process."""
     import signal
 
     from muster.coordinator.base.system import on_signals
 
-    if hasattr(signal, "SIGHUP") and any("SSL" in protocol for protocol in brokers.settings.protocols):
-        on_signals((signal.SIGHUP,), lambda _: brokers.read_certificates())
+    def on_hangup(_: int) -> None:
+        brokers.read_certificates()
+        if page is not None:
+            page.read_certificates()
+
+    has_tls = any("SSL" in protocol for protocol in brokers.settings.protocols)
+    if hasattr(signal, "SIGHUP") and (has_tls or (page is not None and page.has_tls)):
+        on_signals((signal.SIGHUP,), on_hangup)
 
 
 def _handle_signals(stopped: Any) -> None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from muster.coordinator import by_listener
-from muster.coordinator.base.endpoints import Endpoint, Listening, read_endpoints
+from muster.coordinator.base.endpoints import Endpoint, Listening, is_loopback, read_endpoints
 from muster.coordinator.group.config import ASSIGNORS, MigrationPolicy
 from muster.coordinator.topics.config import SPECS
 from muster.settings import (
@@ -47,6 +47,7 @@ class SettingError(ValueError):
         self.given = given
         self.value = value
         self.allowed = allowed
+        self.secret = secret
 
 
 class NoSuchSetting(SettingError):
@@ -172,7 +173,32 @@ class Settings:
         optional=True,
     )
     http_records: bool = _setting(
-        True, "show topic records on the page of --http, to anyone who can reach it"
+        True, "show topic records on the page of --http, to everyone who is let in there"
+    )
+    http_token_file: str | None = _setting(
+        None,
+        "file with the token that --http lets in: as `Authorization: Bearer`, or as the password in a "
+        "browser; read again when it changes; without it everyone is let in",
+        length_max=4_096,
+        optional=True,
+    )
+    http_ssl_keystore_location: str | None = _setting(
+        None,
+        "PEM file with a private key and its certificate chain, for TLS on --http; read again when it "
+        "changes; it may be that of --ssl-keystore-location",
+        length_max=4_096,
+        optional=True,
+    )
+    http_ssl_key_password: str | None = _setting(
+        None,
+        "password of the private key in --http-ssl-keystore-location, if it is encrypted",
+        type=Type.PASSWORD,
+        optional=True,
+    )
+    http_insecure: bool = _setting(
+        False,
+        "allow --http on an address that others can reach without TLS or without a token: behind a proxy "
+        "that has both, or in a network of containers",
     )
     max_connections: int = _kafka(
         INT32_MAX,
@@ -337,7 +363,7 @@ class Settings:
     test_mode: bool = _setting(
         False,
         "for tests: the clock of groups and records can be advanced, faults injected, and brokers of this "
-        "process stopped; over --http too, by anyone who can reach it; not with --store",
+        "process stopped; over --http too, by everyone who is let in there; not with --store",
     )
     lease_term_ms: int = _setting(
         3_000, "how long a broker that died keeps its shards before another may take them", low=200
@@ -493,6 +519,7 @@ class Settings:
         self._check_protocols()
         self._check_listener_name()
         self._check_tls()
+        self._check_http()
 
     def _check_listeners(self) -> None:
         if self.listeners is None:
@@ -587,6 +614,35 @@ class Settings:
             raise SettingError("ssl_client_auth", self.ssl_client_auth, allowed)
         if not self.ssl_enabled_protocols:
             raise SettingError("ssl_enabled_protocols", "", f"one or more of {', '.join(TLS_VERSIONS)}")
+
+    def _check_http(self) -> None:
+        if self.http is None:
+            for name in ("http_token_file", "http_ssl_keystore_location", "http_ssl_key_password"):
+                if (value := getattr(self, name)) is not None:
+                    raise SettingError(name, value, "nothing without --http", secret=SETTINGS[name].sensitive)
+            return
+        if self.http_ssl_key_password is not None and self.http_ssl_keystore_location is None:
+            allowed = "nothing without --http-ssl-keystore-location, whose key it is for"
+            raise SettingError("http_ssl_key_password", self.http_ssl_key_password, allowed, secret=True)
+        if self.http_lacks and not self.http_insecure:
+            ways = " and ".join(self.http_lacks.values())
+            allowed = (
+                f"a loopback address (127.0.0.1, ::1, localhost); for others give {ways}, or, behind a proxy "
+                "or in a network of containers, --http-insecure"
+            )
+            raise SettingError("http", self.http, allowed)
+
+    @property
+    def http_lacks(self) -> dict[str, str]:
+        """What `http` lacks to be reached by others than this machine's users, and the option for it."""
+        assert self.http is not None
+        if is_loopback(read_endpoints(self.http)[0].host):
+            return {}
+        given = {
+            "TLS": ("http_ssl_keystore_location", self.http_ssl_keystore_location),
+            "a login": ("http_token_file", self.http_token_file),
+        }
+        return {what: f"{option(name)} ({what})" for what, (name, value) in given.items() if value is None}
 
     def _check_order(self, low: str, high: str) -> None:
         if getattr(self, low) > getattr(self, high):
@@ -776,7 +832,10 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
         raise NoSuchSetting(names_given.get(error.given, error.given), error.why) from None
     except SettingError as error:  # settings that contradict each other
         raise SettingError(
-            names_given.get(error.given, option(error.given)), error.value, error.allowed
+            names_given.get(error.given, option(error.given)),
+            error.value,
+            error.allowed,
+            secret=error.secret,
         ) from None
 
 

@@ -10,15 +10,28 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException, RemoteDisconnected
+from ssl import SSLCertVerificationError, SSLContext, SSLError, create_default_context
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import (
+    BaseHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail, printable
+from muster.coordinator.security.http_token import Token, TokenError
 
 HTTP_VARIABLE: Final = "MUSTER_HTTP"
+TOKEN_VARIABLE: Final = "MUSTER_HTTP_TOKEN_FILE"
+CA_VARIABLE: Final = "MUSTER_HTTP_CA_FILE"
 _ANSWER_S: Final = 90.0
 """How long the broker may take in addition to the wait it is asked for; advancing the clock may take 40 s."""
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -204,7 +217,18 @@ def _command(actions: Any, name: str, summary: str, call: Call, description: str
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help=f"HTTP address of the broker (variable {HTTP_VARIABLE})",
+        help=f"HTTP address of the broker, with https:// if it has TLS (variable {HTTP_VARIABLE})",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help=f"the broker's --http-token-file, if it has one (variable {TOKEN_VARIABLE})",
+    )
+    parser.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="PEM file with the CAs that the broker's certificate is verified by, instead of the system's; "
+        f"implies https:// (variable {CA_VARIABLE})",
     )
     parser.set_defaults(work=run, call=call, prog=parser.prog)
     return parser
@@ -223,18 +247,15 @@ def _number(text: str) -> int:
 
 def run(given: Namespace, variables: Mapping[str, str]) -> int:
     """Send the request and print the response; returns the exit code."""
-    option, address = "--http", given.http
-    if address is None:
-        option, address = HTTP_VARIABLE, variables.get(HTTP_VARIABLE)
-        if not address:
-            why = f"--http or {HTTP_VARIABLE} must give the HOST:PORT of muster serve --test-mode --http"
-            return fail(given.prog, why, EXIT_USAGE)
-    base = _base(address)
-    if base is None:
-        return fail(given.prog, f"{option}: {address!r} is not allowed; it takes HOST:PORT", EXIT_USAGE)
+    try:
+        server = _server(given, variables)
+    except _Misused as error:
+        return fail(given.prog, str(error), EXIT_USAGE)
+    except Failed as error:
+        return fail(given.prog, str(error), EXIT_FAILED)
     method, path, body = given.call(given)
     try:
-        print(json.dumps(_ask(base, address, method, path, body), ensure_ascii=False), flush=True)
+        print(json.dumps(_ask(server, method, path, body), ensure_ascii=False), flush=True)
     except Failed as error:
         return fail(given.prog, str(error), EXIT_FAILED)
     except BrokenPipeError:
@@ -242,37 +263,130 @@ def run(given: Namespace, variables: Mapping[str, str]) -> int:
     return 0
 
 
-def _base(address: str) -> str | None:
-    """`http://host:port`, or None if it is not a valid address."""
-    url = address if "://" in address else f"http://{address}"
+class _Misused(Exception):
+    """An option or variable has a value that it cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """The broker's HTTP port, and what it takes to be let in."""
+
+    address: str
+    """As it was given."""
+    base: str
+    """`http://host:port`, or https."""
+    token: Token | None
+    token_from: str
+    """The option or variable, and its file."""
+    tls: SSLContext | None
+
+
+def _server(given: Namespace, variables: Mapping[str, str]) -> _Server:
+    """Raises _Misused and Failed."""
+
+    def value(option: str, named: str | None, variable: str) -> tuple[str, str | None]:
+        return (option, named) if named is not None else (variable, variables.get(variable) or None)
+
+    option, address = value("--http", given.http, HTTP_VARIABLE)
+    if not address:
+        raise _Misused(
+            f"--http or {HTTP_VARIABLE} must give the HOST:PORT of muster serve --test-mode --http"
+        )
+    ca_option, ca_file = value("--ca-file", given.ca_file, CA_VARIABLE)
+    if "@" in address:  # a password may stand there, which is not to be shown
+        raise _Misused(f"{option}: it takes HOST:PORT or https://HOST:PORT, without a user")
+    base = _base(address, secured=ca_file is not None)
+    if base is None:
+        raise _Misused(f"{option}: {address!r} is not allowed; it takes HOST:PORT or https://HOST:PORT")
+    tls = None
+    if base.startswith("https:"):
+        tls = _context(ca_option, ca_file)
+    elif given.ca_file is not None:
+        raise _Misused(f"--ca-file: nothing is verified at {address}; give https://HOST:PORT to {option}")
+    token_option, token_file = value("--token-file", given.token_file, TOKEN_VARIABLE)
+    token = None
+    if token_file is not None:
+        try:
+            token = Token.read(token_file)
+        except TokenError as error:
+            raise Failed(f"{token_option} {token_file}: {error}") from None
+    return _Server(address, base, token, f"{token_option} {token_file}", tls)
+
+
+def _base(address: str, *, secured: bool) -> str | None:
+    """`http://host:port`, or None if it is not a valid address. `secured`: https unless it says otherwise."""
+    url = address if "://" in address else f"{'https' if secured else 'http'}://{address}"
     try:
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.port is None or parts.path not in ("", "/"):
+        if not parts.hostname or parts.port is None or parts.path not in ("", "/"):
             return None
     except ValueError:
         return None
-    return f"http://{parts.netloc}"
+    return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else None
 
 
-def _ask(base: str, address: str, method: str, path: str, body: dict[str, Any] | None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = Request(f"{base}/test/{path}", data, {"Content-Type": "application/json"}, method=method)
-    # A proxy from the environment cannot reach a broker on this machine.
-    opener = build_opener(ProxyHandler({}))
+def _context(option: str, ca_file: str | None) -> SSLContext:
+    """What verifies the broker's certificate: by the system's CAs, or by those in a file alone. Raises
+    Failed."""
     try:
-        with opener.open(request, timeout=_ANSWER_S) as response:
-            return _read(response.read(_ANSWER_BYTES_MAX), address)
+        return create_default_context(cafile=ca_file)
+    except SSLError:
+        raise Failed(f"{option} {ca_file}: no PEM certificate is in it") from None
+    except OSError as error:
+        raise Failed(f"{option} {ca_file}: {(error.strerror or str(error)).lower()}") from None
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """The token is for the server that was named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _ask(server: _Server, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    if server.token is not None:
+        headers["Authorization"] = server.token.authorization
+    request = Request(f"{server.base}/test/{path}", data, headers, method=method)
+    # A proxy from the environment cannot reach a broker on this machine.
+    handlers: list[BaseHandler] = [ProxyHandler({}), _NoRedirects()]
+    if server.tls is not None:
+        handlers.append(HTTPSHandler(context=server.tls))
+    try:
+        with build_opener(*handlers).open(request, timeout=_ANSWER_S) as response:
+            return _read(response.read(_ANSWER_BYTES_MAX), server.address)
     except HTTPError as error:
         with error:
-            answer = _read(error.read(_ANSWER_BYTES_MAX), address)
+            answer = _read(error.read(_ANSWER_BYTES_MAX), server.address)
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            raise Failed(_not_let_in(server)) from None
         raise Failed(str(answer.get("error", answer)) if isinstance(answer, dict) else str(answer)) from None
     except (URLError, HTTPException, OSError) as error:
         why = error.reason if isinstance(error, URLError) else error
-        text = getattr(why, "strerror", None) or str(why) or type(why).__name__
-        raise Failed(
-            f"cannot reach {address}: {text} (is muster serve --test-mode --http running there? use "
-            "--http for another address)"
-        ) from None
+        raise Failed(_unreachable(server, why)) from None
+
+
+def _not_let_in(server: _Server) -> str:
+    if server.token is None:
+        return (
+            f"{server.address} requires a login: give --token-file or {TOKEN_VARIABLE} the file that "
+            "muster serve has as --http-token-file"
+        )
+    return f"{server.token_from}: not the token of {server.address}, which is in its --http-token-file"
+
+
+def _unreachable(server: _Server, why: object) -> str:
+    if isinstance(why, SSLCertVerificationError):
+        reason = why.verify_message or why.reason or "verification failed"
+        return f"the certificate of {server.address} is refused: {reason}; --ca-file names the CA to trust"
+    if isinstance(why, SSLError):
+        return f"{server.address} does not speak TLS as it should: {(why.reason or str(why)).lower()}"
+    text = getattr(why, "strerror", None) or str(why) or type(why).__name__
+    hint = "is muster serve --test-mode --http running there? use --http for another address"
+    if isinstance(why, RemoteDisconnected | ConnectionResetError) and server.tls is None:
+        hint = "if it has TLS, use https://HOST:PORT"
+    return f"cannot reach {server.address}: {text} ({hint})"
 
 
 def _read(answer: bytes, address: str) -> Any:

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, Protocol
 
 WILDCARDS: Final = ("", "0.0.0.0", "::")
 HTTP: Final = "@http"
-"""In place of a listener's name, which begins with a letter: where a node's page is."""
+HTTPS: Final = "@https"
+"""In place of a listener's name, which begins with a letter: where a node's page is, and by what scheme."""
 
 
 class Node(Protocol):
@@ -82,9 +83,28 @@ def reached_at(node: Node, listener: str) -> Endpoint:
     return _by_listener(node.listeners).get(listener) or Endpoint("", node.host, node.port)
 
 
-def page_of(node: Node) -> Endpoint | None:
-    """Where browsers find the page of `node`, if it has one and says where."""
-    return _by_listener(node.listeners).get(HTTP)
+def page_of(node: Node) -> str | None:
+    """The URL of the page of `node`, if it has one and says where."""
+    listeners = _by_listener(node.listeners)
+    page = listeners.get(HTTPS) or listeners.get(HTTP)
+    return None if page is None else page_url(page)
+
+
+def page_url(page: Endpoint) -> str:
+    """The URL of what HTTP or HTTPS stands for."""
+    return f"{page.listener.removeprefix('@')}://{page.address}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or the name localhost, is this machine's alone. No other name is looked up."""
+    if host == "localhost":
+        return True
+    from ipaddress import ip_address  # not needed to start most brokers
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @lru_cache(maxsize=256)

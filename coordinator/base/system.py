@@ -59,6 +59,10 @@ if sys.platform == "win32":
     def sync_folder(path: str) -> None:
         """Return when the names in this folder survive the death of the machine: NTFS logs them itself."""
 
+    def others_may_read(path: str) -> bool:
+        """Whether every user of this machine may read a file: here, access control lists say so."""
+        return False
+
     def open_files_limit() -> int | None:
         """How many files this process may open; None if nothing limits it."""
         return None
@@ -97,6 +101,10 @@ else:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def others_may_read(path: str) -> bool:
+        """Whether every user of this machine may read a file. Raises OSError."""
+        return bool(os.stat(path).st_mode & 0o004)
 
     def open_files_limit() -> int | None:
         """How many files this process may open; None if nothing limits it."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
-from muster.coordinator.base.rate_limiter import RateLimiter
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.security.exchange import (
     Authenticated,
@@ -27,6 +26,7 @@ from muster.coordinator.security.exchange import (
     Mechanism,
 )
 from muster.coordinator.server.connection import Connection
+from muster.coordinator.server.guessing import Guessing
 from muster.coordinator.server.turned_away import (
     expired_authentication,
     failed_authentication,
@@ -62,11 +62,6 @@ _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = (
     int(key).to_bytes(2, "big")
     for key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 )
-_FAILURES_MAX: Final = 10
-_WITHIN_MS: Final = 60_000
-_ADDRESSES_MAX: Final = 10_000
-SLOW_MS: Final = 5_000
-"""How long failures of an address are held back that had `_FAILURES_MAX` of them in a minute."""
 _ELEMENTS_MAX: Final = 16  # neither message has a list
 
 
@@ -83,11 +78,6 @@ class _State(Enum):
     """The next request closes the connection without a word."""
 
 
-def failures_limit() -> RateLimiter:
-    """What bounds the failures of an address, at all SASL listeners of a broker."""
-    return RateLimiter(_FAILURES_MAX, _WITHIN_MS, keys_max=_ADDRESSES_MAX)
-
-
 @dataclass(frozen=True, slots=True)
 class Door:
     """How the clients of a SASL listener are let in."""
@@ -97,16 +87,9 @@ class Door:
     clock: Clock
     """Real time."""
     unserved: Unserved
-    failed_delay_ms: int
-    """How long the answer to a failure is held back."""
+    guessing: Guessing
     reauth_ms: int
     """How long a client stays authenticated; 0: forever."""
-    failures: RateLimiter = field(default_factory=failures_limit)
-
-    def delay_ms(self, host: str) -> int:
-        """How long the failure of a client at `host` is held back."""
-        patient = self.failures.allows(host, self.clock.now_ms())
-        return self.failed_delay_ms if patient else max(SLOW_MS, self.failed_delay_ms)
 
 
 class Authentication:
@@ -320,7 +303,7 @@ class Authentication:
         self._state = _State.DOOMED
         self._connection.end()
         self._stop_timer()
-        delay_ms = self._door.delay_ms(self._connection.client_host)
+        delay_ms = self._door.guessing.delay_ms(self._connection.client_host)
         self._timer = self._door.clock.at(self._door.clock.now_ms() + delay_ms, answer)
 
     def _too_slow(self) -> None:

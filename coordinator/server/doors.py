@@ -15,9 +15,10 @@ from muster.coordinator.base.endpoints import Listening
 from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.config import OnListener, Settings
 from muster.coordinator.security.exchange import Mechanism, SecurityError
-from muster.coordinator.server.authentication import Door, failures_limit
-from muster.coordinator.server.certificates import Certificates
+from muster.coordinator.server.authentication import Door
+from muster.coordinator.server.certificates import Certificates, Pem
 from muster.coordinator.server.connections import Connections
+from muster.coordinator.server.guessing import Guessing
 from muster.coordinator.server.listener import Listener
 from muster.coordinator.server.tls import Handshakes
 from muster.coordinator.server.turned_away import no_principal
@@ -76,8 +77,8 @@ class Doors:
         self._clock = clock
         self._unserved = unserved
         self._handshakes: list[Handshakes] = []
-        self._failures = failures_limit()
-        make_certificates = _once_for_alike(lambda on: Certificates(on, clock))
+        self._guessing = Guessing(clock, settings.connection_failed_authentication_delay_ms)
+        make_certificates = _once_for_alike(lambda on: Certificates(Pem.on_listener(on), clock))
         make_door = _once_for_alike(lambda on: self._door(on, mechanisms(on)))
         self._entrances: dict[str, Entrance] = {}
         for each in settings.listening(0):
@@ -103,9 +104,8 @@ class Doors:
             mechanisms,
             self._clock,
             self._unserved,
-            failed_delay_ms=on.settings.connection_failed_authentication_delay_ms,
+            self._guessing,
             reauth_ms=on.settings.connections_max_reauth_ms,
-            failures=self._failures,
         )
 
     def listener(self, listening: Listening, connections: Connections, listen: Listen) -> Listener:

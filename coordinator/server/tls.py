@@ -17,7 +17,13 @@ from typing import Any, Final, cast
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.server.certificates import Certificates
-from muster.coordinator.server.turned_away import failed_handshake, handshake_given_up, slow_handshake
+from muster.coordinator.server.turned_away import (
+    SPOKEN_KAFKA,
+    Spoken,
+    failed_handshake,
+    handshake_given_up,
+    slow_handshake,
+)
 from muster.coordinator.server.unserved import Cause, Unserved
 
 UNDER_WAY_MAX: Final = 512
@@ -34,10 +40,13 @@ class Handshakes:
         clock: Clock,
         connect: Callable[[], asyncio.BaseProtocol],
         unserved: Unserved,
+        *,
+        spoken: Spoken = SPOKEN_KAFKA,
     ) -> None:
-        """`connect` makes what is above TLS. `clock` is real time."""
+        """`connect` makes what is above TLS, which is `spoken`. `clock` is real time."""
         self.connect = connect
         self.clock = clock
+        self.spoken = spoken
         self.failed = 0
         """How many failed, took too long or lost their place."""
         self._certificates = certificates
@@ -159,7 +168,7 @@ class Secured(asyncio.Protocol):
             return
         except ssl.SSLError as error:
             self._flush()  # the alert
-            self._handshakes.tell(self._host, failed_handshake(error))
+            self._handshakes.tell(self._host, failed_handshake(error, self._handshakes.spoken))
             self.fail()
             return
         self._flush()
@@ -180,7 +189,7 @@ class Secured(asyncio.Protocol):
             timer.cancel()
 
     def _too_slow(self) -> None:
-        self._handshakes.tell(self._host, slow_handshake(HANDSHAKE_MS))
+        self._handshakes.tell(self._host, slow_handshake(HANDSHAKE_MS, self._handshakes.spoken))
         self.fail()
 
     def fail(self) -> None:
@@ -218,9 +227,11 @@ class Secured(asyncio.Protocol):
     # --- the transport of the connection above --------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As of the socket's transport; `ssl_object` is the TLS state."""
+        """As of the socket's transport; `ssl_object` is the TLS state, `sslcontext` what it was made of."""
         if name == "ssl_object":
             return self._tls
+        if name == "sslcontext":
+            return None if self._tls is None else self._tls.context
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -228,7 +239,7 @@ class Secured(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high, low)
 
     def write(self, data: bytes) -> None:
-        if self._tls is None or self._transport is None:
+        if not data or self._tls is None or self._transport is None:  # OpenSSL takes no data for a mistake
             return
         self._tls.write(data)
         self._transport.write(self._leaving.read())
@@ -237,7 +248,7 @@ class Secured(asyncio.Protocol):
         if self._tls is None or self._transport is None:
             return
         for each in pieces:
-            if each:  # OpenSSL takes an empty one for a mistake
+            if each:
                 self._tls.write(each)
         self._transport.write(self._leaving.read())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import Final, NamedTuple
 
 from muster.coordinator.server.unserved import FOREIGN, TEXT_MAX, Cause
 from muster.protocol import foreign
@@ -13,6 +13,7 @@ _WHY_MAX: Final = 300  # characters of why something failed, which may have the 
 _PLAINTEXT: Final = Cause(
     "plaintext on a TLS listener", "connect with security.protocol=SSL or SASL_SSL, as the listener has it"
 )
+_NO_HTTPS: Final = Cause("plaintext on the HTTPS port", "open it with https://")
 _NO_PRINCIPAL: Final = Cause(
     "no rule of ssl.principal.mapping.rules makes a user of the client certificate",
     "end the rules with DEFAULT, or give one that matches",
@@ -24,7 +25,7 @@ _NOT_TLS: Final = frozenset(
 _ALERTS: Final = {
     "UNKNOWN_CA": (
         "the client does not trust the CA of the broker's certificate",
-        "give the CA to the client: ssl.truststore.location, ssl.ca.location or ssl_cafile",
+        "give the CA to the client: ssl.truststore.location, ssl.ca.location, ssl_cafile or --ca-file",
     ),
     "BAD_CERTIFICATE": (
         "the client does not accept the broker's certificate",
@@ -51,13 +52,29 @@ _ALERTS: Final = {
 """What is said of failed handshakes, by the end of OpenSSL's reason."""
 
 
-def failed_handshake(error: ssl.SSLError) -> Cause:
+class Spoken(NamedTuple):
+    """What is spoken above TLS: what clients are told that come without."""
+
+    http: Cause
+    """Of an HTTP request in plaintext."""
+    plaintext: Cause
+    how: str
+    """How to connect."""
+
+
+SPOKEN_KAFKA: Final = Spoken(
+    FOREIGN[foreign.HTTP], _PLAINTEXT, "connect with security.protocol=SSL or SASL_SSL; check the network"
+)
+SPOKEN_HTTP: Final = Spoken(_NO_HTTPS, _NO_HTTPS, "open it with https://; check the network")
+
+
+def failed_handshake(error: ssl.SSLError, spoken: Spoken) -> Cause:
     """Why a TLS handshake failed."""
     reason = error.reason or ""
     if reason == "HTTP_REQUEST":
-        return FOREIGN[foreign.HTTP]
+        return spoken.http
     if reason in _NOT_TLS:
-        return _PLAINTEXT
+        return spoken.plaintext
     if isinstance(error, ssl.SSLCertVerificationError):
         return Cause(
             "client certificate refused",
@@ -79,12 +96,9 @@ def handshake_given_up() -> Cause:
     )
 
 
-def slow_handshake(timeout_ms: int) -> Cause:
+def slow_handshake(timeout_ms: int, spoken: Spoken) -> Cause:
     """Why a TLS handshake was ended that had not finished."""
-    return Cause(
-        f"TLS handshake incomplete after {timeout_ms} ms",
-        "connect with security.protocol=SSL or SASL_SSL; check the network",
-    )
+    return Cause(f"TLS handshake incomplete after {timeout_ms} ms", spoken.how)
 
 
 def no_principal(subject: str) -> Cause:
@@ -113,6 +127,15 @@ def mechanism_not_enabled(mechanism: str, enabled: str) -> Cause:
 def failed_authentication(why: str) -> Cause:
     """Why a client is not let in that could not prove who it is."""
     return Cause("authentication failed", "check the client's credentials", why[:_WHY_MAX])
+
+
+def failed_login(why: str) -> Cause:
+    """Why an HTTP request is refused that shows something else than the token."""
+    return Cause(
+        "HTTP login failed",
+        "send the token of --http-token-file: as `Authorization: Bearer`, or as the password in a browser",
+        why[:_WHY_MAX],
+    )
 
 
 def slow_authentication(timeout_ms: int) -> Cause:

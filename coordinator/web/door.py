@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -56,5 +56,4 @@ class _Refusal(asyncio.Protocol):
     """Closes the connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        cast(asyncio.Transport, transport).abort()

@@ -106,7 +106,7 @@ def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPExc
 def page_words(node: NodeRow) -> str:
     """The address of a broker's page, as the end of a sentence."""
     page = page_of(node)
-    return f"at http://{page.address}" if page is not None else "which has no page or does not advertise it"
+    return f"at {page}" if page is not None else "which has no page or does not advertise it"
 
 
 def elsewhere(brokers: Brokers) -> list[Elsewhere]:
@@ -129,11 +129,10 @@ def loading(brokers: Brokers) -> int:
 
 def node_json(node: NodeRow) -> dict[str, Any]:
     """A broker, with its page's address."""
-    page = page_of(node)
     return {
         "node_id": node.node_id,
         "address": f"{node.host}:{node.port}",
-        "page": None if page is None else f"http://{page.address}",
+        "page": page_of(node),
     }
 
 

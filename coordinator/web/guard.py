@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from yarl import URL
 
+from muster.coordinator.base.endpoints import is_loopback
 from muster.coordinator.base.log import Logger
 
 TEST_PREFIX: Final = "/test/"
@@ -17,6 +18,9 @@ TEST_PREFIX: Final = "/test/"
 
 ADVERTISED: Final = web.AppKey[str | None]("advertised", str)
 """The name in --advertised-http."""
+HAS_LOGIN: Final = web.AppKey("has_login", bool)
+"""Whether a login is required. If so, names do not matter: a web page whose domain was pointed here has none,
+since a browser keeps logins by domain."""
 
 _HEADERS: Final = {
     # The page needs its own script, style and responses, and nothing from elsewhere.
@@ -34,10 +38,10 @@ _DIGITS_MAX: Final = 19
 _log: Final = Logger(part="http")
 
 
-def install(app: web.Application, host: str, advertised: str | None = None) -> None:
+def install(app: web.Application, host: str, advertised: str | None = None, *, has_login: bool) -> None:
     """Guard an application that listens on `host`, and may also be reached as `advertised`."""
-    app[ADVERTISED] = advertised
-    app.middlewares.append(_middleware(_is_loopback(host), advertised))
+    app[ADVERTISED], app[HAS_LOGIN] = advertised, has_login
+    app.middlewares.append(_middleware(is_loopback(host)))
     app.on_response_prepare.append(_add_headers)
 
 
@@ -71,17 +75,18 @@ def whole_number(
     return number
 
 
-def check_named(request: web.Request) -> None:
-    """For users' data, such as records: raises HTTPMisdirectedRequest unless the request used an IP address,
-    a name of this machine, or the advertised name. A web page can point its own domain at any address a
-    browser reaches, and then read responses (DNS rebinding); it cannot do that with an address or with
-    another's name.
+def check_named(request: web.Request, refused: str) -> None:
+    """For users' data, such as records, and for changes by browsers: raises HTTPMisdirectedRequest unless the
+    request used an IP address, a name of this machine, or the advertised name, or there is a login. A web
+    page can point its own domain at any address a browser reaches, and then read responses (DNS rebinding);
+    it cannot do that with an address or with another's name. `refused` begins the sentence.
     """
     host = _host_of(request.host)
-    if not (_is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]):
+    named = _is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]
+    if not (named or request.app[HAS_LOGIN]):
         raise refusal(
             web.HTTPMisdirectedRequest,
-            f"records are not shown under the name {host!r}: open the page by its address, or name what it "
+            f"{refused} under the name {host!r}: open the page by its address, or name what it "
             "is called in --advertised-http",
         )
 
@@ -93,11 +98,11 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "muster"
 
 
-def _middleware(local: bool, advertised: str | None) -> Middleware:
+def _middleware(local: bool) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            _check(request, local, advertised)
+            _check(request, local)
             return await handler(request)
         except web.HTTPException as answer:
             if answer.status < 400 or answer.content_type == "application/json":
@@ -118,13 +123,14 @@ def _middleware(local: bool, advertised: str | None) -> Middleware:
     return guarded
 
 
-def _check(request: web.Request, local: bool, advertised: str | None) -> None:
+def _check(request: web.Request, local: bool) -> None:
     """Raises HTTPException for requests that must not be answered. A browser can be made to send requests by
-    any page (which cannot read the response), and by one whose domain was pointed at this address (which
-    can). The first carry the page's origin, the second its domain.
+    any page (which cannot read the response), with the login that it keeps for this address; and by one whose
+    domain was pointed at this address (which can read, and has no login). The first carry the page's origin,
+    the second its domain.
     """
-    host = _host_of(request.host)
-    if local and not _is_loopback(host) and host != advertised:
+    host, app = _host_of(request.host), request.app
+    if local and not app[HAS_LOGIN] and not _is_loopback(host) and host != app[ADVERTISED]:
         raise refusal(
             web.HTTPMisdirectedRequest,
             f"this listens on this machine alone, and is not {host!r}; open it as localhost or by its "
@@ -135,10 +141,13 @@ def _check(request: web.Request, local: bool, advertised: str | None) -> None:
     if not request.path.startswith(TEST_PREFIX):
         raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
     origin = request.headers.get("Origin")
-    if origin is not None and origin != f"{request.scheme}://{request.host}":
+    if origin is None:
+        return  # no browser
+    if origin != f"{request.scheme}://{request.host}":
         raise refusal(
             web.HTTPForbidden, f"requests from pages of {origin} are not allowed to change anything"
         )
+    check_named(request, "pages may not change anything")
 
 
 def _said(request: web.Request, answer: web.HTTPException) -> str:
@@ -163,9 +172,8 @@ def _host_of(host: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+    """Whether the name in a request can only be this machine: browsers know names under .localhost, too."""
+    return host.endswith(".localhost") or is_loopback(host)
 
 
 def _is_address(host: str) -> bool:

@@ -10,6 +10,7 @@ from aiohttp import web
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import LeaseKind, StoreError
 from muster.coordinator.web.keys import BROKERS, LIFE
+from muster.coordinator.web.login import is_let_in
 
 _ASK_S: Final = 4.0
 
@@ -26,12 +27,14 @@ async def healthz(_: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """200 if every broker of the process is ready in the sense of `muster cluster ready`, else 503."""
+    """200 if every broker of the process is ready in the sense of `muster cluster ready`, else 503. Which one
+    is not, and why, is told to those who have logged in."""
     running = request.app[BROKERS].running
     stopping = request.app[LIFE].stopping
     brokers = await asyncio.gather(*(_state(each, stopping) for each in running))
     ready = bool(brokers) and all(each["ready"] for each in brokers)
-    return web.json_response({"ready": ready, "brokers": brokers}, status=200 if ready else 503)
+    told = {"ready": ready, "brokers": brokers} if is_let_in(request) else {"ready": ready}
+    return web.json_response(told, status=200 if ready else 503)
 
 
 async def _state(broker: Broker, stopping: bool) -> dict[str, Any]:

@@ -141,7 +141,7 @@ async def topic(request: web.Request) -> web.Response:
 async def look(request: web.Request) -> web.Response:
     """The newest records of a partition, those below `before`, or those from `offset` on."""
     brokers = request.app[BROKERS]
-    check_named(request)
+    check_named(request, "records are not shown")
     if not brokers.settings.http_records:
         raise refusal(web.HTTPForbidden, "records are not shown here: http_records is false")
     limit = whole_number(request, "limit", _RECORDS, records.RECORDS_MAX)

@@ -8,7 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,8 +17,11 @@ from muster.coordinator import cli
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.cli.running import Ended, environment, run
+from tests.server.security.conftest import Keys, keys
 from tests.support.ports import free_ports
 from tests.support.wire_blocking import WireConnection
+
+__all__ = ["keys"]
 
 BEAT = HeartbeatRequest(group_id="billing", generation_id=1, member_id="m")
 
@@ -25,7 +29,7 @@ Muster = Callable[..., Ended]
 
 
 def serving(*options: str) -> Iterator[tuple[str, str]]:
-    """`muster serve`: its bootstrap servers, and its address of HTTP."""
+    """`muster serve`: its bootstrap servers, and the HOST:PORT of its page."""
     command = [sys.executable, "-m", "muster", "serve", "--port", "0", "--ephemeral", "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, "--log-level", "error", "--lease-term-ms", "30000", *options],
@@ -37,7 +41,7 @@ def serving(*options: str) -> Iterator[tuple[str, str]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("muster ready on "), line
-        yield line.split()[3], line.strip().rpartition("http://")[2]
+        yield line.split()[3], line.strip().rpartition("://")[2]
     finally:
         process.terminate()
         process.communicate(timeout=60)
@@ -183,7 +187,9 @@ def test_nobody_named_and_nobody_there(capfd: pytest.CaptureFixture[str]) -> Non
         f"muster test clock show: cannot reach {address}: Connection refused (is muster"
     )
     wrong = asking("x", capfd)("clock", "show")
-    assert wrong.err == "muster test clock show: MUSTER_HTTP: 'x' is not allowed; it takes HOST:PORT\n"
+    assert wrong.err == (
+        "muster test clock show: MUSTER_HTTP: 'x' is not allowed; it takes HOST:PORT or https://HOST:PORT\n"
+    )
 
 
 def test_a_server_that_is_not_in_test_mode(capfd: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +200,139 @@ def test_a_server_that_is_not_in_test_mode(capfd: pytest.CaptureFixture[str]) ->
             "muster test clock advance: this broker is not in test mode: start it with "
             "muster serve --test-mode\n"
         )
+
+
+# --- a login, and TLS ---------------------------------------------------------------------------------------
+
+
+class Locked(NamedTuple):
+    """A server that wants a token, over TLS."""
+
+    address: str
+    token: str
+    ca: str
+
+
+@pytest.fixture(scope="module")
+def locked(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
+    token = tmp_path_factory.mktemp("locked") / "token"
+    token.write_text("sesame\n")
+    token.chmod(0o600)
+    options = ("--http-token-file", str(token), "--http-ssl-keystore-location", str(keys.server.both))
+    at_once = ("--connection-failed-authentication-delay-ms", "0")
+    for _, address in serving("--test-mode", *options, *at_once):
+        yield Locked(address, str(token), str(keys.authority.certificate))
+
+
+SHOW = ("clock", "show")
+
+
+def test_the_token_and_the_ca_are_options_and_variables(
+    locked: Locked, capfd: pytest.CaptureFixture[str]
+) -> None:
+    https = f"https://{locked.address}"
+    options = ("--token-file", locked.token, "--ca-file", locked.ca)
+    variables = {"MUSTER_HTTP_TOKEN_FILE": locked.token, "MUSTER_HTTP_CA_FILE": locked.ca}
+    for address in (https, locked.address):
+        assert done(asking(address, capfd)(*SHOW, *options))["now_ms"] > 0
+        assert done(asking(address, capfd)(*SHOW, **variables))["now_ms"] > 0
+    other = dict.fromkeys(variables, "/nowhere")
+    assert done(asking(https, capfd)(*SHOW, *options, **other))["now_ms"] > 0  # options win
+
+
+def test_who_is_not_let_in_hears_what_to_give(
+    locked: Locked, capfd: pytest.CaptureFixture[str], tmp_path: Path, keys: Keys
+) -> None:
+    https = f"https://{locked.address}"
+    wrong, empty = tmp_path / "wrong", tmp_path / "empty"
+    wrong.write_text("another\n")
+    empty.write_text("\n")
+    ca, token = ("--ca-file", locked.ca), ("--token-file", locked.token)
+    for address, options, code, said in (
+        (
+            https,
+            ca,
+            1,
+            f"{https} requires a login: give --token-file or MUSTER_HTTP_TOKEN_FILE the file that "
+            "muster serve has as --http-token-file",
+        ),
+        (
+            https,
+            (*ca, "--token-file", str(wrong)),
+            1,
+            f"--token-file {wrong}: not the token of {https}, which is in its --http-token-file",
+        ),
+        (https, (*ca, "--token-file", str(empty)), 1, f"--token-file {empty}: it is empty"),
+        (https, (*ca, "--token-file", "/none"), 1, "--token-file /none: no such file or directory"),
+        (
+            https,
+            token,
+            1,
+            f"the certificate of {https} is refused: unable to get local issuer certificate; --ca-file names "
+            "the CA to trust",
+        ),
+        (
+            https,
+            (*token, "--ca-file", locked.token),
+            1,
+            f"--ca-file {locked.token}: no PEM certificate is in it",
+        ),
+        (https, (*token, "--ca-file", "/none"), 1, "--ca-file /none: no such file or directory"),
+        (
+            f"http://{locked.address}",
+            (*token, *ca),
+            2,
+            f"--ca-file: nothing is verified at http://{locked.address}; give https://HOST:PORT to "
+            "MUSTER_HTTP",
+        ),
+        (
+            locked.address,
+            token,
+            1,
+            f"cannot reach {locked.address}: Remote end closed connection without response "
+            "(if it has TLS, use https://HOST:PORT)",
+        ),
+        (
+            f"https://me:sesame@{locked.address}",
+            ca,
+            2,
+            "MUSTER_HTTP: it takes HOST:PORT or https://HOST:PORT, without a user",
+        ),
+    ):
+        ended = asking(address, capfd)(*SHOW, *options)
+        assert (ended.code, ended.out, ended.err) == (code, "", f"muster test clock show: {said}\n")
+
+
+def test_tls_where_there_is_none(server: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    ended = asking(f"https://{server[1]}", capfd)(*SHOW)
+    assert ended.code == 1
+    assert f"https://{server[1]} does not speak TLS as it should: " in ended.err
+
+
+def test_the_token_goes_nowhere_else(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A server that sends elsewhere is no broker, and may not have others get the token."""
+    token = tmp_path / "token"
+    token.write_text("sesame")
+    asked: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"http://{self.headers['Host']}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        ended = asking(f"127.0.0.1:{other.server_port}", capfd)(*SHOW, "--token-file", str(token))
+        other.shutdown()
+        thread.join()
+    assert ended.code == 1
+    assert "is not muster's HTTP port" in ended.err
+    assert asked == ["/test/clock"]
 
 
 def test_something_else_that_speaks_http(capfd: pytest.CaptureFixture[str]) -> None:

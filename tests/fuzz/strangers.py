@@ -25,7 +25,7 @@ from muster.coordinator.security.exchange import AuthenticationRefused, Exchange
 from muster.coordinator.security.oauth import Claims, OAuthBearer
 from muster.coordinator.security.plain import Plain, PlainExchange
 from muster.coordinator.security.scram import HASHES, MadeUp, Scram, ScramCredential
-from muster.coordinator.server.certificates import Certificates
+from muster.coordinator.server.certificates import Certificates, Pem
 from muster.coordinator.server.tls import HANDSHAKE_MS, Handshakes, Secured
 from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.testing.security import Security
@@ -145,7 +145,7 @@ class Shaking:
     def __init__(self, security: Security) -> None:
         settings = Settings(ephemeral=True, **security.broker_settings("127.0.0.1", 0))
         self._clock = clock = ManualClock()
-        certificates = Certificates(settings.on(security.protocol), clock)
+        certificates = Certificates(Pem.on_listener(settings.on(security.protocol)), clock)
         self._handshakes = Handshakes(certificates, clock, self._connected, Unserved(clock))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         leaving = ssl.MemoryBIO()

@@ -18,8 +18,11 @@ from muster.coordinator.web import app
 from muster.coordinator.web.binding import prepare
 from muster.coordinator.web.feed import Feed
 from tests.http.member import Member
+from tests.server.security.conftest import keys
 from tests.support.facts import until
 from tests.support.leases import TERM_MS
+
+__all__ = ["keys"]
 
 
 @dataclass

@@ -59,14 +59,14 @@ _RECORDS = "/api/topics/orders/partitions/0/records"
 async def test_records_are_shown_under_addresses_and_the_name_that_is_advertised(
     show: Show, host: str
 ) -> None:
-    shown = await show(http="0.0.0.0:0", advertised_http="pages.example:80")
+    shown = await show(http="0.0.0.0:0", http_insecure=True, advertised_http="pages.example:80")
     await shown.create_topic()
     assert (await ask(shown, "GET", _RECORDS, Host=host))[0] == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "broker-1:8080"])
 async def test_records_are_not_shown_under_a_name_that_any_web_page_may_have(show: Show, host: str) -> None:
-    shown = await show(http="0.0.0.0:0")
+    shown = await show(http="0.0.0.0:0", http_insecure=True)
     await shown.create_topic()
     status, answer = await ask(shown, "GET", _RECORDS, Host=host)
     assert status == 421
@@ -82,7 +82,7 @@ async def test_records_can_be_kept_off_the_page(show: Show) -> None:
 
 
 async def test_on_every_interface_any_name_is_answered(show: Show) -> None:
-    shown = await show(http="0.0.0.0:0")
+    shown = await show(http="0.0.0.0:0", http_insecure=True)
     assert (await ask(shown, "GET", "/api/groups", Host="broker-1:8080"))[0] == 200
     assert shown.brokers.page is None  # which is no address to send others to
     assert shown.page.url == f"http://localhost:{shown.page.port}"

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from muster.coordinator.server import authentication
+from muster.coordinator.server import guessing
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -286,7 +286,7 @@ def muster_side() -> Iterator[Side]:
             sasl_oauthbearer_clock_skew_seconds=0,
         ) as broker,
     ):
-        patched.setattr(authentication, "SLOW_MS", 0)  # most of these fail, all from one address
+        patched.setattr(guessing, "SLOW_MS", 0)  # most of these fail, all from one address
         settings = broker.client_settings("muster")
         host, _, port = broker.bootstrap.rpartition(":")
         yield Side(host, int(port), settings["sasl_plain_username"], settings["sasl_plain_password"])

@@ -161,6 +161,7 @@ def test_variables_of_others_are_passed_over() -> None:
         "MUSTER_HTTP_SERVICE_HOST": "10.0.0.2",
         "MUSTER_HTTP_SERVICE_PORT": "8080",
         "MUSTER_HTTP_PORT": "tcp://10.0.0.2:8080",
+        "MUSTER_HTTP_CA_FILE": "ca.pem",
         "MUSTER_TAG": "1",
         "MUSTER_BOOTSTRAP_SERVERS": "127.0.0.1:9092",
     }

@@ -8,7 +8,8 @@ export const now = () => Date.now() + skew;
 
 /** {status, body}; raises when there is no answer in time. */
 export async function ask(path) {
-  const answer = await fetch(path, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(PATIENCE) });
+  // In full: the page's own address may have a login in it, which fetch refuses.
+  const answer = await fetch(location.origin + path, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(PATIENCE) });
   const body = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }));
   if (answer.status === 200 && typeof body.at_ms === "number") skew = body.at_ms - Date.now();
   return { status: answer.status, body };

@@ -13,8 +13,9 @@ import pytest
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
 from muster.coordinator.server import unserved
-from muster.coordinator.server.authentication import AUTHENTICATE_MS, SLOW_MS
+from muster.coordinator.server.authentication import AUTHENTICATE_MS
 from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.guessing import SLOW_MS
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.connection import ApiVersionsRequest

@@ -1,10 +1,13 @@
-"""The recipes of docs/security.md, as their reader runs them."""
+"""The recipes of docs/security.md and docs/http.md, as their reader runs them."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import ssl
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -14,19 +17,20 @@ from muster.coordinator.testing import Broker
 from muster.protocol.messages.connection import ApiVersionsRequest
 from tests.support.wire import Wire
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "security.md"
+DOCS: Final = Path(__file__).parents[3] / "docs"
 
 
-def blocks(heading: str, language: str = "sh") -> list[str]:
+def blocks(heading: str, language: str = "sh", page: str = "security.md") -> list[str]:
     """The code under a heading."""
-    text = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    text = (DOCS / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert found, heading
     return found
 
 
-def sh(script: str, folder: Path) -> None:
-    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True, timeout=60)
+def sh(script: str, folder: Path) -> bytes:
+    ran = subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True, timeout=60)
+    return ran.stdout
 
 
 @pytest.fixture
@@ -89,3 +93,23 @@ async def test_client_certificates(folder: Path) -> None:
         assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
         node = broker._core.brokers.brokers[0]
         assert [each.principal for each in node.connections.open.values()] == ["User:alice"]
+
+
+async def test_tls_and_the_login_of_the_page(folder: Path) -> None:
+    (script,) = blocks("TLS and the login", page="http.md")
+    token, _, serve = script.partition("muster serve ")
+    sh(token, folder)
+    assert (folder / "http-token").stat().st_mode & 0o077 == 0
+    options = serve.replace("8443", "0").split()
+    command = [sys.executable, "-m", "muster", "serve", "--ephemeral", "--port", "0", *options]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=folder)
+    try:
+        assert process.stdout is not None
+        ready = (await process.stdout.readline()).decode()
+        (asked,) = blocks("TLS and the login", "console", "http.md")
+        curl = asked.removeprefix("$ ").replace("https://broker-1.example:8443", ready.split()[-1])
+        answer = await asyncio.to_thread(sh, curl, folder)
+        assert json.loads(answer)["groups"] == []
+    finally:
+        process.terminate()
+        await process.communicate()

@@ -17,7 +17,7 @@ from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.config import Settings
 from muster.coordinator.security.exchange import SecurityError
-from muster.coordinator.server import certificates, unserved
+from muster.coordinator.server import certificates, renewed, unserved
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.tls import HANDSHAKE_MS, UNDER_WAY_MAX, Handshakes, Secured
 from muster.coordinator.server.unserved import Unserved
@@ -222,7 +222,7 @@ async def test_each_listener_has_its_protocol(start_brokers: StartBrokers, keys:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates, "_LOOK_MS", 0)
+    monkeypatch.setattr(renewed, "_LOOK_MS", 0)
 
 
 async def served_by(port: int, authority: str) -> bytes:
@@ -362,7 +362,7 @@ class _Socket(asyncio.Transport):
 def test_a_handshake_has_its_time(keys: Keys, lines: Lines) -> None:
     clock = ManualClock()
     settings = Settings(ephemeral=True, listeners=SSL, **keys.settings)
-    held = certificates.Certificates(settings.on("SSL"), clock)
+    held = certificates.Certificates(certificates.Pem.on_listener(settings.on("SSL")), clock)
     handshakes = Handshakes(held, clock, asyncio.Protocol, Unserved(clock))
     secured: Secured = handshakes.accept()
     accepted = _Socket()
