@@ -30,8 +30,8 @@ class KafkaJs(ProgramClient):
         need("node", "npm", hint="install Node.js 18 or later with npm")
         self._folder()
 
-    def command(self) -> list[str]:
-        return ["node", str(self._folder() / "client.js")]
+    def command(self, program: str = "client.js") -> list[str]:
+        return ["node", str(self._folder() / program)]
 
     def _folder(self) -> Path:
         sources = _sources("kafkajs", "*.js", "package.json")
