@@ -76,8 +76,8 @@ class StockClient(ABC):
         self, bootstrap: str, group: str, topic: str, session_timeout_ms: int, *configs: str
     ) -> list[str]:
         """`configs` are `NAME=VALUE` by their names in Kafka's Java client, of clients that know them:
-        `group.protocol=consumer`, with which a topic that begins with ^ is a pattern, and
-        `group.instance.id`."""
+        `group.protocol=consumer`, with which a topic that begins with ^ is a pattern,
+        `group.instance.id`, `client.id`, and what TLS and SASL need, of which franz-go takes librdkafka's."""
 
     def admin(self, bootstrap: str, prefix: str) -> list[str] | None:
         """None: the client has no admin API."""
