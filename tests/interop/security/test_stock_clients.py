@@ -57,7 +57,7 @@ def test_a_group_goes_on_from_its_commit_by_every_door(target: Target, clients: 
 
 
 @pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
-@pytest.mark.parametrize("client", ["java", "confluent-kafka", "kafka-python", "aiokafka"])
+@pytest.mark.parametrize("client", ["java", "confluent-kafka", "kafka-python", "aiokafka", "kafkajs"])
 def test_what_a_broker_of_tests_lets_in(clients: Clients, client: str, security: str) -> None:
     with Broker(security=security) as broker:
         broker.create_topic("orders")
