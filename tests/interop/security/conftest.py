@@ -60,10 +60,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "oauthbearer": f"{_SASL}.oauthbearer.OAuthBearerLoginModule required;",
     }
     configs = {
-        "listener.security.protocol.map": ",".join(
-            f"{name}:{name}" for name in ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
-        )
-        + ",CONTROLLER:PLAINTEXT",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(server.both),
         "ssl.truststore.type": "PEM",
