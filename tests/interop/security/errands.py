@@ -30,6 +30,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
+from muster import client
 from tests.interop.security.logins import Settings, write_json, write_properties
 from tests.interop.story.clients.built import FRANZ_GO, KAFKAJS, KCAT
 from tests.interop.story.clients.java import CONSOLE, JAVA, JVM
@@ -141,6 +142,29 @@ class Aiokafka:
                 return value.decode()
             finally:
                 await consumer.stop()
+
+        with _told():
+            return asyncio.run(run())
+
+
+class Muster:
+    def produce(self, settings: Settings, topic: str, value: str) -> None:
+        async def run() -> None:
+            async with client.Producer(**settings) as producer:
+                await producer.send(topic, value.encode())
+
+        with _told():
+            asyncio.run(run())
+
+    def consume(self, settings: Settings, topic: str, group: str) -> str:
+        config = {"group_id": group, "topics": topic, "auto_offset_reset": "earliest"}
+
+        async def run() -> str:
+            async with client.Consumer(**config, **settings) as consumer:
+                record = await consumer.get(SOON_S)
+                assert record is not None, "no record"
+                assert (await consumer.commit()).ok
+                return bytes(record.value).decode()
 
         with _told():
             return asyncio.run(run())
@@ -314,7 +338,9 @@ class Clients:
             case "kafka-console-tools":
                 CONSOLE.prepare()
                 return self._running.enter_context(closing(Tools(self._folder, CONSOLE.classpath())))
-            case "java":
+            case "muster-kafka":
+                return Muster()
+            case "java-client":
                 JAVA.prepare()
                 # It reads tokens with Jackson, which it does not bring along.
                 classpath = os.pathsep.join((JAVA.classpath(), broker_classpath()))

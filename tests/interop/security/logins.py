@@ -131,6 +131,13 @@ def kafka_python(login: Login) -> Settings:
     return settings
 
 
+def muster(login: Login) -> Settings:
+    settings = kafka_python(login)
+    if login.token:
+        settings["sasl_oauth_token_provider"] = lambda: login.token
+    return settings
+
+
 def aiokafka(login: Login) -> Settings:
     settings = _of_python(login)
     settings["ssl_context"] = context = ssl.create_default_context(cafile=login.ca)
@@ -188,13 +195,14 @@ def write_json(settings: Mapping[str, object], path: Path) -> Path:
 
 
 SETTINGS: Final[Mapping[str, Callable[[Login], Settings]]] = {
-    "java": java,
+    "java-client": java,
     "kafka-console-tools": java,
     "confluent-kafka": confluent,
-    "kcat": librdkafka,
-    "franz-go": franz_go,
-    "kafkajs": kafkajs,
     "kafka-python": kafka_python,
     "aiokafka": aiokafka,
+    "kafkajs": kafkajs,
+    "franz-go": franz_go,
+    "kcat": librdkafka,
+    "muster-kafka": muster,
 }
-"""By client."""
+"""By the names of clients in the table of docs/compatibility.md."""

@@ -1,5 +1,4 @@
-"""The brokers that clients log in to, Apache Kafka and muster. A door is SSL with a client's certificate, or
-a mechanism on SASL_SSL."""
+"""The brokers that clients log in to, Apache Kafka and muster."""
 
 from __future__ import annotations
 
@@ -21,13 +20,14 @@ from muster.coordinator.testing import Broker
 from tests.interop.security.conftest import CLIENT, PASSWORD, STRANGER, USER, Secured
 from tests.interop.security.logins import Login
 from tests.interop.security.test_client import token as unsigned_token
+from tests.interop.story.clients.base import DOORS
 from tests.support.certificates import Authority, Pem
 from tests.support.ports import free_ports
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_topics import create_topics
 
+MTLS: Final = "mTLS"
 SCRAM: Final = "SCRAM-SHA-256"
-DOORS: Final = ("SSL", SCRAM, "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 _ISSUER: Final = "https://issuer"
 _AUDIENCE: Final = "muster"
 _TOKEN_S: Final = 3_600
@@ -51,8 +51,8 @@ class Target:
     token_file: Path | None
 
     def login(self, door: str, user: str = USER) -> Login:
-        """Of `USER`, who may do everything, or of `STRANGER`. On SSL it is that of `CLIENT`."""
-        if door == "SSL":
+        """By one of `DOORS`: of `USER`, who may do everything, or of `STRANGER`; by mTLS of `CLIENT`."""
+        if door == MTLS:
             return Login(self.addresses["SSL"], self.ca, self.certificate)
         address = self.addresses["SASL_SSL"]
         if door == "OAUTHBEARER":
@@ -94,7 +94,7 @@ def muster(folder: Path, **settings: Any) -> Iterator[Target]:
         ssl_truststore_location=str(authority.certificate),
         ssl_client_auth="required",
         ssl_principal_mapping_rules=r"RULE:^CN=(\w+),.*$/$1/,DEFAULT",
-        sasl_enabled_mechanisms=tuple(door for door in DOORS if door != "SSL"),
+        sasl_enabled_mechanisms=tuple(door for door in DOORS if door != MTLS),
         sasl_oauthbearer_jwks_endpoint_url=_keys(key, folder).as_uri(),
         sasl_oauthbearer_expected_issuer=_ISSUER,
         sasl_oauthbearer_expected_audience=(_AUDIENCE,),

@@ -18,17 +18,12 @@ from tests.interop.security import targets
 from tests.interop.security.conftest import STRANGER, Secured
 from tests.interop.security.errands import Clients, Failed
 from tests.interop.security.logins import SETTINGS, Login
-from tests.interop.security.targets import DOORS, SCRAM, Target
+from tests.interop.security.targets import SCRAM, Target
+from tests.interop.story.clients import CLIENTS, by_name
+from tests.interop.story.clients.java import JAVA_COOPERATIVE
 from tests.support.wire_topics import until
 
 pytestmark = pytest.mark.interop
-
-_DOORS_OF: Final = {
-    # What it is with a token, the Java client is as well.
-    "kafka-console-tools": ("SSL", "SCRAM-SHA-256", "SCRAM-SHA-512"),
-    # It takes no token, and of SCRAM it has what Kafka refuses since 3.8.1: see below.
-    "kcat": ("SSL", "PLAIN"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +41,28 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield ours
 
 
+def test_every_client_of_the_table_is_played() -> None:
+    """Java's has both of its assignors by default."""
+    assert SETTINGS.keys() == {client.name for client in CLIENTS} - {JAVA_COOPERATIVE.name}
+
+
 @pytest.mark.parametrize("client", SETTINGS)
 def test_a_group_goes_on_from_its_commit_by_every_door(target: Target, clients: Clients, client: str) -> None:
     topic = f"orders-{client}"
     target.make_topic(topic)
-    for door in _DOORS_OF.get(client, DOORS):
+    for door in by_name(client).doors:
         settings = SETTINGS[client](target.login(door))
         clients[client].produce(settings, topic, f"by {door}")
         assert clients[client].consume(settings, topic, topic) == f"by {door}"
 
 
 @pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
-@pytest.mark.parametrize("client", ["java", "confluent-kafka", "kafka-python", "aiokafka", "kafkajs"])
-def test_what_a_broker_of_tests_lets_in(clients: Clients, client: str, security: str) -> None:
+@pytest.mark.parametrize("name", ["java", "confluent-kafka", "kafka-python", "aiokafka", "kafkajs"])
+def test_what_a_broker_of_tests_lets_in(clients: Clients, name: str, security: str) -> None:
+    client = "java-client" if name == "java" else name
     with Broker(security=security) as broker:
         broker.create_topic("orders")
-        settings = broker.client_settings(client)
+        settings = broker.client_settings(name)
         clients[client].produce(settings, "orders", "first")
         assert clients[client].consume(settings, "orders", "billing") == "first"
 
@@ -78,7 +79,7 @@ def _wrong(target: Target, client: str) -> dict[str, Login]:
 
 
 _TOLD: Final = {
-    "java": {
+    "java-client": {
         "password": "SaslAuthenticationException: .*invalid credentials",
         "CA": "SslAuthenticationException",
         "ACL": "TopicAuthorizationException",
@@ -108,6 +109,11 @@ _TOLD: Final = {
         "password": "KafkaJSSASLAuthenticationError: .*invalid credentials",
         "CA": "unable to verify the first certificate",
         "ACL": "Not authorized to access topics",
+    },
+    "muster-kafka": {
+        "password": "AuthenticationFailed: .*the broker refused SCRAM-SHA-256: .*invalid credentials",
+        "CA": "AuthenticationFailed: .*its certificate is not accepted",
+        "ACL": "(TOPIC|GROUP)_AUTHORIZATION_FAILED",
     },
     # These two keep the reason for their logs, and kafka-python tries for half a minute before it gives up.
     "aiokafka": {

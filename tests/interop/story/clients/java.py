@@ -105,4 +105,7 @@ def _kafka_version(classpath: str) -> str:
 
 JAVA: Final = JavaClient("java-client", ALL_CODECS, "RangeAssignor")
 JAVA_COOPERATIVE: Final = JavaClient("java-client-cooperative", ALL_CODECS, "CooperativeStickyAssignor")
-CONSOLE: Final = ConsoleTools("kafka-console-tools", ALL_CODECS)
+# Of what the Java client does behind them, the two most used.
+CONSOLE: Final = ConsoleTools(
+    "kafka-console-tools", ALL_CODECS, doors=("mTLS", "SCRAM-SHA-256", "SCRAM-SHA-512")
+)
