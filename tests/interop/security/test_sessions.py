@@ -30,6 +30,8 @@ pytestmark = pytest.mark.interop
 
 _SESSION_MS: Final = 3_000
 _TIMES: Final = 3
+_SESSION_TIMEOUT_MS: Final = 30_000
+"""Of members: no machine is so busy that one is taken for dead."""
 _DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 _PARTITIONS: Final = 1
@@ -117,7 +119,9 @@ def _start(members: Members, target: Target) -> None:
     for client in _MEMBERS:
         client.prepare()
         target.make_topic(client.name)
-        command = client.member(login.bootstrap, client.name, client.name, 6_000, *_configs(client, login))
+        command = client.member(
+            login.bootstrap, client.name, client.name, _SESSION_TIMEOUT_MS, *_configs(client, login)
+        )
         members.start(client.name, command)
     for client in _MEMBERS:
         members.wait_until_shared(client.name, partitions=_PARTITIONS)
@@ -139,8 +143,8 @@ def test_members_authenticate_again_and_their_groups_go_on(sessions: Sessions, t
             members.wait_until(
                 lambda: all(members.delivered_to[name] >= set(sent) for name in names), "all the records"
             )
-            later = [each.event for each in members.heard[began:]]
-            assert not [event for event in later if isinstance(event, Assigned | Revoked)]
+            later = [each for each in members.heard[began:] if isinstance(each.event, Assigned | Revoked)]
+            assert not later, [program.last_complaints() for program in members.programs.values()]
             for name in names:
                 read = [
                     each for each in members.heard if each.member == name and isinstance(each.event, Record)

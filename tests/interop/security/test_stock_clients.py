@@ -124,7 +124,7 @@ _TOLD: Final = {
     "kafka-python": {"ACL": "(Topic|Group)AuthorizationFailedError"},
 }
 """What a client is told, by the mistake: a pattern of its error's name and text."""
-_SILENT: Final = {"kafkajs", "aiokafka"}
+_SILENT: Final = {"kafkajs", "aiokafka", "muster-kafka"}
 """They end a handshake that they do not like without an alert."""
 _LOGGED: Final = {
     "password": "authentication failed: (SCRAM-SHA-256|PLAIN): alice: wrong password",
