@@ -185,7 +185,10 @@ class ScramExchange:
         if found is None:
             raise self._refused("the client's final message cannot be read")
         if not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
-            raise self._refused("the nonce is not the one that was sent")
+            # Kafka refuses it since 3.8.1 (CVE-2024-56128).
+            raise self._refused(
+                "the nonce is not the one that was sent, as with librdkafka before 2.6.1: update the client"
+            )
         try:
             proof = base64.b64decode(found["proof"], validate=True)
         except binascii.Error:

@@ -27,13 +27,12 @@ _ALERTS: Final = {
         "the client does not trust the CA of the broker's certificate",
         "give the CA to the client: ssl.truststore.location, ssl.ca.location, ssl_cafile or --ca-file",
     ),
-    "BAD_CERTIFICATE": (
-        "the client does not accept the broker's certificate",
-        "check that it is for the name that the client connects to",
-    ),
-    "CERTIFICATE_UNKNOWN": (
-        "the client does not accept the broker's certificate",
-        "check that the client trusts its CA, and that it is for the name that the client connects to",
+    **dict.fromkeys(
+        ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN"),
+        (
+            "the client does not accept the broker's certificate",
+            "check that the client trusts its CA, and that it is for the name that the client connects to",
+        ),
     ),
     "CERTIFICATE_EXPIRED": ("the broker's certificate has expired", "renew it: the file is read again"),
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (

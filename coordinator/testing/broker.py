@@ -53,8 +53,8 @@ class ClusterCalls(Calls):
 
     def client_settings(self, client: str) -> dict[str, Any]:
         """What a client is started with to be let in: `Consumer(broker.client_settings("confluent-kafka"))`.
-        The clients are confluent-kafka, kafka-python, aiokafka, muster and java; all but the first and the
-        last take it as keyword arguments. Raises TypeError for another."""
+        The clients are confluent-kafka, kafka-python, aiokafka, muster, java and kafkajs. kafka-python,
+        aiokafka and muster take it as keyword arguments, kafkajs as JSON. Raises TypeError for another."""
         return self._core.security.client_settings(client, self.bootstrap)
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker as Node
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-Client = Literal["confluent-kafka", "kafka-python", "aiokafka", "muster", "java"]
+Client = Literal["confluent-kafka", "kafka-python", "aiokafka", "muster", "java", "kafkajs"]
 
 USER: Final = "muster"
 MECHANISM: Final = "SCRAM-SHA-256"
@@ -69,6 +69,9 @@ class Security:
     def _path(self, name: str) -> str:
         assert self._folder is not None
         return str(Path(self._folder) / name)
+
+    def _text(self, name: str) -> str:
+        return Path(self._path(name)).read_text(encoding="ascii")
 
     # --- the broker's side ----------------------------------------------------------------------------------
 
@@ -144,6 +147,22 @@ def _java(security: Security, bootstrap: str) -> dict[str, Any]:
     return settings
 
 
+def _kafkajs(security: Security, bootstrap: str) -> dict[str, Any]:
+    """What `new Kafka(...)` takes, in JSON."""
+    settings: dict[str, Any] = {"brokers": bootstrap.split(",")}
+    if security.has_tls:
+        settings["ssl"] = {"ca": [security._text("ca.pem")]}
+    if security.protocol == "SSL":
+        settings["ssl"] |= {"cert": security._text("client.pem"), "key": security._text("client-key.pem")}
+    if security.has_sasl:
+        settings["sasl"] = {
+            "mechanism": MECHANISM.lower(),
+            "username": USER,
+            "password": security.password,
+        }
+    return settings
+
+
 def _muster(security: Security, bootstrap: str) -> dict[str, Any]:
     settings = _logged_in(security, bootstrap)
     if security.has_tls:
@@ -176,6 +195,7 @@ _CLIENTS: Final[Mapping[str, Callable[[Security, str], dict[str, Any]]]] = {
     "aiokafka": _aiokafka,
     "muster": _muster,
     "java": _java,
+    "kafkajs": _kafkajs,
 }
 
 

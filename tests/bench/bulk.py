@@ -4,6 +4,7 @@ all the time."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Iterable
 from typing import Final, Self
@@ -109,14 +110,22 @@ class Bulks:
         self._batch_bytes = batch_bytes
 
     @classmethod
-    async def fetching(cls, frames: Iterable[tuple[int, bytes]]) -> Self:
-        """A connection to each of these ports, with a frame that fetches."""
-        return cls(await _connected(frames, 1), None)
+    async def fetching(
+        cls, frames: Iterable[tuple[int, bytes]], context: ssl.SSLContext | None = None
+    ) -> Self:
+        """A connection to each of these ports, with a frame that fetches; over TLS with a `context`."""
+        return cls(await _connected(frames, 1, context), None)
 
     @classmethod
-    async def producing(cls, frames: Iterable[tuple[int, bytes]], batch_bytes: int) -> Self:
-        """A connection to each of these ports, with a frame that produces one batch of that size."""
-        return cls(await _connected(frames, IN_FLIGHT), batch_bytes)
+    async def producing(
+        cls,
+        frames: Iterable[tuple[int, bytes]],
+        batch_bytes: int,
+        context: ssl.SSLContext | None = None,
+    ) -> Self:
+        """A connection to each of these ports, with a frame that produces one batch of that size; over TLS
+        with a `context`."""
+        return cls(await _connected(frames, IN_FLIGHT, context), batch_bytes)
 
     @property
     def moved_bytes(self) -> int:
@@ -130,10 +139,14 @@ class Bulks:
         await asyncio.gather(*(link.stop() for link in self._links))
 
 
-async def _connected(frames: Iterable[tuple[int, bytes]], in_flight: int) -> list[Bulk]:
+async def _connected(
+    frames: Iterable[tuple[int, bytes]], in_flight: int, context: ssl.SSLContext | None
+) -> list[Bulk]:
     loop = asyncio.get_running_loop()
     links: list[Bulk] = []
     for port, frame in frames:
-        _, link = await loop.create_connection(lambda frame=frame: Bulk(frame, in_flight), "127.0.0.1", port)
+        _, link = await loop.create_connection(
+            lambda frame=frame: Bulk(frame, in_flight), "127.0.0.1", port, ssl=context
+        )
         links.append(link)
     return links

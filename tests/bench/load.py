@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import ssl
 import struct
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -132,13 +133,14 @@ class Link(asyncio.Protocol):
         self.transport.abort()  # type: ignore[attr-defined]
 
 
-async def connect(port: int, count: int) -> list[Link]:
-    """Open connections, some at a time, so that no listen backlog overflows (Kafka's holds 50)."""
+async def connect(port: int, count: int, context: ssl.SSLContext | None = None) -> list[Link]:
+    """Open connections, some at a time, so that no listen backlog overflows (Kafka's holds 50); over TLS with
+    a `context`."""
     loop = asyncio.get_running_loop()
     links: list[Link] = []
     while len(links) < count:
         batch = min(_CONNECTS_AT_ONCE, count - len(links))
-        opening = [loop.create_connection(Link, "127.0.0.1", port) for _ in range(batch)]
+        opening = [loop.create_connection(Link, "127.0.0.1", port, ssl=context) for _ in range(batch)]
         async with asyncio.timeout(_CONNECT_SECONDS_MAX):
             opened = [link for _, link in await asyncio.gather(*opening)]
             # Answered, it has been accepted, and so have those before it: a connection that found the queue

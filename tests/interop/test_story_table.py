@@ -29,27 +29,28 @@ class MadeUp(StockClient):
         return []
 
 
-CLIENT = MadeUp("made-up", ("none", "zstd"))
+CLIENT = MadeUp("made-up", ("none", "zstd"), doors=("mTLS", "PLAIN"))
 PASSED = [Outcome("made-up", target) for target in TARGETS]
 
 
 def test_the_page_lists_the_clients_of_the_story() -> None:
     """A difference: run `make interop-table`."""
     listed = table.clients_of(table.written(table.PAGE.read_text()))
-    assert listed == [(client.name, ", ".join(client.codecs)) for client in CLIENTS]
+    assert listed == [(client.name, ", ".join(client.codecs), ", ".join(client.doors)) for client in CLIENTS]
 
 
 def test_a_row_a_client() -> None:
     rows = table.render([CLIENT], PASSED).splitlines()
     assert rows[0].startswith("| client | version | codecs | Apache Kafka ")
-    assert rows[2:] == ["| made-up | 1.2.3 | none, zstd | passed | passed | passed | passed | none |"]
-    assert table.clients_of(table.render([CLIENT], PASSED)) == [("made-up", "none, zstd")]
+    passed = " | ".join(["passed"] * len(TARGETS))
+    assert rows[2:] == [f"| made-up | 1.2.3 | none, zstd | {passed} | none | mTLS, PLAIN |"]
+    assert table.clients_of(table.render([CLIENT], PASSED)) == [("made-up", "none, zstd", "mTLS, PLAIN")]
 
 
 def test_admin_calls_are_those_of_the_worst_target() -> None:
     first, second, *others = PASSED
     judged = [replace(first, verdict=Verdict(9, 8, ())), replace(second, verdict=Verdict(9, 7, ())), *others]
-    assert table.render([CLIENT], judged).endswith("| 7 of 9 |\n")
+    assert table.render([CLIENT], judged).endswith("| 7 of 9 | mTLS, PLAIN |\n")
 
 
 def test_there_is_no_table_of_what_did_not_pass() -> None:

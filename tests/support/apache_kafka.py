@@ -109,7 +109,11 @@ class ApacheKafka:
 
     def bootstrap_of(self, listener: str) -> str:
         """The address of one of the `listeners`."""
-        return f"localhost:{self._listeners[listener]}"
+        return f"localhost:{self.port_of(listener)}"
+
+    def port_of(self, listener: str) -> int:
+        """The port of one of the `listeners`."""
+        return self._listeners[listener]
 
     @property
     def pid(self) -> int:
@@ -178,6 +182,9 @@ class ApacheKafka:
             ),
             "log.dirs": str(folder / "logs"),
         }
+        if self._listeners:
+            protocols = ",".join(f"{name}:{name}" for name in ("PLAINTEXT", *self._listeners))
+            addresses["listener.security.protocol.map"] = f"{protocols},CONTROLLER:PLAINTEXT"
         properties = folder / "server.properties"
         lines = [f"{name}={value}\n" for name, value in {**self._configs, **addresses}.items()]
         properties.write_text("".join(lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import ssl
 import sys
 from pathlib import Path
@@ -82,6 +83,9 @@ def test_what_each_client_is_started_with() -> None:
         assert confluent["sasl.password"] in java["sasl.jaas.config"]
         assert isinstance(broker.client_settings("aiokafka")["ssl_context"], ssl.SSLContext)
         assert broker.client_settings("kafka-python") == broker.client_settings("muster")
+        kafkajs = json.loads(json.dumps(broker.client_settings("kafkajs")))
+        assert kafkajs["brokers"] == [broker.bootstrap]
+        assert kafkajs["sasl"]["password"] == confluent["sasl.password"]
 
 
 def test_its_files_go_with_it() -> None:

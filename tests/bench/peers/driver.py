@@ -6,6 +6,7 @@ The frames and the members are those of `tests.bench.load`, in the newest versio
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -52,6 +53,8 @@ class Target:
     families: list[int]
     versions: dict[int, int]
     group_max: int | None
+    context: ssl.SSLContext | None
+    """Of TLS."""
 
     @classmethod
     async def ask(
@@ -61,16 +64,18 @@ class Target:
         families: list[int],
         at_most: Iterable[tuple[int, int]],
         group_max: int | None,
+        tls: bool,
     ) -> Self:
         """Of what `Running.as_json` says."""
-        (link,) = await load.connect(ports[0], 1)
+        context = _trusting() if tls else None
+        (link,) = await load.connect(ports[0], 1, context)
         answer = await link.call(ApiVersionsRequest(), 0)
         link.close()
         theirs = {each.api_key: each.max_version for each in answer.api_keys}
         for key, most in at_most:
             theirs[key] = min(most, theirs[key])
         versions = {int(key): min(most, theirs.get(key, most)) for key, most in _AT_MOST.items()}
-        return cls(ports, pids, families, versions, group_max)
+        return cls(ports, pids, families, versions, group_max, context)
 
     def version(self, request: type[Message]) -> int:
         api_key = request.__schema__.api_key
@@ -95,7 +100,7 @@ class Target:
     async def coordinators(self, groups: Sequence[str]) -> list[int]:
         """The port of each group's coordinator, once there is one."""
         loop = asyncio.get_running_loop()
-        _, link = await loop.create_connection(Connection, "127.0.0.1", self.ports[0])
+        _, link = await loop.create_connection(Connection, "127.0.0.1", self.ports[0], ssl=self.context)
         try:
             async with asyncio.timeout(_COORDINATORS_S):
                 # One first: it may make the server create what coordinators need.
@@ -115,7 +120,7 @@ class Target:
 
     async def leaders(self, topic: str, partitions: int) -> dict[int, int]:
         """The port of each partition's leader."""
-        (link,) = await load.connect(self.ports[0], 1)
+        (link,) = await load.connect(self.ports[0], 1, self.context)
         request = MetadataRequest(topics=[MetadataRequest.Topic(name=topic)])
         answer = await link.call(request, self.version(MetadataRequest))
         link.close()
@@ -133,7 +138,7 @@ class Target:
             at[port].append(index)
         found: list[list[load.Link]] = [[] for _ in groups]
         for port, indexes in at.items():
-            links = await load.connect(port, len(indexes) * size)
+            links = await load.connect(port, len(indexes) * size, self.context)
             for place, index in enumerate(indexes):
                 found[index] = links[place * size : (place + 1) * size]
         return found
@@ -153,6 +158,13 @@ class Target:
         found = [self.group(name, each, **options) for name, each in zip(names, links, strict=True)]
         await form(found)
         return found
+
+
+def _trusting() -> ssl.SSLContext:
+    """Whoever the server is: to check that would cost its driver alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def forming_interval_s(members: int) -> float:

@@ -25,6 +25,7 @@ from muster.protocol.api import ApiKey
 from tests.bench import cluster, database, processes
 from tests.support.apache_kafka import SHIPPED_JVM, ApacheKafka
 from tests.support.cache import digest, filled_once
+from tests.support.certificates import Authority
 from tests.support.kafka_artifacts import KAFKA_VERSION
 from tests.support.ports import free_ports
 from tests.support.served import Served
@@ -48,6 +49,8 @@ class Options:
     """Partitions of each topic to be there."""
     ready: bool = True
     """Whether to wait until all its coordinators answer; otherwise it only has been started."""
+    tls: bool = False
+    """Whether its port is that of a listener with TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Running:
     """Versions of APIs above which it answers wrongly, although it says that it has them."""
     group_max: int | None = None
     """Members of a group that it can do."""
+    tls: bool = False
+    """Whether that port takes TLS."""
 
     def as_json(self) -> dict[str, Any]:
         """What a driver is told (`driver.Target.ask`)."""
@@ -73,6 +78,7 @@ class Running:
             "families": self.families,
             "at_most": list(self.at_most.items()),
             "group_max": self.group_max,
+            "tls": self.tls,
         }
 
 
@@ -108,14 +114,31 @@ def _muster(options: Options, *, brokers: int) -> Iterator[Running]:
         lease = ("--lease-term-ms", str(TERM_MS_DEFAULT))
         given = [*_muster_options(options), *lease, "--brokers", str(brokers)]
         log = Path(directory) / "server.log"
+        first = free_ports(2) if options.tls else 0
+        if options.tls:
+            given += _muster_listeners(first, Path(directory))
         served = Served(Path(directory) / "data", *given, log=log, ports=brokers)
         launched_s = time.monotonic()
         with served:
-            ports = list(range(served.port, served.port + brokers))
+            ports = [first] if options.tls else list(range(served.port, served.port + brokers))
             if options.ready:
                 cluster.settle(dict(enumerate(ports, 1)))
             _create(ports[0], options)
-            yield Running(ports, [served.process.pid], [], launched_s)
+            reached = [first + 1] if options.tls else ports
+            yield Running(reached, [served.process.pid], [], launched_s, tls=options.tls)
+
+
+def _muster_listeners(first: int, folder: Path) -> list[str]:
+    """A listener for what is done before, and behind it one with TLS."""
+    return [
+        *("--listeners", f"PLAINTEXT://127.0.0.1:{first},SSL://127.0.0.1:{first + 1}"),
+        *("--ssl-keystore-location", str(_keystore(folder))),
+    ]
+
+
+def _keystore(folder: Path) -> Path:
+    """A key of the curve P-256, which is what most have today, and its certificate."""
+    return Authority(folder).issue("localhost").both
 
 
 @contextmanager
@@ -157,10 +180,16 @@ def _kafka_configs(options: Options) -> dict[str, str]:
 def _kafka(options: Options, **more: str) -> Iterator[Running]:
     configs = {**_kafka_configs(options), **more}
     is_ready = None if options.ready else lambda host, port: True
-    with ApacheKafka(configs, jvm=SHIPPED_JVM, is_ready=is_ready) as kafka:
-        if options.ready:
-            _create(kafka.port, options)
-        yield Running([kafka.port], [kafka.pid], [], kafka.launched_s)
+    with tempfile.TemporaryDirectory() as folder:
+        listeners = []
+        if options.tls:
+            listeners = ["SSL"]
+            configs |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(_keystore(Path(folder)))}
+        with ApacheKafka(configs, jvm=SHIPPED_JVM, is_ready=is_ready, listeners=listeners) as kafka:
+            if options.ready:
+                _create(kafka.port, options)
+            reached = [kafka.port_of("SSL") if options.tls else kafka.port]
+            yield Running(reached, [kafka.pid], [], kafka.launched_s, tls=options.tls)
 
 
 @contextmanager

@@ -20,6 +20,10 @@ from tests.support.certificates import Authority, Pem
 from tests.support.wire_blocking import WireConnection
 
 USER: Final = "alice"
+"""May do everything, as may whoever has the certificate of `CLIENT`."""
+STRANGER: Final = "bob"
+"""May do nothing. The password is the same; a token it has none."""
+CLIENT: Final = "client"
 PASSWORD: Final = 'p,a=s"s wörd'
 SESSION_MS: Final = 2_500
 """How long sessions last on SASL_PLAINTEXT."""
@@ -48,21 +52,23 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     quoted = PASSWORD.replace('"', '\\\\"')
     quoted = "".join(each if each.isascii() else f"\\u{ord(each):04x}" for each in quoted)
     login = {
-        "plain": f'{_SASL}.plain.PlainLoginModule required user_{USER}="{quoted}";',
+        "plain": (
+            f'{_SASL}.plain.PlainLoginModule required user_{USER}="{quoted}" user_{STRANGER}="{quoted}";'
+        ),
         "scram-sha-256": f"{_SASL}.scram.ScramLoginModule required;",
         "scram-sha-512": f"{_SASL}.scram.ScramLoginModule required;",
         "oauthbearer": f"{_SASL}.oauthbearer.OAuthBearerLoginModule required;",
     }
     configs = {
-        "listener.security.protocol.map": ",".join(
-            f"{name}:{name}" for name in ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
-        )
-        + ",CONTROLLER:PLAINTEXT",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(server.both),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.certificate),
         "listener.name.ssl.ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": r"RULE:^CN=(\\w+),.*$/$1/,DEFAULT",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{USER};User:{CLIENT}",
+        "group.initial.rebalance.delay.ms": "0",
         "sasl.enabled.mechanisms": ",".join(login).upper(),
         **{
             f"listener.name.{listener}.{mechanism}.sasl.jaas.config": module
@@ -76,23 +82,24 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     }
     with ApacheKafka(configs, listeners=("SSL", "SASL_SSL", "SASL_PLAINTEXT")) as kafka:
         with WireConnection(kafka.host, kafka.port, "security") as connection:
-            _make_user(connection)
+            for user in (USER, STRANGER):
+                _make_user(connection, user)
         yield Secured(
             kafka,
             authority.certificate,
-            authority.issue("client", common_name="client"),
-            authority.issue("client", common_name="client", password="open sesame"),
-            other.issue("client", common_name="client"),
+            authority.issue("client", common_name=CLIENT),
+            authority.issue("client", common_name=CLIENT, password="open sesame"),
+            other.issue("client", common_name=CLIENT),
             other.certificate,
         )
 
 
-def _make_user(connection: WireConnection) -> None:
+def _make_user(connection: WireConnection, user: str) -> None:
     """With a SCRAM credential of either kind."""
     for number, hash_name in ((1, "sha256"), (2, "sha512")):
         salt = secrets.token_bytes(16)
         upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
-            name=USER,
+            name=user,
             mechanism=number,
             iterations=4096,
             salt=salt,

@@ -1,160 +1,221 @@
-"""Stock clients over mTLS and SASL_SSL: groups go on from their commits, and librdkafka says why it fails."""
+"""Stock clients at Apache Kafka and at muster: each produces, joins, reads, commits and leaves by every door,
+and where it is not let in it is told why."""
 
 from __future__ import annotations
 
-import asyncio
-import ssl
+import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, KafkaError, Producer
-from kafka import KafkaConsumer, KafkaProducer
 
+from muster.coordinator.server import authorizer, unserved
 from muster.coordinator.testing import Broker
-from tests.interop.security.conftest import PASSWORD, USER, Secured
-from tests.support.wire_blocking import WireConnection
-from tests.support.wire_topics import create_topics
-
-_DEADLINE_S: Final = 20.0
-Settings = dict[str, Any]
+from tests.interop.security import targets
+from tests.interop.security.conftest import STRANGER, Secured
+from tests.interop.security.errands import Clients, Failed
+from tests.interop.security.logins import SETTINGS, Login
+from tests.interop.security.targets import SCRAM, Target
+from tests.interop.story.clients import CLIENTS, by_name
+from tests.interop.story.clients.java import JAVA_COOPERATIVE
+from tests.support.wire_topics import until
 
 pytestmark = pytest.mark.interop
 
 
-class Target(NamedTuple):
-    """`settings(client)` is what a client is started with; `make_topic` makes a topic of one partition."""
-
-    settings: Callable[[str], Settings]
-    make_topic: Callable[[str], object]
-
-
-def _of_kafka(secured: Secured, protocol: str) -> Target:
-    bootstrap, ca = secured.kafka.bootstrap_of(protocol), str(secured.ca)
-    certificate, key, both = (str(each) for each in secured.client)
-
-    def settings(client: str) -> Settings:
-        if client == "confluent-kafka":
-            made: Settings = {
-                "bootstrap.servers": bootstrap,
-                "security.protocol": protocol,
-                "ssl.ca.location": ca,
-            }
-            if protocol == "SSL":
-                return made | {"ssl.certificate.location": certificate, "ssl.key.location": key}
-            return made | {
-                "sasl.mechanism": "SCRAM-SHA-256",
-                "sasl.username": USER,
-                "sasl.password": PASSWORD,
-            }
-        made = {"bootstrap_servers": bootstrap, "security_protocol": protocol}
-        if client == "aiokafka":
-            made["ssl_context"] = context = ssl.create_default_context(cafile=ca)
-            if protocol == "SSL":
-                context.load_cert_chain(both)
-        else:
-            made["ssl_cafile"] = ca
-            if protocol == "SSL":
-                made |= {"ssl_certfile": certificate, "ssl_keyfile": key}
-        if protocol != "SSL":
-            made |= {
-                "sasl_mechanism": "SCRAM-SHA-256",
-                "sasl_plain_username": USER,
-                "sasl_plain_password": PASSWORD,
-            }
-        return made
-
-    def make_topic(name: str) -> None:
-        with WireConnection(secured.kafka.host, secured.kafka.port, "topics") as connection:
-            create_topics(connection, {name: 1})
-
-    return Target(settings, make_topic)
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
+    with Clients(tmp_path_factory.mktemp("clients")) as clients:
+        yield clients
 
 
-@pytest.fixture(scope="module", params=["kafka-SASL_SSL", "kafka-SSL", "muster-SASL_SSL", "muster-SSL"])
-def target(request: pytest.FixtureRequest, secured: Secured) -> Iterator[Target]:
-    broker, _, protocol = request.param.partition("-")
-    if broker == "kafka":
-        yield _of_kafka(secured, protocol)
+@pytest.fixture(scope="module", params=["kafka", "muster"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    if request.param == "kafka":
+        yield targets.kafka(request.getfixturevalue("secured"))
         return
-    with Broker(security=protocol) as ours:
-        yield Target(ours.client_settings, ours.create_topic)
+    with targets.muster(tmp_path_factory.mktemp("muster")) as ours:
+        yield ours
 
 
-def _confluent(settings: Settings, topic: str, value: bytes) -> bytes:
-    """Produce `value`; then join, read one record, commit, and leave."""
-    producer = Producer(settings)
-    producer.produce(topic, value)
-    assert producer.flush(_DEADLINE_S) == 0
-    config = {"group.id": topic, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    with closing(Consumer(settings | config)) as consumer:
-        consumer.subscribe([topic])
-        record = consumer.poll(_DEADLINE_S)
-        assert record is not None
-        assert record.error() is None
-        consumer.commit(record, asynchronous=False)
-        read = record.value()
-        assert isinstance(read, bytes)
-        return read
+def test_every_client_of_the_table_is_played() -> None:
+    """Java's has both of its assignors by default."""
+    assert SETTINGS.keys() == {client.name for client in CLIENTS} - {JAVA_COOPERATIVE.name}
 
 
-def _kafka_python(settings: Settings, topic: str, value: bytes) -> bytes:
-    with closing(KafkaProducer(**settings)) as producer:
-        producer.send(topic, value).get(_DEADLINE_S)
-    consumer = KafkaConsumer(
-        topic, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False, **settings
-    )
-    with closing(consumer):
-        (records,) = consumer.poll(_DEADLINE_S * 1000, max_records=1).values()
-        consumer.commit()
-        read: bytes = records[0].value
-        return read
-
-
-def _aiokafka(settings: Settings, topic: str, value: bytes) -> bytes:
-    async def run() -> bytes:
-        async with AIOKafkaProducer(**settings) as producer:
-            await producer.send_and_wait(topic, value)
-        async with AIOKafkaConsumer(
-            topic, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False, **settings
-        ) as consumer:
-            record = await asyncio.wait_for(consumer.getone(), _DEADLINE_S)
-            await consumer.commit()
-            read: bytes = record.value
-            return read
-
-    return asyncio.run(run())
-
-
-_CLIENTS: Final = {"confluent-kafka": _confluent, "kafka-python": _kafka_python, "aiokafka": _aiokafka}
-
-
-@pytest.mark.parametrize("client", _CLIENTS)
-def test_a_group_goes_on_from_its_commit(target: Target, client: str) -> None:
-    protocol = target.settings("aiokafka")["security_protocol"]
-    topic = f"orders-{protocol}-{client}"
+@pytest.mark.parametrize("client", SETTINGS)
+def test_a_group_goes_on_from_its_commit_by_every_door(target: Target, clients: Clients, client: str) -> None:
+    topic = f"orders-{client}"
     target.make_topic(topic)
-    for value in (b"first", b"second"):
-        assert _CLIENTS[client](target.settings(client), topic, value) == value
+    for door in by_name(client).doors:
+        settings = SETTINGS[client](target.login(door))
+        clients[client].produce(settings, topic, f"by {door}")
+        assert clients[client].consume(settings, topic, topic) == f"by {door}"
 
 
-@pytest.mark.parametrize("target", ["kafka-SASL_SSL", "muster-SASL_SSL"], indirect=True)
-def test_librdkafka_says_why_it_is_not_let_in(target: Target) -> None:
-    settings = target.settings("confluent-kafka")
-    errors: list[KafkaError] = []
-    wrong = {"sasl.password": "no", "error_cb": errors.append}
-    producer = Producer(settings | wrong)
-    deadline = time.monotonic() + _DEADLINE_S
-    while not errors and time.monotonic() < deadline:
-        producer.poll(0.1)
-    assert errors[0].code() == KafkaError._AUTHENTICATION
-    assert "invalid credentials with SASL mechanism SCRAM-SHA-256" in errors[0].str()
+@pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
+@pytest.mark.parametrize("name", ["java", "confluent-kafka", "kafka-python", "aiokafka", "kafkajs"])
+def test_what_a_broker_of_tests_lets_in(clients: Clients, name: str, security: str) -> None:
+    client = "java-client" if name == "java" else name
+    with Broker(security=security) as broker:
+        broker.create_topic("orders")
+        settings = broker.client_settings(name)
+        clients[client].produce(settings, "orders", "first")
+        assert clients[client].consume(settings, "orders", "billing") == "first"
 
 
-def test_librdkafka_with_unsigned_tokens() -> None:
+def _wrong(target: Target, client: str) -> dict[str, Login]:
+    """Logins that are not let in, and one that is and may do nothing, by the mistake."""
+    door = "PLAIN" if client == "kcat" else SCRAM
+    right = target.login(door)
+    return {
+        "password": replace(right, password="guessed"),
+        "CA": replace(right, ca=target.stranger_ca),
+        "ACL": target.login(door, STRANGER),
+    }
+
+
+_TOLD: Final = {
+    "java-client": {
+        "password": "SaslAuthenticationException: .*invalid credentials",
+        "CA": "SslAuthenticationException",
+        "ACL": "TopicAuthorizationException",
+    },
+    "kafka-console-tools": {
+        "password": "SaslAuthenticationException",
+        "CA": "SslAuthenticationException",
+        "ACL": "TopicAuthorizationException",
+    },
+    "confluent-kafka": {
+        "password": "_AUTHENTICATION: .*invalid credentials",
+        # By how soon the answer comes.
+        "CA": "(_SSL|_TRANSPORT): .*certificate verify failed",
+        "ACL": "(TOPIC|GROUP)_AUTHORIZATION_FAILED",
+    },
+    "kcat": {
+        "password": "SASL authentication error: .*Invalid username or password",
+        "CA": "certificate verify failed",
+        "ACL": "(Topic|Group) authorization failed|not authorized",
+    },
+    "franz-go": {
+        "password": "SASL_AUTHENTICATION_FAILED: .*invalid credentials",
+        "CA": "certificate signed by unknown authority",
+        "ACL": "TOPIC_AUTHORIZATION_FAILED",
+    },
+    "kafkajs": {
+        "password": "KafkaJSSASLAuthenticationError: .*invalid credentials",
+        "CA": "unable to verify the first certificate",
+        "ACL": "Not authorized to access topics",
+    },
+    "muster-kafka": {
+        "password": "AuthenticationFailed: .*the broker refused SCRAM-SHA-256: .*invalid credentials",
+        "CA": "AuthenticationFailed: .*its certificate is not accepted",
+        "ACL": "(TOPIC|GROUP)_AUTHORIZATION_FAILED",
+    },
+    # These two keep the reason for their logs, and kafka-python tries for half a minute before it gives up.
+    "aiokafka": {
+        "password": "KafkaConnectionError",
+        "CA": "KafkaConnectionError",
+        "ACL": "TopicAuthorizationFailedError",
+    },
+    "kafka-python": {"ACL": "(Topic|Group)AuthorizationFailedError"},
+}
+"""What a client is told, by the mistake: a pattern of its error's name and text."""
+_SILENT: Final = {"kafkajs", "aiokafka", "muster-kafka"}
+"""They end a handshake that they do not like without an alert."""
+_LOGGED: Final = {
+    "password": "authentication failed: (SCRAM-SHA-256|PLAIN): alice: wrong password",
+    "CA": "the client (does not trust the CA of|does not accept) the broker's certificate",
+}
+_AT_ONCE_S: Final = 5.0
+
+
+def _logged(client: str, mistake: str) -> str:
+    if mistake == "CA" and client in _SILENT:
+        return "the client closed during the TLS handshake"
+    return _LOGGED[mistake]
+
+
+def _told_why(target: Target, clients: Clients, client: str, mistake: str) -> None:
+    topic = f"forbidden-{client}"
+    settings = SETTINGS[client](_wrong(target, client)[mistake])
+    for errand in (clients[client].produce, clients[client].consume):
+        began_s = time.monotonic()
+        with pytest.raises(Failed, match=_TOLD[client][mistake]):
+            errand(settings, topic, "group")
+        assert time.monotonic() - began_s < _AT_ONCE_S, f"{client} tried again and again"
+
+
+@pytest.mark.parametrize("client", _TOLD)
+def test_apache_kafka_tells_why_at_once(secured: Secured, clients: Clients, client: str) -> None:
+    target = targets.kafka(secured)
+    target.make_topic(f"forbidden-{client}")
+    for mistake in _TOLD[client]:
+        _told_why(target, clients, client, mistake)
+
+
+@pytest.mark.parametrize("client", _TOLD)
+def test_muster_tells_why_at_once_and_logs_a_line(
+    clients: Clients, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is logged once is withheld for a minute, so each client has a broker of its own."""
+    turned_away, denied = Log(), Log()
+    monkeypatch.setattr(unserved, "_log", turned_away)
+    monkeypatch.setattr(authorizer, "_log", denied)
+    topic = f"forbidden-{client}"
+    with targets.muster(tmp_path) as target:
+        target.make_topic(topic)
+        for mistake in _TOLD[client]:
+            _told_why(target, clients, client, mistake)
+            if mistake in _LOGGED:
+                # The broker may hear last that a client does not like its certificate.
+                until(
+                    lambda mistake=mistake: turned_away.of(_logged(client, mistake)),
+                    f"a line on the {mistake}",
+                )
+    for mistake in _LOGGED.keys() & _TOLD[client].keys():
+        (line,) = turned_away.of(_logged(client, mistake))
+        assert ("CA" if mistake == "CA" else "credentials") in line["remedy"]
+    told = [(line["principal"], line["operation"], line["resource"]) for line in denied.lines]
+    assert (f"User:{STRANGER}", "DESCRIBE", f"topic {topic}") in told
+    assert len(set(told)) == len(told), "a line was repeated"
+
+
+class Log:
+    """What is logged of clients, in place of a `Logger`."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self.lines.append(fields)
+
+    info = warning
+
+    def of(self, why: str) -> list[dict[str, Any]]:
+        """The lines on clients that were not let in, by the pattern of the reason."""
+        return [line for line in self.lines if re.match(why, line["why"])]
+
+
+def test_an_old_librdkafka_is_not_let_in_with_scram(
+    clients: Clients, secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's kcat has one that repeats its nonce, which Kafka refuses since 3.8.1. muster says so in its
+    log."""
+    log = Log()
+    monkeypatch.setattr(unserved, "_log", log)
+    with targets.muster(tmp_path) as ours:
+        for target in (targets.kafka(secured), ours):
+            with pytest.raises(Failed, match="invalid credentials with SASL mechanism SCRAM-SHA-256"):
+                clients["kcat"].produce(SETTINGS["kcat"](target.login(SCRAM)), "orders", "first")
+    (line,) = log.lines
+    assert line["why"].endswith("as with librdkafka before 2.6.1: update the client")
+
+
+def test_librdkafka_with_unsigned_tokens(clients: Clients) -> None:
     with Broker(
         security="SASL_PLAINTEXT",
         sasl_enabled_mechanisms=("OAUTHBEARER",),
@@ -168,4 +229,6 @@ def test_librdkafka_with_unsigned_tokens() -> None:
             "sasl.oauthbearer.config": "principal=alice scope=orders",
         }
         ours.create_topic("unsigned")
-        assert _confluent(settings, "unsigned", b"hello") == b"hello"
+        librdkafka = clients["confluent-kafka"]
+        librdkafka.produce(settings, "unsigned", "hello")
+        assert librdkafka.consume(settings, "unsigned", "unsigned") == "hello"

@@ -30,13 +30,14 @@ def render(clients: Sequence[StockClient], outcomes: Sequence[Outcome]) -> str:
     ]
     if lacking:
         raise ValueError(f"no passed story of {', '.join(lacking)}")
-    head = ["client", "version", "codecs", *TARGETS.values(), "admin calls"]
+    head = ["client", "version", "codecs", *TARGETS.values(), "admin calls", "over TLS"]
     lines = [_line(head), _line(["---"] * len(head))]
     for client in clients:
         codecs = ", ".join(client.codecs)
         passed = ["passed"] * len(TARGETS)
         calls = _calls([by_pair[client.name, target] for target in TARGETS])
-        lines.append(_line([client.name, client.version(), codecs, *passed, calls]))
+        doors = ", ".join(client.doors)
+        lines.append(_line([client.name, client.version(), codecs, *passed, calls, doors]))
     return "".join(lines)
 
 
@@ -64,7 +65,7 @@ def write(table: str, page: Path = PAGE) -> None:
     page.write_text(text.replace(f"{_BEGIN}{written(text)}{_END}", f"{_BEGIN}{table}{_END}"))
 
 
-def clients_of(table: str) -> list[tuple[str, str]]:
-    """Name and codecs of each row."""
+def clients_of(table: str) -> list[tuple[str, str, str]]:
+    """Name, codecs and doors of each row."""
     rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in table.splitlines()[2:]]
-    return [(row[0], row[2]) for row in rows]
+    return [(row[0], row[2], row[-1]) for row in rows]

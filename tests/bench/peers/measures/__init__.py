@@ -18,6 +18,7 @@ from tests.bench.peers.measures import (
     rebalance,
     records,
     start,
+    tls,
 )
 
 _MODULES: Final = (
@@ -31,6 +32,7 @@ _MODULES: Final = (
     consumer_groups,
     many_groups,
     records,
+    tls,
     end_to_end,
     failover,
 )

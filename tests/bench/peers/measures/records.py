@@ -14,9 +14,9 @@ from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive
 from tests.bench.peers.servers import Kind, Options
 
-_TOPIC: Final = "records-{}"
+TOPIC: Final = "records-{}"
 """One for each size of a batch: what is fetched are batches of that size."""
-_PARTITIONS: Final = 6
+PARTITIONS: Final = 6
 _FILLED_BYTES: Final = 2 * FETCHED_BYTES
 
 
@@ -25,8 +25,8 @@ async def _move(
 ) -> list[dict[str, Any]]:
     target = await Target.ask(**server)
     contents = batch(batch_bytes)
-    topic = _TOPIC.format(batch_bytes)
-    leaders = await target.leaders(topic, _PARTITIONS)
+    topic = TOPIC.format(batch_bytes)
+    leaders = await target.leaders(topic, PARTITIONS)
     await _check(target, topic, leaders, contents, fill=fetching)
     request_class = FetchRequest if fetching else ProduceRequest
     version, api_key = target.version(request_class), request_class.__schema__.api_key
@@ -35,7 +35,11 @@ async def _move(
     for partition, port in leaders.items():
         request = fetch(topic, partition) if fetching else produce(topic, partition, contents)
         frames.append((port, encode_request(api_key, version, 1, "peers", request)))
-    bulks = await (Bulks.fetching(frames) if fetching else Bulks.producing(frames, len(contents)))
+    bulks = await (
+        Bulks.fetching(frames, target.context)
+        if fetching
+        else Bulks.producing(frames, len(contents), target.context)
+    )
     await asyncio.sleep(warm_up_s)
     before, meter = bulks.moved_bytes, target.meter()
     await asyncio.sleep(seconds)
@@ -54,7 +58,7 @@ async def _check(target: Target, topic: str, leaders: dict[int, int], contents: 
     """One batch or enough to fetch into each partition, and read it back: what is refused is no speed."""
     batches = max(_FILLED_BYTES // len(contents), 1) if fill else 1
     for partition, port in leaders.items():
-        (link,) = await load.connect(port, 1)
+        (link,) = await load.connect(port, 1, target.context)
         for _ in range(batches):
             produced = await link.call(produce(topic, partition, contents), target.version(ProduceRequest))
             if produced.responses[0].partition_responses[0].error_code != ErrorCode.NONE:
@@ -76,7 +80,7 @@ def move(
 def _run(kind: Kind, scale: Scale) -> list[Point]:
     found: list[Point] = []
     sizes = scale.sizes((100_000,), (1_000, 10_000, 100_000))
-    topics = {_TOPIC.format(batch_bytes): _PARTITIONS for batch_bytes in sizes}
+    topics = {TOPIC.format(batch_bytes): PARTITIONS for batch_bytes in sizes}
     with kind.start(Options(topics=topics)) as running:
         for batch_bytes in sizes:
             for fetching in (True, False):
@@ -91,7 +95,7 @@ _GOALS: Final = (Goal(0.5, at=(100_000,)),)
 MEASURE: Final = Measure(
     "records",
     "Produce and Fetch",
-    f"{_PARTITIONS} partitions, a connection to each; records of 1 KB without compression, acks=all. Produce "
+    f"{PARTITIONS} partitions, a connection to each; records of 1 KB without compression, acks=all. Produce "
     f"has {IN_FLIGHT} requests of one batch in flight on a connection, Fetch one of up to 1 MB, always of "
     "the same records.",
     (

@@ -14,7 +14,8 @@ import (
 
 const usage = `usage: franz_go produce BOOTSTRAP TOPIC CODEC FIRST COUNT
        franz_go member BOOTSTRAP GROUP TOPIC SESSION_TIMEOUT_MS [CONFIG=VALUE...]
-       franz_go admin BOOTSTRAP PREFIX`
+       franz_go admin BOOTSTRAP PREFIX
+       franz_go errands`
 
 func main() {
 	if err := run(context.Background(), os.Args[1:]); err != nil {
@@ -40,6 +41,8 @@ func run(ctx context.Context, args []string) error {
 		return runMember(ctx, seeds(args[1]), args[2], args[3], sessionTimeoutMs, args[5:])
 	case len(args) == 3 && args[0] == "admin":
 		return admin(ctx, seeds(args[1]), args[2])
+	case len(args) == 1 && args[0] == "errands":
+		return runErrands(ctx)
 	}
 	return fmt.Errorf("%s", usage)
 }

@@ -78,9 +78,10 @@ func runMember(
 	return nil
 }
 
-// optionsOf translates the names of Kafka's Java client.
+// optionsOf translates the names of Kafka's Java client, and librdkafka's for TLS and SASL.
 func optionsOf(configs []string) ([]kgo.Opt, error) {
 	var options []kgo.Opt
+	secured := map[string]string{}
 	for _, config := range configs {
 		switch name, value, _ := strings.Cut(config, "="); {
 		case name == "group.protocol" && value == "consumer":
@@ -88,11 +89,16 @@ func optionsOf(configs []string) ([]kgo.Opt, error) {
 		case name == "group.protocol" && value == "classic":
 		case name == "group.instance.id":
 			options = append(options, kgo.InstanceID(value))
+		case name == "client.id":
+			options = append(options, kgo.ClientID(value))
+		case name == "security.protocol", strings.HasPrefix(name, "ssl."), strings.HasPrefix(name, "sasl."):
+			secured[name] = value
 		default:
 			return nil, fmt.Errorf("no member can be told %s", config)
 		}
 	}
-	return options, nil
+	more, err := security(secured)
+	return append(options, more...), err
 }
 
 // place is the number by which a partition goes: see tests/interop/story/clients/base.py.

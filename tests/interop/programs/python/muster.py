@@ -16,6 +16,7 @@ from muster.client import (
     SubscriptionPattern,
     TopicPartition,
 )
+from muster.client.security.properties import client_properties
 from tests.interop.programs.python import lines
 from tests.interop.programs.python.muster_admin import admin
 
@@ -83,6 +84,10 @@ def _settings(session_timeout_ms: int, configs: dict[str, str]) -> dict[str, Any
     settings: dict[str, Any] = {}
     if (assignor := configs.get("partition.assignment.strategy")) is not None:
         settings["assignors"] = (assignor,)
+    told = client_properties(configs)
+    settings |= told.security
+    if told.client_id is not None:
+        settings["client_id"] = told.client_id
     for name in ("group.protocol", "group.instance.id"):
         if name in configs:
             settings[name.replace(".", "_")] = configs[name]

@@ -1,5 +1,7 @@
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.io.PrintWriter;
@@ -12,7 +14,8 @@ import org.apache.kafka.common.utils.Exit;
 /**
  * Runs Kafka's command line tools one after the other in one JVM, which saves a second's start of each.
  *
- * Standard input has a call in each line, the name of a tool's class and its arguments with tabs between them. For each
+ * Standard input has a call in each line, the name of a tool's class and its arguments with tabs between them. What
+ * stands before the name, with a < in front, is the one line that the tool reads as its own standard input. For each call
  * there is one line on standard output: {"exit": 0, "output": "..."}, where the output is all that the tool has printed.
  */
 public final class Tools {
@@ -33,6 +36,7 @@ public final class Tools {
     public static void main(String[] args) throws Exception {
         Exit.setExitProcedure((status, message) -> { throw new Ended(status); });
         Exit.setHaltProcedure((status, message) -> { throw new Ended(status); });
+        InputStream input = System.in;
         PrintStream output = System.out;
         PrintStream complaints = System.err;
         var calls = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -42,6 +46,7 @@ public final class Tools {
             System.setOut(capture);
             System.setErr(capture);
             int exit = run(call.split("\t", -1));
+            System.setIn(input);
             System.setOut(output);
             System.setErr(complaints);
             Lines.print("exit", exit, "output", printed.toString(StandardCharsets.UTF_8));
@@ -51,9 +56,14 @@ public final class Tools {
     /** The exit status of the tool. */
     private static int run(String[] call) throws ReflectiveOperationException {
         endedWith = null;
-        String[] args = Arrays.copyOfRange(call, 1, call.length);
+        int name = 0;
+        if (call[0].startsWith("<")) {
+            System.setIn(new ByteArrayInputStream((call[0].substring(1) + "\n").getBytes(StandardCharsets.UTF_8)));
+            name = 1;
+        }
+        String[] args = Arrays.copyOfRange(call, name + 1, call.length);
         try {
-            Class.forName(call[0]).getMethod("main", String[].class).invoke(null, (Object) args);
+            Class.forName(call[name]).getMethod("main", String[].class).invoke(null, (Object) args);
             return 0;
         } catch (InvocationTargetException failed) {
             if (endedWith != null) {

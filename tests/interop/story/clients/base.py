@@ -40,6 +40,8 @@ from pathlib import Path
 from typing import Final
 
 PROGRAMS: Final = Path(__file__).parents[2] / "programs"
+DOORS: Final = ("mTLS", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
+"""How a client is let in over TLS: by its own certificate, or by a mechanism of SASL."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class StockClient(ABC):
     codecs: tuple[str, ...]
     """What it can produce, of none, gzip, snappy, lz4, zstd."""
 
+    doors: tuple[str, ...] = field(default=DOORS, kw_only=True)
+    """Those of `DOORS` that `tests/interop/security` puts it through."""
     looks_only_when_joining: bool = field(default=False, kw_only=True)
     """It looks for a coordinator, or for another leader than one that is dead, only when it joins the group,
     which from its leader is a request for a rebalance, by Kafka's rules. No broker is killed under it."""
@@ -76,8 +80,8 @@ class StockClient(ABC):
         self, bootstrap: str, group: str, topic: str, session_timeout_ms: int, *configs: str
     ) -> list[str]:
         """`configs` are `NAME=VALUE` by their names in Kafka's Java client, of clients that know them:
-        `group.protocol=consumer`, with which a topic that begins with ^ is a pattern, and
-        `group.instance.id`."""
+        `group.protocol=consumer`, with which a topic that begins with ^ is a pattern,
+        `group.instance.id`, `client.id`, and what TLS and SASL need, of which franz-go takes librdkafka's."""
 
     def admin(self, bootstrap: str, prefix: str) -> list[str] | None:
         """None: the client has no admin API."""

@@ -30,8 +30,8 @@ class KafkaJs(ProgramClient):
         need("node", "npm", hint="install Node.js 18 or later with npm")
         self._folder()
 
-    def command(self) -> list[str]:
-        return ["node", str(self._folder() / "client.js")]
+    def command(self, program: str = "client.js") -> list[str]:
+        return ["node", str(self._folder() / program)]
 
     def _folder(self) -> Path:
         sources = _sources("kafkajs", "*.js", "package.json")
@@ -99,4 +99,5 @@ def _go_build(folder: Path) -> None:
 
 KAFKAJS: Final = KafkaJs("kafkajs", ("none", "gzip", "snappy", "zstd"), looks_only_when_joining=True)
 FRANZ_GO: Final = FranzGo("franz-go", ALL_CODECS, may_rejoin=True)
-KCAT: Final = Kcat("kcat", ALL_CODECS)
+# It takes no token from outside, and no broker lets it in that has librdkafka before 2.6.1 and SCRAM.
+KCAT: Final = Kcat("kcat", ALL_CODECS, doors=("mTLS", "PLAIN"))

@@ -40,7 +40,7 @@ class JavaClient(StockClient):
 
     def prepare(self) -> None:
         need("java", "javac", "mvn", hint=_HINT)
-        self._classpath()
+        self.classpath()
 
     def produce(self, bootstrap: str, topic: str, codec: str, first: int, count: int) -> list[str]:
         return self._program("Produce", bootstrap, topic, codec, str(first), str(count))
@@ -55,9 +55,10 @@ class JavaClient(StockClient):
         return self._program("AdminCalls", bootstrap, prefix)
 
     def _program(self, name: str, *arguments: str) -> list[str]:
-        return [*JVM, "-cp", self._classpath(), name, *arguments]
+        return [*JVM, "-cp", self.classpath(), name, *arguments]
 
-    def _classpath(self) -> str:
+    def classpath(self) -> str:
+        """With its programs."""
         return compiled(sorted((PROGRAMS / "java").glob("*.java")), clients_classpath())
 
 
@@ -70,13 +71,14 @@ class ConsoleTools(ProgramClient):
 
     def prepare(self) -> None:
         need("java", "javac", "mvn", hint=_HINT)
-        self._classpath()
+        self.classpath()
 
     def command(self) -> list[str]:
-        java = [*JVM, "-cp", self._classpath()]
+        java = [*JVM, "-cp", self.classpath()]
         return [sys.executable, "-m", f"{wrapped.__name__}.console", *java, "--"]
 
-    def _classpath(self) -> str:
+    def classpath(self) -> str:
+        """With the class `Tools`, which runs them."""
         return compiled(
             [PROGRAMS / "wrapped" / "Tools.java", PROGRAMS / "java" / "Lines.java"], tools_classpath()
         )
@@ -103,4 +105,7 @@ def _kafka_version(classpath: str) -> str:
 
 JAVA: Final = JavaClient("java-client", ALL_CODECS, "RangeAssignor")
 JAVA_COOPERATIVE: Final = JavaClient("java-client-cooperative", ALL_CODECS, "CooperativeStickyAssignor")
-CONSOLE: Final = ConsoleTools("kafka-console-tools", ALL_CODECS)
+# Of what the Java client does behind them, the two most used.
+CONSOLE: Final = ConsoleTools(
+    "kafka-console-tools", ALL_CODECS, doors=("mTLS", "SCRAM-SHA-256", "SCRAM-SHA-512")
+)
