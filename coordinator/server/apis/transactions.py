@@ -81,7 +81,8 @@ async def describe_producers(
                     producer_epoch=each.epoch,
                     last_sequence=each.last_sequence,
                     last_timestamp=each.last_ms,
-                    coordinator_epoch=-1,
+                    coordinator_epoch=each.coordinator_epoch,
+                    current_txn_start_offset=each.transaction_start,
                 )
                 for each in found
             ]
