@@ -98,13 +98,13 @@ class Producer:
     @property
     def due(self) -> int:
         """The next sequence of its epoch."""
-        return (self.last_sequence + 1) & SEQUENCE_MAX
+        batches = self.batches
+        return (batches[-1].last_sequence + 1) & SEQUENCE_MAX if batches else 0
 
     def enter(self, epoch: int) -> None:
-        """A batch or marker of this epoch is in the log."""
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.batches.clear()
+        """Its first batch or marker of another epoch is in the log."""
+        self.epoch = epoch
+        self.batches.clear()
 
 
 class Producers:
@@ -157,8 +157,9 @@ class Producers:
         if producer_id == NO_PRODUCER_ID:
             return None
         producer = self._by_id.get(producer_id)
+        transactional = header.is_transactional
         if producer is None:
-            if header.is_transactional:
+            if transactional:
                 self._check_guard(header, None, may_begin)
             return None
         first, last, epoch = header.base_sequence, header.last_sequence, header.producer_epoch
@@ -172,14 +173,14 @@ class Producers:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch.base_offset
         within = producer.transaction_start != NO_TRANSACTION
-        if header.is_transactional and not (within and epoch == producer.epoch):
+        if transactional and not (within and epoch == producer.epoch):
             self._check_guard(header, producer, may_begin)
         if epoch > producer.epoch:
             if first != 0:
                 raise self._out_of_order(header, "a new epoch must begin at sequence 0")
         elif first != producer.due:
             raise self._out_of_order(header, f"the last sequence was {producer.last_sequence}")
-        if within and not header.is_transactional:
+        if within and not transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id} has a transaction open, and the batch is not part of it",
@@ -252,7 +253,8 @@ class Producers:
         producer = self._by_id.get(producer_id)
         if producer is None:
             producer = self._by_id[producer_id] = Producer(header.producer_epoch, header.max_timestamp)
-        producer.enter(header.producer_epoch)
+        elif producer.epoch != header.producer_epoch:
+            producer.enter(header.producer_epoch)
         producer.last_ms = header.max_timestamp
         producer.batches.append(
             Written(header.base_sequence, header.last_sequence, header.base_offset, header.last_offset_delta)
@@ -266,7 +268,8 @@ class Producers:
         producer = self._by_id.get(producer_id)
         if producer is None:
             producer = self._by_id[producer_id] = Producer(header.producer_epoch, header.max_timestamp)
-        producer.enter(header.producer_epoch)
+        elif producer.epoch != header.producer_epoch:
+            producer.enter(header.producer_epoch)
         producer.last_ms = header.max_timestamp
         producer.coordinator_epoch = coordinator_epoch
         producer.transaction_start = NO_TRANSACTION
