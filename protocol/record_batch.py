@@ -197,6 +197,17 @@ def crc_matches(data: bytes | memoryview, position: int, header: Header) -> bool
     return bool(google_crc32c.value(bytes(data[position + _CRC_START : end])) == header.crc)
 
 
+def end_of(data: bytes | memoryview) -> int:
+    """The offset behind the last batch in `data`, which must hold complete batches, one at least. Looks at
+    each batch, but at the header of the last one alone."""
+    position = at = 0
+    while position < len(data):
+        at, position = position, position + batch_size(data[position : position + HEADER_BYTES])
+        if position <= at:
+            raise DecodeError("a batch of no bytes")
+    return peek(data, at).next_offset
+
+
 def payload(data: bytes, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """The records section of the batch at `position`, decompressed; at most `bytes_max` bytes."""
     end = position + header.size

@@ -32,6 +32,7 @@ _IDENTITY: Final = frozenset(
         "name",
         "partition",
         "partition_index",
+        "producer_id",
         "resource_name",
         "resource_type",
         "topic",

@@ -42,8 +42,12 @@ class Fenced(OSError):
 class Derived(Protocol):
     """What the layer above derives from the batches: producer state, leader epochs."""
 
-    def observe(self, header: Header) -> None:
-        """A batch is in the log: appended just now, or found there on opening. In order of offsets."""
+    def observe(self, header: Header, contents: bytes) -> None:
+        """A batch is in the log: appended just now, or found there on opening. In order of offsets.
+
+        `contents`: of a control batch all of it, of another at least its header; base offset and leader epoch
+        may be those it was appended with.
+        """
 
     def snapshot(self) -> bytes: ...
 

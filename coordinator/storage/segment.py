@@ -318,9 +318,8 @@ class Segment:
             return False
         return crc_matches(file.read(position, header.size), 0, header)
 
-    def scan(self) -> Iterator[Header]:
-        """Read on from `size`, checking every batch, and yield the headers of the sound ones once they are
-        counted in.
+    def scan(self) -> Iterator[Batch]:
+        """Read on from `size`, checking every batch, and yield the sound ones once they are counted in.
 
         What follows the last sound batch is not: `size` tells where that is.
         """
@@ -332,7 +331,7 @@ class Segment:
             if not crc_matches(batch.contents, 0, batch.header):
                 return
             self.note(batch.header)
-            yield batch.header
+            yield batch
 
     def save_rest(self, ending: str) -> str:
         """Copy what is behind `size` into a file of its own, durably; its name."""

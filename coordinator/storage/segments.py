@@ -151,7 +151,7 @@ class SegmentLog:
         active.written_ms = self._now_ms()
         self._dirty = True
         self._unsynced_messages += assigned.last_offset_delta + 1
-        self._derived.observe(assigned)
+        self._derived.observe(assigned, batch)
         return assigned
 
     def commit(self) -> None:
@@ -462,11 +462,11 @@ class SegmentLog:
                 if batch.position >= segment.size:
                     break
                 if batch.header.next_offset > snapshot_offset:
-                    self._derived.observe(batch.header)
+                    self._derived.observe(batch.header, batch.contents)
         indexed = self._marked_size = segment.size
-        for header in segment.scan():
-            if header.next_offset > snapshot_offset:
-                self._derived.observe(header)
+        for batch in segment.scan():
+            if batch.header.next_offset > snapshot_offset:
+                self._derived.observe(batch.header, batch.contents)
         self._dirty = segment.size > indexed or file_size > segment.size
         return file_size - segment.size
 

@@ -4,6 +4,10 @@ Works on closed segments; the active one is never touched. Kept records keep the
 first and last one, so positions of consumers stay valid. Tombstones stay for delete.retention.ms after the
 first cleaning that met them (KIP-534), so that a consumer that follows the log sees them. How far the log was
 cleaned is kept in its folder, so that a pass which did not come to its end is made again.
+
+Nothing is touched from the last stable offset on, where it is not decided yet which records count. Below it
+those of aborted transactions count for nothing: they go, and no older record of their keys does because of
+them. The markers of transactions stay.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from muster.coordinator.storage.records import Batch, RecordDraft, RecordSegment
+from muster.coordinator.topics.aborted import AbortedRanges
 from muster.coordinator.topics.log import PartitionLog
 from muster.protocol.compression import Codec
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -35,15 +40,16 @@ def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool
     if not dirty or not _due(log, cleanable, dirty, now_ms):
         return False
     end = cleanable[-1].next_offset
+    aborted = AbortedRanges(log.aborted)
     while position < end:
         try:
-            newest, position = _newest_offsets(log, position, end, keys_max)
+            newest, position = _newest_offsets(log, aborted, position, end, keys_max)
         except DecodeError as error:
             raise _not_compacted(log, str(error)) from error
         # No key of this pass is newer than a record behind it: those are for the passes to come.
         segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < position]
         for group in _groups(segments, log.config.segment_bytes_max):
-            if not _rewrite(log, group, newest, now_ms):
+            if not _rewrite(log, group, newest, aborted, now_ms):
                 return False
         with log.lock:
             if log.closed:
@@ -55,7 +61,10 @@ def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool
 def _cleanable(log: PartitionLog, now_ms: int) -> list[RecordSegment]:
     lag_ms = log.config.min_compaction_lag_ms
     cleanable = []
+    stable_offset = log.last_stable_offset
     for segment in log.segments.sealed_segments:
+        if segment.next_offset > stable_offset:
+            break
         if lag_ms and now_ms - segment.newest_ms < lag_ms:
             break
         cleanable.append(segment)
@@ -76,7 +85,9 @@ def _due(
     )
 
 
-def _newest_offsets(log: PartitionLog, start: int, end: int, keys_max: int) -> tuple[dict[bytes, int], int]:
+def _newest_offsets(
+    log: PartitionLog, aborted: AbortedRanges, start: int, end: int, keys_max: int
+) -> tuple[dict[bytes, int], int]:
     """The last offset of each key in the batches from `start` on, and where the pass ended: at `end`, or
     after `keys_max` keys."""
     newest: dict[bytes, int] = {}
@@ -85,6 +96,8 @@ def _newest_offsets(log: PartitionLog, start: int, end: int, keys_max: int) -> t
             break
         if len(newest) >= keys_max:
             return newest, batch.header.base_offset
+        if aborted.cover(batch.header):
+            continue
         for record in _readable(batch) or ():
             if record.key is not None:
                 newest[record.key] = record.offset
@@ -117,7 +130,11 @@ def _groups(segments: Sequence[RecordSegment], bytes_max: int) -> Iterator[list[
 
 
 def _rewrite(
-    log: PartitionLog, group: Sequence[RecordSegment], newest: dict[bytes, int], now_ms: int
+    log: PartitionLog,
+    group: Sequence[RecordSegment],
+    newest: dict[bytes, int],
+    aborted: AbortedRanges,
+    now_ms: int,
 ) -> bool:
     """Clean a group of segments into one. False when the log was closed or the segments removed meanwhile."""
     generation = max(segment.generation for segment in group) + 1
@@ -127,7 +144,7 @@ def _rewrite(
         draft = log.segments.new_draft(group[0].base_offset, generation)
     try:
         for segment in group:
-            _clean(log, segment, newest, draft, now_ms)
+            _clean(log, segment, newest, aborted, draft, now_ms)
         with log.lock:
             if not log.closed:
                 log.segments.replace(group, draft)
@@ -141,14 +158,19 @@ def _rewrite(
 
 
 def _clean(
-    log: PartitionLog, segment: RecordSegment, newest: dict[bytes, int], draft: RecordDraft, now_ms: int
+    log: PartitionLog,
+    segment: RecordSegment,
+    newest: dict[bytes, int],
+    aborted: AbortedRanges,
+    draft: RecordDraft,
+    now_ms: int,
 ) -> None:
     """Append what stays of a segment to `draft`."""
     try:
         for batch in segment.whole_batches():
             if log.closed:
                 return
-            cleaned = _cleaned(batch, newest, log, now_ms)
+            cleaned = _cleaned(batch, newest, log, now_ms, aborted=aborted.cover(batch.header))
             if cleaned is not None:
                 draft.append([cleaned], peek(cleaned))
     except DecodeError as error:
@@ -160,14 +182,17 @@ def _not_compacted(log: PartitionLog, why: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{log.name} in {log.path} is not compacted: {why}")
 
 
-def _cleaned(batch: Batch, newest: dict[bytes, int], log: PartitionLog, now_ms: int) -> bytes | None:
-    """The batch without the records that must go; None if nothing of it is left."""
+def _cleaned(
+    batch: Batch, newest: dict[bytes, int], log: PartitionLog, now_ms: int, *, aborted: bool
+) -> bytes | None:
+    """The batch without the records that must go, which are all of them if its transaction was aborted; None
+    if nothing of it is left."""
     header = batch.header
     found = _readable(batch)
     if found is None:
         return batch.contents
     horizon_ms = header.delete_horizon_ms
-    kept = [record for record in found if _stays(record, newest, horizon_ms, now_ms)]
+    kept = [record for record in found if not aborted and _stays(record, newest, horizon_ms, now_ms)]
     if horizon_ms is None and any(record.value is None for record in kept):
         horizon_ms = now_ms + log.config.delete_retention_ms
     elif len(kept) == len(found):

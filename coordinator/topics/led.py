@@ -27,6 +27,7 @@ class Led:
     as its upkeep takes."""
 
     __slots__ = (
+        "_committed_watchers",
         "_watchers",
         "asked_for",
         "damage",
@@ -52,6 +53,7 @@ class Led:
         self.asked_for = False  # by a request; if not, it goes when its upkeep is done
         self.damage = Damage(self.name)
         self._watchers: dict[Watched, LogOffsetMetadata] = {}  # with where their fetches read from
+        self._committed_watchers: dict[Watched, LogOffsetMetadata] = {}  # of read_committed
 
     @property
     def name(self) -> str:
@@ -83,12 +85,13 @@ class Led:
 
     def watch(self, part: FetchPartition, start: LogOffsetMetadata, parked: Parked) -> Available:
         """Have `parked` watch the partition, which it reads from `start` on; what is there."""
-        watched = parked.watch(self._watchers, start, part.max_bytes)
+        watchers = self._committed_watchers if part.read_committed else self._watchers
+        watched = parked.watch(watchers, start, part.max_bytes)
         log = self.ready_log
         if log is None:
             parked.wake()
             return NOTHING_AVAILABLE
-        _tell(watched, start, log.end)
+        _tell(watched, start, log.stable_end if part.read_committed else log.end)
         return Available(watched.available_bytes, log.high_watermark)
 
     def tell_watchers(self) -> None:
@@ -96,16 +99,18 @@ class Led:
         if self.log is not None:
             for watched, start in self._watchers.items():
                 _tell(watched, start, self.log.end)
+            for watched, start in self._committed_watchers.items():
+                _tell(watched, start, self.log.stable_end)
 
     def wake_watchers(self) -> None:
         """The leadership or the topic ends."""
-        for watched in self._watchers:
+        for watched in (*self._watchers, *self._committed_watchers):
             watched.wake()
 
 
 def _tell(watched: Watched, start: LogOffsetMetadata, end: LogOffsetMetadata) -> None:
-    """What is read from `start` in a log that goes as far as `end`. A log that only began a new segment, with
-    nothing in it yet, has not grown."""
+    """What is read from `start` in a log that goes as far as `end`, for the reader. A log that only began a
+    new segment, with nothing in it yet, has not grown."""
     if end.offset <= start.offset:
         return
     if end.segment == start.segment:

@@ -24,13 +24,22 @@ from muster.coordinator.storage.records import (
     RecordLog,
     RecordStorage,
 )
+from muster.coordinator.topics.aborted import Aborted, AbortedTransaction
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.epochs import Epochs
-from muster.coordinator.topics.producers import ActiveProducer, Producers
+from muster.coordinator.topics.producers import (
+    NO_TRANSACTION,
+    ActiveProducer,
+    Marker,
+    MayBegin,
+    Producers,
+    nobody_may,
+)
 from muster.coordinator.topics.refused import Refused
 from muster.coordinator.topics.validation import Validated, validate
+from muster.protocol.control_batch import EndMarker, build_marker, read_marker
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
-from muster.protocol.record_batch import Header, Record, batches, records
+from muster.protocol.record_batch import Header, Record, batches, end_of, peek, records
 
 _T = TypeVar("_T")
 
@@ -65,6 +74,12 @@ class Listed(NamedTuple):
 
 NOTHING_LISTED: Final = Listed(-1, -1, -1)
 
+_SOMEWHERE: Final = -1
+"""The segment of an offset of which nobody knows where it lies."""
+
+_WITH_TRANSACTIONS: Final = b"\xff\xff\xff\xff\x01"
+"""How snapshots begin since there are transactions; those from before begin with a count."""
+
 
 class _State:
     """What is derived from the batches; see `records.Derived`."""
@@ -72,23 +87,50 @@ class _State:
     def __init__(self) -> None:
         self.producers = Producers()
         self.epochs = Epochs()
+        self.aborted = Aborted()
 
-    def observe(self, header: Header) -> None:
-        self.producers.observe(header)
+    def observe(self, header: Header, contents: bytes) -> None:
+        if header.is_control:
+            self._observe_control(header, contents)
+        else:
+            self.producers.observe(header)
         self.epochs.observe(header)
 
+    def _observe_control(self, header: Header, contents: bytes) -> None:
+        end = read_marker(header, contents)
+        if end is None:
+            return
+        first = self.producers.observe_marker(header, end.coordinator_epoch)
+        if first != NO_TRANSACTION and not end.committed:
+            undecided = self.producers.first_undecided
+            stable = header.next_offset if undecided is None else undecided
+            self.aborted.add(AbortedTransaction(header.producer_id, first, header.last_offset), stable)
+
+    def forget_before(self, start_offset: int) -> None:
+        """The log begins at `start_offset` now. Transactions that began before it stay open."""
+        self.epochs.forget_before(start_offset)
+        self.aborted = self.aborted.without_before(start_offset)
+
     def snapshot(self) -> bytes:
-        return self.producers.snapshot() + self.epochs.snapshot()
+        parts = self.producers.snapshot(), self.epochs.snapshot(), self.aborted.snapshot()
+        return _WITH_TRANSACTIONS + b"".join(parts)
 
     def restore(self, snapshot: bytes) -> None:
-        end = self.producers.restore(snapshot)
-        end += self.epochs.restore(snapshot[end:])
+        if snapshot.startswith(_WITH_TRANSACTIONS):
+            end = len(_WITH_TRANSACTIONS)
+            end += self.producers.restore(snapshot[end:])
+            end += self.epochs.restore(snapshot[end:])
+            end += self.aborted.restore(snapshot[end:])
+        else:
+            end = self.producers.restore(snapshot, with_transactions=False)
+            end += self.epochs.restore(snapshot[end:])
         if end != len(snapshot):
             raise ValueError("the snapshot has trailing bytes")
 
     def reset(self) -> None:
         self.producers.reset()
         self.epochs.reset()
+        self.aborted = Aborted()
 
 
 class PartitionLog:
@@ -115,14 +157,20 @@ class PartitionLog:
         self._refused = Refused() if refused is None else refused
         self._config = config
         self._closed = False
+        self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin that began since
+        self.may_begin: MayBegin = nobody_may
+        """Asked, with `lock` held, of each batch that would open a transaction."""
         self._synced_ms = now_ms()
         try:
             self._segments = place.open(self._state, _limits(config), now_ms)
         except OSError as error:
             raise self._storage_error("open", error) from error
-        self._state.epochs.forget_before(self._segments.start_offset)
+        self._state.forget_before(self._segments.start_offset)
         self.end = self._segments.end
         """Where the high watermark lies."""
+        self.stable_end = self._undecided()
+        """Where the last stable offset lies, unless the log start has passed it. After an opening that is
+        not known if it is not the end: its segment is none then."""
 
     def __repr__(self) -> str:
         offsets = f"{self.start_offset}..{self.high_watermark}"
@@ -138,6 +186,11 @@ class PartitionLog:
         return self.end.offset
 
     @property
+    def last_stable_offset(self) -> int:
+        """Up to here no transaction is open, and none was ended by a marker that is not visible yet."""
+        return max(self.stable_end.offset, self.start_offset)
+
+    @property
     def path(self) -> str:
         """Where its records are, for messages."""
         return self._place.path
@@ -150,6 +203,11 @@ class PartitionLog:
     @property
     def producers(self) -> Producers:
         return self._state.producers
+
+    @property
+    def aborted(self) -> Aborted:
+        """Those whose markers are in the log, visible or not."""
+        return self._state.aborted
 
     @property
     def config(self) -> TopicConfig:
@@ -172,12 +230,13 @@ class PartitionLog:
 
     # --- appending --------------------------------------------------------------------------------
 
-    def append(self, data: bytes, *, zstd_allowed: bool = True) -> Appended:
+    def append(self, data: bytes, *, zstd_allowed: bool = True, transactional: bool = False) -> Appended:
         """Validate one produced batch and write it; see `write`, and `Partitions.append` for the codes."""
-        return self.write(validate(data, self._config, self._now_ms(), zstd_allowed=zstd_allowed))
+        allowed = {"zstd_allowed": zstd_allowed, "transactional": transactional}
+        return self.write(validate(data, self._config, self._now_ms(), **allowed))
 
     def write(self, validated: Validated) -> Appended:
-        """Write a batch at the log end; visible and acknowledged after `commit`. Codes 6, 45, 47, 56.
+        """Write a batch at the log end; visible and acknowledged after `commit`. Codes 6, 45, 47, 48, 56.
 
         A repeat is answered as the first time was, which may not be durable either before `commit`.
         """
@@ -191,14 +250,46 @@ class PartitionLog:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"producer {header.producer_id} must first resend what {self.name} could not store",
                 )
-            repeated = self._state.producers.check(header)
+            repeated = self._state.producers.check(header, self.may_begin)
             if repeated is not None:
                 return Appended(repeated, -1, self.start_offset, self.leader_epoch)
-            try:
-                assigned = self._segments.append(batch, header, self.leader_epoch)
-            except OSError as error:
-                raise self._storage_error("write", error) from error
+            assigned = self._append(batch, header)
+            if header.is_transactional:
+                self._note_begun(assigned)
             return Appended(assigned.base_offset, log_append_time_ms, self.start_offset, self.leader_epoch)
+
+    def write_marker(self, marker: Marker) -> Appended:
+        """End a producer's transaction; as `write`. Codes 6, 47, 52, 56. A marker that ends nothing is
+        written too."""
+        end = EndMarker(marker.committed, marker.coordinator_epoch)
+        batch = build_marker(marker.producer_id, marker.producer_epoch, end, self._now_ms())
+        with self.lock:
+            self.check_open()
+            self._state.producers.check_marker(marker)
+            first = self._state.producers.transaction_start(marker.producer_id)
+            assigned = self._append(batch, peek(batch))
+            self._begun.pop(first, None)
+            return Appended(assigned.base_offset, -1, self.start_offset, self.leader_epoch)
+
+    def _append(self, batch: bytes, header: Header) -> Header:
+        try:
+            return self._segments.append(batch, header, self.leader_epoch)
+        except OSError as error:
+            raise self._storage_error("write", error) from error
+
+    def _note_begun(self, assigned: Header) -> None:
+        """A transactional batch was appended: keep in mind where, if its transaction begins with it."""
+        first = assigned.base_offset
+        if self._state.producers.transaction_start(assigned.producer_id) == first:
+            end = self._segments.end
+            self._begun[first] = LogOffsetMetadata(first, end.segment, end.position - assigned.size)
+
+    def _undecided(self) -> LogOffsetMetadata:
+        """Where the oldest open transaction begins, or the end."""
+        first = self._state.producers.first_undecided
+        if first is None:
+            return self.end
+        return self._begun.get(first) or LogOffsetMetadata(first, _SOMEWHERE, 0)
 
     def commit(self) -> int:
         """Make what was appended durable at the topic's flush level, then visible; the high watermark.
@@ -219,6 +310,7 @@ class PartitionLog:
         if self._segments.unsynced_messages >= self._config.flush_messages:
             self._sync()
         self.end = self._segments.end
+        self.stable_end = self._undecided()  # last: a marker is visible before what it decides about
         return self.high_watermark
 
     def _settle(self, error: OSError | None) -> KafkaError | None:
@@ -254,9 +346,26 @@ class PartitionLog:
         """Whole batches below the high watermark, from the one that holds `offset` on. OFFSET_OUT_OF_RANGE
         (1), CORRUPT_MESSAGE (2). `at_once`: see `RecordLog.read`."""
         end = self.high_watermark
-        if not self.start_offset <= offset <= end:
+        return self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
+
+    def read_committed(
+        self, offset: int, bytes_max: int, *, first_may_exceed: bool, at_once: bool = False
+    ) -> tuple[bytes | memoryview, list[AbortedTransaction]]:
+        """As `read`, below the last stable offset; with the aborted transactions among what was read."""
+        end = self.last_stable_offset
+        aborted = self.aborted  # before the records: they go first
+        found = self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
+        if not found or not aborted:
+            return found, []
+        return found, aborted.between(offset, end_of(found))
+
+    def _read(
+        self, offset: int, end: int, bytes_max: int, *, first_may_exceed: bool, at_once: bool = False
+    ) -> bytes | memoryview:
+        """Batches below `end`."""
+        if not self.start_offset <= offset <= self.high_watermark:
             raise self._out_of_range(offset)
-        if offset == end:
+        if offset >= end:
             return b""
         segments = self._segments.segments
         try:
@@ -268,7 +377,7 @@ class PartitionLog:
             # Retention, DeleteRecords or compaction took the segment from under the read, or it is lost.
             if self._segments.segments is segments:
                 raise self._storage_error("read", error) from error
-            return self.read(offset, bytes_max, first_may_exceed=first_may_exceed)
+            return self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed)
         except OSError as error:
             raise self._storage_error("read", error) from error
         except DecodeError as error:
@@ -281,19 +390,21 @@ class PartitionLog:
             return end
         return self._looked_up(lambda: self._segments.locate(offset, end, bytes_max, at_once=at_once), end)
 
-    def list_offset(self, timestamp: int) -> Listed:
-        """ListOffsets: by time (epoch ms), or a `ListTimestamp`."""
+    def list_offset(self, timestamp: int, *, read_committed: bool = False) -> Listed:
+        """ListOffsets: by time (epoch ms), or a `ListTimestamp`; to `read_committed` the log ends at its last
+        stable offset, and what is found behind it is not told."""
+        end = self.last_stable_offset if read_committed else self.high_watermark
         match timestamp:
             case _ if timestamp >= 0:
-                return self._at_time(timestamp)
+                return _told(self._at_time(timestamp), end)
             case ListTimestamp.LATEST:
-                return Listed(self.high_watermark, -1, self.leader_epoch)
+                return Listed(end, -1, self.leader_epoch)
             case ListTimestamp.EARLIEST | ListTimestamp.EARLIEST_LOCAL:
                 start = self.start_offset
                 empty = start == self.high_watermark
                 return Listed(start, -1, self.leader_epoch if empty else self._state.epochs.of(start))
             case ListTimestamp.MAX_TIMESTAMP:
-                return self._newest()
+                return _told(self._newest(), end)
             case ListTimestamp.LATEST_TIERED | ListTimestamp.EARLIEST_PENDING_UPLOAD:
                 return NOTHING_LISTED  # nothing is tiered
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not supported")
@@ -370,7 +481,7 @@ class PartitionLog:
         return self._state.epochs.end_of(epoch, self.leader_epoch, self.high_watermark)
 
     def active_producers(self) -> list[ActiveProducer]:
-        """The idempotent producers whose batches are known, by id."""
+        """The producers that are known, by id."""
         with self.lock:
             return self._state.producers.active()
 
@@ -400,12 +511,12 @@ class PartitionLog:
                 self._segments.set_start_offset(offset)
             except OSError as error:
                 raise self._storage_error("write", error) from error
-            self._state.epochs.forget_before(self.start_offset)
+            self._state.forget_before(self.start_offset)
             return self.start_offset
 
     def forget_removed(self) -> None:
         """After retention removed segments: drop what was known of them only. Holds `lock`."""
-        self._state.epochs.forget_before(self.start_offset)
+        self._state.forget_before(self.start_offset)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -497,6 +608,10 @@ def _limits(config: TopicConfig) -> Limits:
         min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
     )
     return Limits(config.segment_bytes_max, segment_ms, config.index_interval_bytes)
+
+
+def _told(found: Listed, end_offset: int) -> Listed:
+    return found if found.offset < end_offset else NOTHING_LISTED
 
 
 def _below(data: bytes | memoryview, end_offset: int) -> bytes | memoryview:

@@ -18,12 +18,13 @@ from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.records import LogOffsetMetadata
 from muster.coordinator.storage.store import Lease, LeaseKind
+from muster.coordinator.topics.aborted import AbortedTransaction
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.fetches import Fetches
 from muster.coordinator.topics.led import Led, report_recovery
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
-from muster.coordinator.topics.producers import ActiveProducer
+from muster.coordinator.topics.producers import ActiveProducer, Guard, Marker
 from muster.coordinator.topics.refused import COMES_AGAIN
 from muster.coordinator.topics.sources import (
     NOTHING_AVAILABLE,
@@ -40,7 +41,7 @@ from muster.coordinator.topics.sources import (
 from muster.coordinator.topics.upkeep import Upkeep
 from muster.coordinator.topics.writer import Writer, refuse
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
-from muster.protocol.record_batch import peek
+from muster.protocol.record_batch import Header, peek
 
 __all__ = ["Appended", "FetchPartition", "FetchedPartition", "ListTimestamp", "Listed", "Partitions"]
 
@@ -135,6 +136,9 @@ class Partitions:
             cleaner_backoff_ms=cleaner_backoff_ms,
             producer_expiration_ms=producer_expiration_ms,
         )
+        self.may_begin: Callable[[PartitionId, Header], Guard | None] | None = None
+        """Whether a batch may open a transaction in a partition: what its coordinator said. Asked in the
+        executor, when the batch is about to be written. None: there are no coordinators, so nobody may."""
         self.storage_error: str | None = None
         """Why the disk last refused a write; None again after the next one that succeeds."""
 
@@ -300,32 +304,49 @@ class Partitions:
                     self._clock.now_ms,
                     lease_epoch=led.lease_epoch,
                 )
+                led.log.may_begin = partial(self._may_begin, PartitionId(topic.topic_id, led.partition))
                 report_recovery(led.log)
             return led.log
+
+    def _may_begin(self, partition: PartitionId, header: Header) -> Guard | None:
+        return None if self.may_begin is None else self.may_begin(partition, header)
 
     # --- append -----------------------------------------------------------------------------------
 
     def append(
-        self, topic: Topic, partition: int, records: bytes, *, zstd_allowed: bool = True
+        self,
+        topic: Topic,
+        partition: int,
+        records: bytes,
+        *,
+        zstd_allowed: bool = True,
+        transactional: bool = False,
     ) -> asyncio.Future[Appended]:
         """Produce for one partition: exactly one record batch v2. Done when durable at the topic's flush
         level.
 
         There is one replica, so a request's acks of -1, 0 and 1 come to the same. `zstd_allowed` is False
-        below Produce v7. Never raises itself; the future's KafkaError codes: 2 corrupt, 3 no such
-        partition, 6 not the leader (any more), 7 too much waits already, 10 batch too large, 18 larger
-        than a segment, 32 timestamp out of range, 45/47 idempotence, 53 transactional batch, 56 disk, 76
+        below Produce v7, `transactional` True with a transactional id. Never raises itself; the future's
+        KafkaError codes: 2 corrupt, 3 no such partition, 6 not the leader (any more), 7 too much waits
+        already, 10 batch too large, 18 larger than a segment, 32 timestamp out of range, 45/47 idempotence,
+        48 transactions (see `may_begin`), 53 transactional batch without a transactional id, 56 disk, 76
         codec, 87 invalid records (`validation.InvalidRecords` has `record_errors` for Produce v8+). The
         order of appends to a partition is kept.
         """
         try:
             led = self._leading(topic, partition)
-            return self._writer.append(led, records, zstd_allowed=zstd_allowed)
+            return self._writer.append(led, records, zstd_allowed=zstd_allowed, transactional=transactional)
         except KafkaError as refusal:
             self._note_refused(topic, partition, records, refusal)
-            refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-            refuse(refused, refusal)
-            return refused
+            return _refused(refusal)
+
+    def append_marker(self, topic: Topic, partition: int, marker: Marker) -> asyncio.Future[Appended]:
+        """End a producer's transaction in a partition; as durable as what is produced, and in order with it.
+        Never raises itself; the future's codes: 3, 6, 7, 47, 52, 56."""
+        try:
+            return self._writer.append_marker(self._leading(topic, partition), marker)
+        except KafkaError as refusal:
+            return _refused(refusal)
 
     def _append_settled(self, led: Led, outcome: Appended | BaseException) -> None:
         if isinstance(outcome, Appended):
@@ -389,9 +410,7 @@ class Partitions:
                     and part.fetch_offset == log.high_watermark
                     and part.last_fetched_epoch < 0
                 ):
-                    answer = FetchedPartition(
-                        None, b"", log.high_watermark, log.start_offset, led.leader_epoch
-                    )
+                    answer = _fetched(led, log)
                 else:
                     to_read.append((len(answers), led, part))
             except KafkaError as refusal:
@@ -436,17 +455,19 @@ class Partitions:
                 if part.last_fetched_epoch >= 0:
                     diverging = log.diverges(part.fetch_offset, part.last_fetched_epoch)
                 found: bytes | memoryview = b""
+                aborted: Sequence[AbortedTransaction] = ()
                 if diverging is None:
-                    limit = max(0, min(left, part.max_bytes))
-                    found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
+                    offset, limit = part.fetch_offset, max(0, min(left, part.max_bytes))
+                    if part.read_committed:
+                        found, aborted = log.read_committed(
+                            offset, limit, first_may_exceed=nothing_yet, at_once=at_once
+                        )
+                    else:
+                        found = log.read(offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
                 # If the lease went while the read ran, what was read is no longer known to be the log's.
                 log.check_open()
                 led.damage.look(log, found)
-                answers.append(
-                    FetchedPartition(
-                        None, found, log.high_watermark, log.start_offset, led.leader_epoch, diverging
-                    )
-                )
+                answers.append(_fetched(led, log, found, diverging, aborted))
                 nothing_yet = nothing_yet and not found
                 left -= len(found)
             except WouldBlock:
@@ -484,15 +505,23 @@ class Partitions:
     # --- the rest ---------------------------------------------------------------------------------
 
     async def list_offsets(
-        self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1
+        self,
+        topic: Topic,
+        partition: int,
+        timestamp: int,
+        *,
+        current_leader_epoch: int = -1,
+        read_committed: bool = False,
     ) -> Listed:
         """See `Source`."""
         led = self._leading(topic, partition)
         check_epoch(led.name, led.leader_epoch, current_leader_epoch)
         log = led.ready_log
         if log is not None and timestamp in (ListTimestamp.LATEST, ListTimestamp.EARLIEST):
-            return log.list_offset(timestamp)  # from memory
-        return await self._with_log(led, lambda log: log.list_offset(timestamp))
+            return log.list_offset(timestamp, read_committed=read_committed)  # from memory
+        return await self._with_log(
+            led, lambda log: log.list_offset(timestamp, read_committed=read_committed)
+        )
 
     async def end_offset_for_epoch(
         self, topic: Topic, partition: int, epoch: int, *, current_leader_epoch: int = -1
@@ -665,6 +694,23 @@ class Partitions:
         self._running.discard(turn)
         if not turn.cancelled():
             turn.exception()  # whoever waits for it gets it too; closing a log that failed has nobody waiting
+
+
+def _refused(refusal: KafkaError) -> asyncio.Future[Appended]:
+    refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    refuse(refused, refusal)
+    return refused
+
+
+def _fetched(
+    led: Led,
+    log: PartitionLog,
+    found: bytes | memoryview = b"",
+    diverging: tuple[int, int] | None = None,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> FetchedPartition:
+    stable, end = log.last_stable_offset, log.high_watermark
+    return FetchedPartition(None, found, end, stable, log.start_offset, led.leader_epoch, diverging, aborted)
 
 
 async def _all_done(turns: Sequence[asyncio.Future[None]]) -> None:

@@ -1,25 +1,33 @@
-"""Idempotent producers as one partition sees them: which batch is next, which one is a repeat (KIP-98,
-KIP-360).
+"""Producers as one partition sees them: which batch is next, which one is a repeat, and which of them have a
+transaction open here (KIP-98, KIP-360, KIP-890).
 
-Derived from the batches of the log alone: `observe` is the only way in, when a batch was appended and when a
-log is opened. The snapshot spares a start the scan of closed segments.
+Derived from the batches of the log alone: `observe` and `observe_marker` are the only ways in, when a batch
+was appended and when a log is opened. The snapshot spares a start the scan of closed segments.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.record_batch import NO_PRODUCER_ID, SEQUENCE_MAX, Header
+from muster.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, SEQUENCE_MAX, Header
 
 BATCHES_KEPT: Final = 5
 """max.in.flight.requests.per.connection of an idempotent producer: no older batch can be repeated."""
 
+NO_COORDINATOR_EPOCH: Final = -1
+NO_TRANSACTION: Final = -1
+_EPOCH_MAX: Final = 2**15 - 1
+_EPOCH_RAISED_BY_MARKERS: Final = 2
+"""The transaction.version from which every marker has a higher epoch than its transaction."""
+
 _SNAPSHOT = Struct(">I")
-_PRODUCER = Struct(">qhqB")
+_PRODUCER = Struct(">qhqBiq")
+_PRODUCER_WITHOUT_TRANSACTIONS = Struct(">qhqB")
 _BATCH = Struct(">iiqi")
 
 
@@ -32,73 +40,196 @@ class Written(NamedTuple):
     offset_delta: int
 
 
+class Guard(NamedTuple):
+    """Leave to open a transaction: its coordinator said that it knows of it."""
+
+    lowest_sequence: int
+    """Of the batches that came while the coordinator was asked."""
+    epoch_raised: bool
+    """Its epoch is the transaction's own (transaction.version 2), so that its sequences begin at 0."""
+
+
+MayBegin = Callable[[Header], Guard | None]
+"""Whether a batch may open a transaction in the partition now."""
+
+
+def nobody_may(header: Header) -> Guard | None:
+    """As long as no coordinator can be asked."""
+    return None
+
+
+class Marker(NamedTuple):
+    """How a coordinator ends a transaction in a partition."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+    transaction_version: int = 0
+
+
 class ActiveProducer(NamedTuple):
-    """What DescribeProducers tells of a producer. `last_ms` is the timestamp of its last batch."""
+    """What DescribeProducers tells of a producer. `last_ms` is the timestamp of its last batch or marker."""
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_ms: int
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    transaction_start: int = NO_TRANSACTION
 
 
 class Producer:
     """What is known of one producer id."""
 
-    __slots__ = ("batches", "epoch", "last_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_ms", "transaction_start")
 
     def __init__(self, epoch: int, last_ms: int) -> None:
         self.epoch = epoch
-        self.last_ms = last_ms  # timestamp of its last batch; decides when it is forgotten
-        self.batches: deque[Written] = deque(maxlen=BATCHES_KEPT)
+        self.last_ms = last_ms  # timestamp of its last batch or marker; decides when it is forgotten
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH  # of its last marker
+        self.transaction_start = NO_TRANSACTION  # first offset of the transaction it has open here
+        self.batches: deque[Written] = deque(maxlen=BATCHES_KEPT)  # of this epoch
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def due(self) -> int:
+        """The next sequence of its epoch."""
+        batches = self.batches
+        return (batches[-1].last_sequence + 1) & SEQUENCE_MAX if batches else 0
+
+    def enter(self, epoch: int) -> None:
+        """Its first batch or marker of another epoch is in the log."""
+        self.epoch = epoch
+        self.batches.clear()
 
 
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "_open")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}  # first offsets of open transactions by producer, which ascend
 
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def first_undecided(self) -> int | None:
+        """Where the oldest open transaction began."""
+        return next(iter(self._open.values()), None)
+
+    def transaction_start(self, producer_id: int) -> int:
+        """The first offset of the producer's open transaction, or NO_TRANSACTION."""
+        return self._open.get(producer_id, NO_TRANSACTION)
+
     def active(self) -> list[ActiveProducer]:
         """All of them, by id."""
         return [
-            ActiveProducer(producer_id, each.epoch, each.batches[-1].last_sequence, each.last_ms)
+            ActiveProducer(
+                producer_id,
+                each.epoch,
+                each.last_sequence,
+                each.last_ms,
+                each.coordinator_epoch,
+                each.transaction_start,
+            )
             for producer_id, each in sorted(self._by_id.items())
         ]
 
-    def check(self, header: Header) -> int | None:
+    # --- what may be appended ---------------------------------------------------------------------
+
+    def check(self, header: Header, may_begin: MayBegin = nobody_may) -> int | None:
         """None if the batch may be appended now; the offset of the first time if it is a repeat.
 
         INVALID_PRODUCER_EPOCH (47) for an epoch older than the last; OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a
         gap, for a repeat older than the last five batches, and for a new epoch that does not begin at 0. Of a
         producer that is not known (it never wrote, or its records are gone) any first sequence is taken.
+        INVALID_TXN_STATE (48) for a transactional batch that would open a transaction and may not, and for a
+        plain one of a producer that has one open.
         """
-        if header.producer_id == NO_PRODUCER_ID:
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID:
             return None
-        producer = self._by_id.get(header.producer_id)
+        producer = self._by_id.get(producer_id)
+        transactional = header.is_transactional
         if producer is None:
+            if transactional:
+                self._check_guard(header, None, may_begin)
             return None
         first, last, epoch = header.base_sequence, header.last_sequence, header.producer_epoch
         if epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} is at epoch {producer.epoch}; the batch has epoch {epoch}",
+                f"producer {producer_id} is at epoch {producer.epoch}; the batch has epoch {epoch}",
             )
+        if epoch == producer.epoch:
+            for batch in producer.batches:
+                if batch.first_sequence == first and batch.last_sequence == last:
+                    return batch.base_offset
+        within = producer.transaction_start != NO_TRANSACTION
+        if transactional and not (within and epoch == producer.epoch):
+            self._check_guard(header, producer, may_begin)
         if epoch > producer.epoch:
             if first != 0:
                 raise self._out_of_order(header, "a new epoch must begin at sequence 0")
-            return None
-        for batch in producer.batches:
-            if batch.first_sequence == first and batch.last_sequence == last:
-                return batch.base_offset
-        newest = producer.batches[-1].last_sequence
-        if first != (newest + 1) & SEQUENCE_MAX:
-            raise self._out_of_order(header, f"the last sequence was {newest}")
+        elif first != producer.due:
+            raise self._out_of_order(header, f"the last sequence was {producer.last_sequence}")
+        if within and not transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has a transaction open, and the batch is not part of it",
+            )
         return None
+
+    def _check_guard(self, header: Header, producer: Producer | None, may_begin: MayBegin) -> None:
+        guard = may_begin(header)
+        if guard is None:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"no coordinator says that producer {header.producer_id} has a transaction here",
+            )
+        first = header.base_sequence
+        if guard.epoch_raised and first != 0 and (producer is None or not producer.batches):
+            raise self._out_of_order(header, "a transaction's epoch must begin at sequence 0")
+        if first > guard.lowest_sequence:
+            raise self._out_of_order(header, f"sequence {guard.lowest_sequence} came before")
+
+    def check_marker(self, marker: Marker) -> None:
+        """Raises unless the marker may be appended now; one of a producer that is not known, or has no
+        transaction open, may.
+
+        INVALID_PRODUCER_EPOCH (47) for an epoch older than the last, and from transaction.version 2 on for
+        one that is not newer, unless it is a repeat; TRANSACTION_COORDINATOR_FENCED (52) for a coordinator
+        epoch older than that of the last marker.
+        """
+        producer = self._by_id.get(marker.producer_id)
+        if producer is None:
+            return
+        epoch, known = marker.producer_epoch, producer.epoch
+        if marker.transaction_version < _EPOCH_RAISED_BY_MARKERS:
+            stale = epoch < known
+        else:
+            repeat = epoch == known and (
+                producer.transaction_start == NO_TRANSACTION or epoch == _EPOCH_MAX  # cannot be raised
+            )
+            stale = epoch <= known and not repeat
+        if stale:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {marker.producer_id} is at epoch {known}; the marker has epoch {epoch}",
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {marker.producer_id} had a marker of coordinator epoch "
+                f"{producer.coordinator_epoch}; this one has {marker.coordinator_epoch}",
+            )
 
     def due(self, header: Header) -> int | None:
         """The first sequence that `check` would take for a new batch; None for any, since the producer is not
@@ -110,19 +241,39 @@ class Producers:
             return 0
         if header.producer_epoch < producer.epoch:
             return header.base_sequence  # its sequence is not what it is refused for
-        return (producer.batches[-1].last_sequence + 1) & SEQUENCE_MAX
+        return producer.due
+
+    # --- what is in the log -----------------------------------------------------------------------
 
     def observe(self, header: Header) -> None:
-        """A batch is in the log."""
-        if header.producer_id == NO_PRODUCER_ID or header.is_control:
+        """A batch of records is in the log."""
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID:
             return
-        producer = self._by_id.get(header.producer_id)
-        if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._by_id[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp)
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            producer = self._by_id[producer_id] = Producer(header.producer_epoch, header.max_timestamp)
+        elif producer.epoch != header.producer_epoch:
+            producer.enter(header.producer_epoch)
         producer.last_ms = header.max_timestamp
         producer.batches.append(
             Written(header.base_sequence, header.last_sequence, header.base_offset, header.last_offset_delta)
         )
+        if header.is_transactional and producer.transaction_start == NO_TRANSACTION:
+            producer.transaction_start = self._open[producer_id] = header.base_offset
+
+    def observe_marker(self, header: Header, coordinator_epoch: int) -> int:
+        """A marker is in the log; where the transaction began that it ended, or NO_TRANSACTION."""
+        producer_id = header.producer_id
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            producer = self._by_id[producer_id] = Producer(header.producer_epoch, header.max_timestamp)
+        elif producer.epoch != header.producer_epoch:
+            producer.enter(header.producer_epoch)
+        producer.last_ms = header.max_timestamp
+        producer.coordinator_epoch = coordinator_epoch
+        producer.transaction_start = NO_TRANSACTION
+        return self._open.pop(producer_id, NO_TRANSACTION)
 
     def is_newest(self, header: Header) -> bool:
         """Whether this batch holds its producer's last sequence: compaction keeps its header even without
@@ -135,9 +286,12 @@ class Producers:
         )
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers whose last batch is older (producer.id.expiration.ms); how many."""
+        """Forget producers whose last batch or marker is older (producer.id.expiration.ms), unless they have
+        a transaction open; how many."""
         expired = [
-            producer_id for producer_id, producer in self._by_id.items() if producer.last_ms < before_ms
+            producer_id
+            for producer_id, producer in self._by_id.items()
+            if producer.last_ms < before_ms and producer.transaction_start == NO_TRANSACTION
         ]
         for producer_id in expired:
             del self._by_id[producer_id]
@@ -145,28 +299,39 @@ class Producers:
 
     def reset(self) -> None:
         self._by_id.clear()
+        self._open.clear()
 
     def snapshot(self) -> bytes:
         parts = [_SNAPSHOT.pack(len(self._by_id))]
         for producer_id, producer in self._by_id.items():
-            parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.last_ms, len(producer.batches)))
+            known = producer.epoch, producer.last_ms, len(producer.batches)
+            marked = producer.coordinator_epoch, producer.transaction_start
+            parts.append(_PRODUCER.pack(producer_id, *known, *marked))
             parts += (_BATCH.pack(*batch) for batch in producer.batches)
         return b"".join(parts)
 
-    def restore(self, snapshot: bytes) -> int:
-        """Take over a snapshot; how many bytes of `snapshot` it took. ValueError when it is cut short."""
+    def restore(self, snapshot: bytes, *, with_transactions: bool = True) -> int:
+        """Take over a snapshot; how many bytes of `snapshot` it took. ValueError when it is cut short.
+
+        `with_transactions`: False for one from before there were any.
+        """
+        form = _PRODUCER if with_transactions else _PRODUCER_WITHOUT_TRANSACTIONS
         try:
             (count,) = _SNAPSHOT.unpack_from(snapshot)
             position = _SNAPSHOT.size
             for _ in range(count):
-                producer_id, epoch, last_ms, batches = _PRODUCER.unpack_from(snapshot, position)
-                position += _PRODUCER.size
+                producer_id, epoch, last_ms, batches, *marked = form.unpack_from(snapshot, position)
+                position += form.size
                 producer = self._by_id[producer_id] = Producer(epoch, last_ms)
+                if marked:
+                    producer.coordinator_epoch, producer.transaction_start = marked
                 for _ in range(batches):
                     producer.batches.append(Written(*_BATCH.unpack_from(snapshot, position)))
                     position += _BATCH.size
         except StructError:
             raise ValueError("the snapshot of producers is truncated") from None
+        begun = ((each.transaction_start, producer_id) for producer_id, each in self._by_id.items())
+        self._open = {producer_id: start for start, producer_id in sorted(begun) if start != NO_TRANSACTION}
         return position
 
     def _out_of_order(self, header: Header, why: str) -> KafkaError:

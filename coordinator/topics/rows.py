@@ -206,7 +206,7 @@ class RowPartitions(ABC):
         if part.last_fetched_epoch > led.epoch:
             raise self._out_of_range(led, offset, start, end)
         if part.last_fetched_epoch >= 0 and offset > end:
-            return FetchedPartition(None, b"", end, start, led.epoch, (part.last_fetched_epoch, end))
+            return FetchedPartition(None, b"", end, end, start, led.epoch, (part.last_fetched_epoch, end))
         if not start <= offset <= end:
             raise self._out_of_range(led, offset, start, end)
         records: list[Record] = []
@@ -220,7 +220,7 @@ class RowPartitions(ABC):
                 led.changed()
                 end = records[-1].offset + 1
         found = await _batches(records, limit, led.epoch, first_may_exceed=first_may_exceed)
-        return FetchedPartition(None, found, end, start, led.epoch)
+        return FetchedPartition(None, found, end, end, start, led.epoch)
 
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
         """See `Source`. A read that brings all the rows it may is as a segment's end: with more rows the
@@ -253,9 +253,15 @@ class RowPartitions(ABC):
         return Available(watched.available_bytes, end)
 
     async def list_offsets(
-        self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1
+        self,
+        topic: Topic,
+        partition: int,
+        timestamp: int,
+        *,
+        current_leader_epoch: int = -1,
+        read_committed: bool = False,
     ) -> Listed:
-        """See `Source`."""
+        """See `Source`. All rows are committed."""
         led = self._leading(topic, partition)
         check_epoch(self._name(led), led.epoch, current_leader_epoch)
         match timestamp:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from muster.coordinator.topics.aborted import AbortedTransaction
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import Listed
 from muster.coordinator.topics.producers import ActiveProducer
@@ -26,6 +27,7 @@ class FetchPartition(NamedTuple):
     max_bytes: int
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
+    read_committed: bool = False
 
 
 class FetchedPartition(NamedTuple):
@@ -33,10 +35,12 @@ class FetchedPartition(NamedTuple):
 
     error: KafkaError | None
     records: bytes | memoryview
-    high_watermark: int  # also the last stable offset: there are no transactions
+    high_watermark: int
+    last_stable_offset: int
     log_start_offset: int
     leader_epoch: int
     diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
+    aborted: Sequence[AbortedTransaction] = ()  # among the records, for who reads committed ones
 
 
 class Available(NamedTuple):
@@ -53,7 +57,7 @@ NOTHING_AVAILABLE: Final = Available(0, -1)
 
 def refused_partition(refusal: KafkaError) -> FetchedPartition:
     """The answer of a partition that cannot be read."""
-    return FetchedPartition(refusal, b"", -1, -1, -1)
+    return FetchedPartition(refusal, b"", -1, -1, -1, -1)
 
 
 def check_epoch(name: str, leader_epoch: int, current_leader_epoch: int) -> None:
@@ -159,7 +163,13 @@ class Source(Protocol):
         nothing to wait for: a read would end before the log does, with an older segment, or be refused."""
 
     async def list_offsets(
-        self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1
+        self,
+        topic: Topic,
+        partition: int,
+        timestamp: int,
+        *,
+        current_leader_epoch: int = -1,
+        read_committed: bool = False,
     ) -> Listed:
         """`timestamp`: epoch ms or a `ListTimestamp`. Which of them a request version may ask is the
         handler's check. Also 74, 75."""

@@ -60,10 +60,16 @@ class InvalidRecords(KafkaError):
 
 
 def validate(
-    data: bytes, config: TopicConfig, now_ms: int, *, zstd_allowed: bool = True, at_once: bool = False
+    data: bytes,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    zstd_allowed: bool = True,
+    transactional: bool = False,
+    at_once: bool = False,
 ) -> Validated:
     """Check a produced record set and stamp or recompress it as the topic demands. For the codes see
-    `Partitions.append`.
+    `Partitions.append`. `transactional`: whether it came with a transactional id.
 
     `at_once` gives up with Laborious where it would take more than some milliseconds.
     """
@@ -73,7 +79,7 @@ def validate(
         raise Laborious
     if not crc_matches(data, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum does not match")
-    _check_header(header, zstd_allowed=zstd_allowed)
+    _check_header(header, zstd_allowed=zstd_allowed, transactional=transactional)
     unpacked = _unpacked(data, header, config, at_once=at_once)
     try:
         checked = check_records(unpacked, header)
@@ -159,22 +165,24 @@ def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool
         raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from error
 
 
-def _check_header(header: Header, *, zstd_allowed: bool) -> None:
+def _check_header(header: Header, *, zstd_allowed: bool, transactional: bool) -> None:
     if header.codec > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {header.codec}")
     if header.codec == Codec.ZSTD and not zstd_allowed:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later (KIP-110)")
     if header.is_control:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
-    if header.is_transactional:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions")
+    if header.is_transactional and not transactional:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id"
+        )
     if header.base_offset != 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"a produced batch must have base offset 0, not {header.base_offset}"
         )
     if header.record_count == 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the batch holds no records")
-    if header.producer_id != NO_PRODUCER_ID and (
+    if (header.producer_id != NO_PRODUCER_ID or header.is_transactional) and (
         header.producer_id < 0 or header.producer_epoch < 0 or header.base_sequence < 0
     ):
         raise KafkaError(

@@ -7,7 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from muster.coordinator.topics.log import Appended, PartitionLog
+from muster.coordinator.topics.producers import Marker
 from muster.coordinator.topics.validation import Laborious, Validated, validate
+from muster.protocol.control_batch import CONTROL_BATCH_BYTES_MAX
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _TURN_BYTES_MAX: Final = 16 << 20
@@ -29,8 +31,15 @@ class _Write(NamedTuple, Generic[P]):
     partition: P
     records: bytes
     zstd_allowed: bool
+    transactional: bool
     done: asyncio.Future[Appended]
     validated: Validated | None = None  # beforehand, since it was laborious
+    marker: Marker | None = None  # in place of records, of which there are none then
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return len(self.records) or CONTROL_BATCH_BYTES_MAX
 
 
 class Writer(Generic[P]):
@@ -78,21 +87,32 @@ class Writer(Generic[P]):
         """Whether an append is not done yet."""
         return self._bytes > 0
 
-    def append(self, partition: P, records: bytes, *, zstd_allowed: bool) -> asyncio.Future[Appended]:
+    def append(
+        self, partition: P, records: bytes, *, zstd_allowed: bool, transactional: bool
+    ) -> asyncio.Future[Appended]:
         """See `Partitions.append`. Raises REQUEST_TIMED_OUT when `queue_bytes_max` bytes wait already."""
-        if self._bytes and self._bytes + len(records) > self._queue_bytes_max:
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._take(_Write(partition, records, zstd_allowed, transactional, done))
+        return done
+
+    def append_marker(self, partition: P, marker: Marker) -> asyncio.Future[Appended]:
+        """See `Partitions.append_marker`; raises as `append`."""
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._take(_Write(partition, b"", False, True, done, marker=marker))
+        return done
+
+    def _take(self, write: _Write[P]) -> None:
+        if self._bytes and self._bytes + write.size > self._queue_bytes_max:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{self._bytes} bytes are already waiting to be written"
             )
-        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._bytes += len(records)
-        self._enqueue(_Write(partition, records, zstd_allowed, done))
+        self._bytes += write.size
+        self._enqueue(write)
         if not self._writing and not self._due:
             # What other connections bring in this turn of the loop goes along: a trip to a thread and back
             # costs as much as a small request.
             self._due = True
-            done.get_loop().call_soon(self._begin_turn)
-        return done
+            write.done.get_loop().call_soon(self._begin_turn)
 
     def _enqueue(self, write: _Write[P]) -> None:
         if write.partition in self._held:
@@ -108,7 +128,7 @@ class Writer(Generic[P]):
             return
         taken, size = 0, 0
         while taken < len(self._queue) and (size < _TURN_BYTES_MAX or not taken):
-            size += len(self._queue[taken].records)
+            size += self._queue[taken].size
             taken += 1
         writes, self._queue = self._queue[:taken], self._queue[taken:]
         self._writing = True
@@ -130,7 +150,10 @@ class Writer(Generic[P]):
                 if log_of.setdefault(write.partition, log) is not log:
                     # What this turn appended to the partition so far is lost, and comes first.
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name} was reopened meanwhile")
-                outcomes.append(log.write(write.validated or self._validate(write, at_once=True)))
+                if write.marker is not None:
+                    outcomes.append(log.write_marker(write.marker))
+                else:
+                    outcomes.append(log.write(write.validated or self._validate(write, at_once=True)))
                 logs.setdefault(log, []).append(number)
             except Laborious as error:
                 left.add(write.partition)
@@ -165,7 +188,7 @@ class Writer(Generic[P]):
         self._begin_turn()
 
     def _settle(self, write: _Write[P], outcome: Appended | BaseException) -> None:
-        self._bytes -= len(write.records)
+        self._bytes -= write.size
         self._settled(write.partition, outcome)
         if isinstance(outcome, KafkaError):
             self._refused(write.partition, write.records, outcome)
@@ -183,7 +206,7 @@ class Writer(Generic[P]):
 
         That may be half of what waits: the rest is for those who need not be held.
         """
-        size = len(write.records)
+        size = write.size
         if self._held_bytes and self._held_bytes + size > self._queue_bytes_max // 2:
             why = f"{self._held_bytes} bytes are already waiting to be validated"
             self._settle(write, KafkaError(ErrorCode.REQUEST_TIMED_OUT, why))
@@ -198,13 +221,19 @@ class Writer(Generic[P]):
     def _validate(self, write: _Write[P], *, at_once: bool = False) -> Validated:
         """In an executor."""
         config = self._opened(write.partition).config
-        allowed = write.zstd_allowed
-        return validate(write.records, config, self._now_ms(), zstd_allowed=allowed, at_once=at_once)
+        return validate(
+            write.records,
+            config,
+            self._now_ms(),
+            zstd_allowed=write.zstd_allowed,
+            transactional=write.transactional,
+            at_once=at_once,
+        )
 
     def _release(self, partition: P, turn: asyncio.Future[Validated]) -> None:
         """The first held append was validated: it goes to its log, and what waited behind it may be tried."""
         held = self._held.pop(partition)
-        self._held_bytes -= sum(len(write.records) for write in held)
+        self._held_bytes -= sum(write.size for write in held)
         broken = asyncio.CancelledError() if turn.cancelled() else turn.exception()
         if broken is None:
             self._queue.append(held[0]._replace(validated=turn.result()))

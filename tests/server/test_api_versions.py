@@ -69,7 +69,11 @@ from muster.protocol.messages.scram import (
     DescribeUserScramCredentialsRequest,
 )
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
-from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
+from muster.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    InitProducerIdRequest,
+    WriteTxnMarkersRequest,
+)
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.support.each import each
@@ -253,6 +257,16 @@ def smallest_request(api_key: ApiKey, version: int) -> Message:
         case ApiKey.DESCRIBE_PRODUCERS:
             written = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])
             return DescribeProducersRequest(topics=[written])
+        case ApiKey.WRITE_TXN_MARKERS:
+            ended = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=[0])
+            marker = WriteTxnMarkersRequest.WritableTxnMarker(
+                producer_id=1,
+                producer_epoch=0,
+                transaction_result=False,
+                topics=[ended],
+                coordinator_epoch=0,
+            )
+            return WriteTxnMarkersRequest(markers=[marker])
         case ApiKey.DESCRIBE_TOPIC_PARTITIONS:
             return DescribeTopicPartitionsRequest(
                 topics=[DescribeTopicPartitionsRequest.TopicRequest(name="t")]

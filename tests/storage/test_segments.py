@@ -26,7 +26,7 @@ class Observed:
         self.offsets: list[int] = []
         self.scanned = 0
 
-    def observe(self, header: Header) -> None:
+    def observe(self, header: Header, contents: bytes) -> None:
         self.offsets.append(header.base_offset)
         self.scanned += 1
 

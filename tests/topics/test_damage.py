@@ -85,7 +85,7 @@ async def test_a_look_up_that_meets_it_names_it_too(
     lines: Lines,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def damaged(log: PartitionLog, timestamp: int) -> Any:
+    def damaged(log: PartitionLog, timestamp: int, *, read_committed: bool) -> Any:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no batch at byte 7")
 
     node = await brokers.add()

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -16,6 +16,7 @@ from muster.coordinator.storage.folders import Folders
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import FetchedPartition, FetchPartition, Partitions
+from muster.coordinator.topics.producers import Guard, Marker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.record_batch import batches
 from tests.topics.support import NOW_MS, SHARDS, Brokers, InlineExecutor, batch
@@ -125,6 +126,91 @@ async def test_memory_that_is_short_makes_no_fetch_wait(brokers: Brokers) -> Non
         )
     )
     assert [len(values(answer)) for answer in task.result()] == [2]
+
+
+# --- committed records ------------------------------------------------------------------------------
+
+MARKER: Final = 78
+"""Bytes of one."""
+
+
+class Transaction:
+    """Of one producer in one partition of a broker that lets it be opened."""
+
+    def __init__(self, node: Partitions, topic: Topic, producer: int = 7) -> None:
+        node.may_begin = lambda partition, header: Guard(2**31 - 1, epoch_raised=False)
+        self._node, self._topic, self._producer = node, topic, producer
+        self._sequence = 0
+
+    async def put(self) -> None:
+        data = batch(VALUE, producer=(self._producer, 0, self._sequence), transactional=True)
+        self._sequence += 1
+        await self._node.append(self._topic, 0, data, transactional=True)
+
+    async def end(self, *, committed: bool = True) -> None:
+        await self._node.append_marker(self._topic, 0, Marker(self._producer, 0, 0, committed))
+
+
+def committed(topic: Topic, offset: int = 0, **given: Any) -> FetchPartition:
+    return ask(topic, offset, **given)._replace(read_committed=True)
+
+
+async def test_who_reads_committed_records_waits_for_a_marker(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 1)
+    transaction = Transaction(node, topic)
+    await transaction.put()
+    tasks = [await waits(node, committed(topic, offset)) for offset in (1, 2)]
+    await node.append(topic, 0, batch(VALUE))
+    await settled()
+    assert not any(task.done() for task in tasks)
+    assert await at_once(node, ask(topic, 1)) == [2]
+    await transaction.end()
+    await settled()
+    assert [len(values(task.result()[0])) for task in tasks] == [3, 2]
+
+
+async def test_bytes_count_up_to_the_last_stable_offset(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 1)
+    first, second = Transaction(node, topic, 7), Transaction(node, topic, 8)
+    transactional = len(batch(VALUE, producer=(7, 0, 0), transactional=True))
+    await first.put()
+    await second.put()
+    assert await at_once(node, committed(topic), min_bytes=ONE) == [1]
+    less = await waits(node, committed(topic), min_bytes=ONE + transactional)
+    more = await waits(node, committed(topic), min_bytes=ONE + transactional + 1)
+    await first.end(committed=False)
+    await settled()
+    (answer,) = less.result()
+    assert (len(values(answer)), answer.last_stable_offset, answer.high_watermark) == (2, 2, 4)
+    assert [tuple(each) for each in answer.aborted] == [(7, 1, 3)]
+    assert not more.done()
+    await second.end()
+    await settled()
+    assert len(more.result()[0].records) == ONE + 2 * transactional + 2 * MARKER
+
+
+async def test_after_an_opening_a_transaction_is_waited_for_like_before(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 1)
+    await Transaction(node, topic).put()
+    await node.close()
+    again = await brokers.add(epoch=2)
+    transaction = Transaction(again, topic)
+    assert await at_once(again, committed(topic), min_bytes=ONE) == [1]
+    task = await waits(again, committed(topic, 1))
+    await transaction.end()
+    await settled()
+    assert len(values(task.result()[0])) == 2
+
+
+async def test_a_lost_leadership_ends_the_wait_for_committed_records(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 1)
+    await Transaction(node, topic).put()
+    task = await waits(node, committed(topic, 1))
+    node.disown(data_shard(topic.topic_id, 0, SHARDS))
+    await settled()
+    (answer,) = task.result()
+    assert answer.error is not None
+    assert answer.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # --- the wait ---------------------------------------------------------------------------------------

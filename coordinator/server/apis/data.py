@@ -81,7 +81,8 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     connection."""
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-    if request.transactional_id is not None:
+    transactional = request.transactional_id is not None
+    if transactional and broker.partitions.may_begin is None:
         raise no_transactions()
     version = context.api_version
     appends: list[list[asyncio.Future[Appended]]] = []
@@ -90,7 +91,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
         appends.append([])
         for data in topic.partition_data:
             await turns.next()
-            appends[-1].append(_append(broker, topic, data, version))
+            appends[-1].append(_append(broker, topic, data, version, transactional=transactional))
     await _settle([each for of_topic in appends for each in of_topic], request.timeout_ms)
     response = ProduceResponse(responses=[])
     leaders: dict[int, NodeRow] = {}
@@ -126,6 +127,8 @@ def _append(
     asked: ProduceRequest.TopicProduceData,
     data: ProduceRequest.TopicProduceData.PartitionProduceData,
     version: int,
+    *,
+    transactional: bool,
 ) -> asyncio.Future[Appended]:
     try:
         topic = _resolve(broker, asked.name, asked.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
@@ -135,7 +138,11 @@ def _append(
         refused.set_exception(error)
         return refused
     return broker.partitions.append(
-        topic, data.index, data.records or b"", zstd_allowed=version >= _ZSTD_PRODUCED_FROM
+        topic,
+        data.index,
+        data.records or b"",
+        zstd_allowed=version >= _ZSTD_PRODUCED_FROM,
+        transactional=transactional,
     )
 
 
@@ -219,6 +226,7 @@ async def _fetch(
     turns = Turns()
     if (request.session_id != 0 and request.session_epoch != -1) or request.session_epoch > 0:
         raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "this broker keeps no fetch sessions")
+    read_committed = request.isolation_level == _READ_COMMITTED
     resolved: dict[int, Topic] = {}
     refused: dict[int, KafkaError] = {}
     asked: list[FetchPartition] = []
@@ -237,6 +245,7 @@ async def _fetch(
                 max_bytes=each.partition_max_bytes,
                 current_leader_epoch=each.current_leader_epoch,
                 last_fetched_epoch=each.last_fetched_epoch,
+                read_committed=read_committed,
             )
             for each in topic.partitions
             if each.partition in range(found.partitions)
@@ -263,9 +272,7 @@ async def _fetch(
             if each.partition not in range(resolved[position].partitions):
                 parts.append(_unfetched(each.partition, version, _absent(topic.topic, each.partition)))
                 continue
-            part = _fetched(
-                each.partition, version, next(answers), request.isolation_level == _READ_COMMITTED
-            )
+            part = _fetched(each.partition, version, next(answers), read_committed)
             if version >= _FETCH_LEADERS_FROM and part.error_code in _LEADER_MOVED:
                 _point_to_leader(broker, resolved[position], each.partition, part.current_leader, leaders)
             parts.append(part)
@@ -304,9 +311,16 @@ def _fetched(partition: int, version: int, answer: FetchedPartition, committed: 
     part = FetchedPartitionData(
         partition_index=partition,
         high_watermark=answer.high_watermark,
-        last_stable_offset=answer.high_watermark,
+        last_stable_offset=answer.last_stable_offset,
         log_start_offset=answer.log_start_offset,
-        aborted_transactions=[] if committed else None,
+        aborted_transactions=[
+            FetchedPartitionData.AbortedTransaction(
+                producer_id=aborted.producer_id, first_offset=aborted.first_offset
+            )
+            for aborted in answer.aborted
+        ]
+        if committed
+        else None,
         records=answer.records,
     )
     if answer.diverging_epoch is not None:
@@ -353,6 +367,7 @@ async def list_offsets(
                     each.partition_index,
                     each.timestamp,
                     current_leader_epoch=each.current_leader_epoch,
+                    read_committed=request.isolation_level == _READ_COMMITTED,
                 )
             except KafkaError as error:
                 parts.append(entry(ListedPartition, version, error, partition_index=each.partition_index))

@@ -339,15 +339,15 @@ class RowLog:
         active = self._segments[-1]
         self._restore(found.live[-1].derived)
         while active.next_offset < found.log.next_offset:
-            headers = self._headers(active, active.next_offset, found.log.next_offset)
-            if not headers:
+            starts = self._starts(active, active.next_offset, found.log.next_offset)
+            if not starts:
                 return False
-            for header in headers:
+            for header, start in starts:
                 if header.base_offset != active.next_offset:
                     return False
                 active.note(header)
-                self._derived.observe(header)
-            self._unnoted += len(headers)
+                self._derived.observe(header, start)
+            self._unnoted += len(starts)
             active.written_ms = self._now_ms()  # when exactly is not noted with each batch
         active.durable_offset = active.next_offset
         return active.next_offset == found.log.next_offset
@@ -360,18 +360,20 @@ class RowLog:
             self._derived.reset()
             for segment in self._segments:
                 offset = segment.base_offset
-                while headers := self._headers(segment, offset, segment.next_offset):
-                    for header in headers:
-                        self._derived.observe(header)
-                    offset = headers[-1].next_offset
+                while starts := self._starts(segment, offset, segment.next_offset):
+                    for header, start in starts:
+                        self._derived.observe(header, start)
+                    offset = starts[-1][0].next_offset
 
-    def _headers(self, segment: RowSegment, start: int, end: int) -> list[Header]:
-        """Of the batches that begin in [start, end), as many as are read at a time."""
+    def _starts(self, segment: RowSegment, start: int, end: int) -> list[tuple[Header, bytes]]:
+        """Header and first bytes of the batches that begin in [start, end), as many as are read at a time."""
         found = self.place.database.run(
-            lambda connection: statements.headers(connection, segment.segment_id, start, end, _HEADERS_MAX),
+            lambda connection: statements.first_bytes(
+                connection, segment.segment_id, start, end, _HEADERS_MAX
+            ),
             repeatable=True,
         )
-        return [peek(each) for each in found]
+        return [(peek(each), each) for each in found]
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -396,7 +398,7 @@ class RowLog:
             )
         )
         self._unnoted += 1
-        self._derived.observe(assigned)
+        self._derived.observe(assigned, batch)
         return assigned
 
     def roll(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from muster.coordinator.storage.store import Lease
+from muster.protocol.control_batch import CONTROL_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     import asyncpg
@@ -203,8 +204,8 @@ WHERE l.topic_id = $1 AND l.partition = $2
 ORDER BY s.base_offset
 """
 
-_HEADERS: Final = """
-SELECT substring(contents FROM 1 FOR 61) AS header FROM muster.batches
+_FIRST_BYTES: Final = f"""
+SELECT substring(contents FROM 1 FOR {CONTROL_BATCH_BYTES_MAX}) AS start FROM muster.batches
 WHERE segment_id = $1 AND base_offset >= $2 AND base_offset < $3
 ORDER BY base_offset LIMIT $4
 """
@@ -344,11 +345,11 @@ async def stored(connection: asyncpg.Connection[Any], topic_id: UUID, partition:
     return Stored(log, live, others[DRAFT], others[DEAD])
 
 
-async def headers(
+async def first_bytes(
     connection: asyncpg.Connection[Any], segment_id: UUID, start: int, end: int, rows_max: int
 ) -> list[bytes]:
-    """The first bytes of the batches that begin in [start, end), at most `rows_max` of them."""
-    return [row[0] for row in await connection.fetch(_HEADERS, segment_id, start, end, rows_max)]
+    """Of the batches that begin in [start, end), at most `rows_max` of them: all of a control batch."""
+    return [row[0] for row in await connection.fetch(_FIRST_BYTES, segment_id, start, end, rows_max)]
 
 
 async def read(

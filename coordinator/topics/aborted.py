@@ -1,0 +1,111 @@
+"""The aborted transactions of one partition, for consumers that read committed records alone (KIP-98).
+
+Kafka keeps an index file for each segment. Here an entry is 32 bytes of memory, and of each snapshot of what
+is derived from a log; a transaction that has one has a batch and a marker in the log, of some 150 bytes at
+least. Entries go with the records below the log start.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from muster.protocol.record_batch import Header
+
+_COUNT = Struct(">I")
+_ENTRY = Struct(">qqqq")
+_FIELDS: Final = 4
+
+
+class AbortedTransaction(NamedTuple):
+    """Whose it is, its first offset in the partition and that of its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Aborted:
+    """Those of one partition, by the offsets of their markers. Grows at its end only, so that readers need no
+    lock; `without_before` makes another."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries = array("q")  # producer id, first and last offset, last stable offset
+
+    def __len__(self) -> int:
+        return len(self._entries) // _FIELDS
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return map(self._at, range(len(self)))
+
+    def _at(self, number: int) -> AbortedTransaction:
+        at = _FIELDS * number
+        return AbortedTransaction(*self._entries[at : at + 3])
+
+    def _first_reaching(self, offset: int) -> int:
+        """The number of the first whose marker is at `offset` or behind it."""
+        return bisect_left(range(len(self)), offset, key=lambda number: self._entries[_FIELDS * number + 2])
+
+    def add(self, transaction: AbortedTransaction, stable_offset: int) -> None:
+        """Its marker is in the log; `stable_offset`: below which nothing is undecided any more."""
+        self._entries.extend((*transaction, stable_offset))
+
+    def between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those that may have records in [offset, end_offset)."""
+        found = []
+        for number in range(self._first_reaching(offset), len(self)):
+            transaction = self._at(number)
+            if transaction.first_offset < end_offset:
+                found.append(transaction)
+            if self._entries[_FIELDS * number + 3] >= end_offset:
+                break  # what was undecided then begins behind
+        return found
+
+    def without_before(self, start_offset: int) -> Aborted:
+        """Those that remain when the log begins at `start_offset`."""
+        gone = self._first_reaching(start_offset)
+        if not gone:
+            return self
+        left = Aborted()
+        left._entries = self._entries[_FIELDS * gone :]
+        return left
+
+    def snapshot(self) -> bytes:
+        entries = self._entries[: _FIELDS * len(self)]
+        return _COUNT.pack(len(self)) + Struct(f">{len(entries)}q").pack(*entries)
+
+    def restore(self, snapshot: bytes) -> int:
+        """Take over a snapshot; how many bytes of `snapshot` it took. ValueError when it is cut short."""
+        try:
+            count: int = _COUNT.unpack_from(snapshot)[0]
+            for number in range(count):
+                self._entries.extend(_ENTRY.unpack_from(snapshot, _COUNT.size + number * _ENTRY.size))
+        except StructError:
+            raise ValueError("the snapshot of aborted transactions is truncated") from None
+        return _COUNT.size + count * _ENTRY.size
+
+
+class AbortedRanges:
+    """Which batches belong to the transactions that were aborted so far."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self, aborted: Aborted) -> None:
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for transaction in aborted:
+            self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
+
+    def cover(self, header: Header) -> bool:
+        """Whether this batch of records is one of them."""
+        if not header.is_transactional:
+            return False
+        of_producer = self._by_producer.get(header.producer_id, ())
+        offset = header.base_offset
+        number = bisect_left(of_producer, offset, key=lambda each: each.last_offset)
+        return number < len(of_producer) and of_producer[number].first_offset <= offset
