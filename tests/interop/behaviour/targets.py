@@ -57,6 +57,7 @@ def _kafka(stack: ExitStack) -> Target:
         "auto.create.topics.enable": "true",
         # So long a broker that was killed is waited for when it registers again.
         "broker.session.timeout.ms": "4000",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         **_QUICK_MEMBERS,
     }
     kafka = stack.enter_context(ApacheKafka(configs))
