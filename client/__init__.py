@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from muster.client.consume.scope import AssignmentScope as AssignmentScope
     from muster.client.consume.subscription import SubscriptionPattern as SubscriptionPattern
     from muster.client.consumer import Consumer as Consumer
-    from muster.client.consumer import GroupMetadata as GroupMetadata
     from muster.client.consumer import RebalanceListener as RebalanceListener
     from muster.client.errors import AuthenticationFailed as AuthenticationFailed
     from muster.client.errors import BufferFull as BufferFull
@@ -74,13 +73,17 @@ if TYPE_CHECKING:
     from muster.client.errors import DeserializationFailed as DeserializationFailed
     from muster.client.errors import NoOffset as NoOffset
     from muster.client.errors import NotKafka as NotKafka
+    from muster.client.errors import NoTransaction as NoTransaction
     from muster.client.errors import OffsetOutOfRange as OffsetOutOfRange
+    from muster.client.errors import ProducerFenced as ProducerFenced
     from muster.client.errors import RequestTimedOut as RequestTimedOut
     from muster.client.errors import TimedOut as TimedOut
+    from muster.client.errors import TransactionAborted as TransactionAborted
     from muster.client.errors import TruncationDetected as TruncationDetected
     from muster.client.errors import Unreachable as Unreachable
     from muster.client.fetch.records import Batch as Batch
     from muster.client.fetch.records import ConsumerRecord as ConsumerRecord
+    from muster.client.group.group_metadata import GroupMetadata as GroupMetadata
     from muster.client.group.outcomes import CommitFailed as CommitFailed
     from muster.client.group.outcomes import CommitResult as CommitResult
     from muster.client.group.outcomes import Committed as Committed
@@ -90,6 +93,7 @@ if TYPE_CHECKING:
     from muster.client.partitions import OffsetAndTimestamp as OffsetAndTimestamp
     from muster.client.partitions import TopicPartition as TopicPartition
     from muster.client.produce.partitioner import Partitioner as Partitioner
+    from muster.client.produce.transaction import Transaction as Transaction
     from muster.client.producer import Producer as Producer
     from muster.client.producer import RecordFuture as RecordFuture
     from muster.client.producer import RecordMetadata as RecordMetadata
@@ -136,7 +140,7 @@ _HOMES: Final = {
     "ErrorCode": "errors",
     "GroupDescription": "admin.groups",
     "GroupListing": "admin.groups",
-    "GroupMetadata": "consumer",
+    "GroupMetadata": "group.group_metadata",
     "HIGH_WATERMARK": "admin.offsets",
     "Health": "consume.health",
     "KafkaError": "errors",
@@ -148,6 +152,7 @@ _HOMES: Final = {
     "NewPartitions": "admin.topics",
     "NewTopic": "admin.topics",
     "NoOffset": "errors",
+    "NoTransaction": "errors",
     "Node": "admin.cluster",
     "NotKafka": "errors",
     "Offset": "admin.reset",
@@ -160,6 +165,7 @@ _HOMES: Final = {
     "PatternType": "admin.acls",
     "PerPartition": "admin.reset",
     "Producer": "producer",
+    "ProducerFenced": "errors",
     "ProducerState": "admin.replicas",
     "READ_COMMITTED": "admin.offsets",
     "READ_UNCOMMITTED": "admin.offsets",
@@ -178,6 +184,8 @@ _HOMES: Final = {
     "TimedOut": "errors",
     "TopicDescription": "admin.topics",
     "TopicPartition": "partitions",
+    "Transaction": "produce.transaction",
+    "TransactionAborted": "errors",
     "TruncationDetected": "errors",
     "Unreachable": "errors",
 }

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
 
 from muster.client.admin.offsets import EARLIEST as FIRST_OFFSET
 from muster.client.admin.offsets import LATEST as END_OFFSET
@@ -21,14 +21,16 @@ from muster.client.consume.listener import Calls
 from muster.client.consume.scope import AssignmentScope
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings
 from muster.client.consume.subscription import Subscription, SubscriptionPattern, Topics
-from muster.client.errors import ClientError
+from muster.client.errors import ClientError, TransactionAborted
 from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.fetch.records import Batch, ConsumerRecord
 from muster.client.group.group import Group
+from muster.client.group.group_metadata import GroupMetadata
 from muster.client.group.outcomes import CommitResult
 from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP
 from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol.errors import ErrorCode
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,16 +40,6 @@ _HURRIED_CLOSE_S: Final = 10.0
 _STRETCH_S: Final = 0.02
 """How long a handler that never awaits may hold the loop before other tasks get a turn."""
 _FIRST_STRETCH: Final = 16  # records, until it is known how long they take
-
-
-class GroupMetadata(NamedTuple):
-    """Identifies a member to its group. The generation is -1 outside a generation, and the member epoch in
-    the consumer protocol (KIP-848)."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None
 
 
 class RebalanceListener:
@@ -482,6 +474,39 @@ class Consumer(Generic[K, V]):
             self._core.assigned.partitions if partitions is None else frozenset(map(_partition, partitions))
         )
         return await group.committed(wanted, self._until(timeout)) if wanted else {}
+
+    async def offsets_for_transaction(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
+    ) -> tuple[GroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
+        """What `Transaction.commit_offsets` commits, and for whom. From the first call on, nothing is
+        committed automatically. Raises TransactionAborted if the offsets are not this member's to commit."""
+        group = self._group("commit_offsets")
+        if self._core.auto_commit is not None:
+            await self._core.auto_commit.hand_over(until)
+        places = (
+            self._core.consumed()
+            if offsets is None
+            else {_partition(where): _place(offset) for where, offset in offsets.items()}
+        )
+        is_member = not self._subscription.assigned
+        if is_member and group.lost:
+            raise TransactionAborted(
+                f"the consumer has lost its place in group {self._settings.group_id}:"
+                " its partitions may be other members'"
+            )
+        if is_member and group.generation_id < 0:
+            raise TransactionAborted(f"the consumer is in no generation of group {self._settings.group_id}")
+        if is_member and (foreign := places.keys() - self._core.assigned.partitions):
+            raise TransactionAborted(
+                f"{min(foreign)} is not this consumer's in generation {group.generation_id} of group"
+                f" {self._settings.group_id}"
+            )
+        return self.group_metadata(), places
+
+    def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
+        """The group refused a transaction's offsets for what it has become meanwhile. Returns whether this
+        member may hear of its next generation soon."""
+        return self._group("commit_offsets").transaction_refused(code, group.generation_id)
 
     def group_metadata(self) -> GroupMetadata:
         """Identifies this member to its group."""

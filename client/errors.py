@@ -54,7 +54,8 @@ class Closed(ClientError):
 
 
 class ConcurrentUse(ClientError):
-    """A second reading call while one is in progress: a consumer has one reader."""
+    """A second reading call while one is in progress: a consumer has one reader. Or a second transaction
+    while one is open: a producer has one at a time."""
 
 
 class OffsetOutOfRange(ClientError):
@@ -102,6 +103,21 @@ class BufferFull(ClientError):
 class DeliveryTimedOut(ClientError):
     """A record was not acknowledged within delivery_timeout_ms. If it was sent at least once, it may have
     been written anyway."""
+
+
+class NoTransaction(ClientError):
+    """A record or a commit of offsets outside of a transaction: the producer has a transactional_id, and no
+    transaction is open, or the one it is for has ended."""
+
+
+class TransactionAborted(ClientError):
+    """The transaction was aborted, or has to be: nothing of it is visible with read_committed, and its
+    offsets are not committed. The text and the cause say why. The producer goes on with the next."""
+
+
+class ProducerFenced(ClientError):
+    """Another producer has started with the same transactional_id, or the broker has ended a transaction that
+    took longer than transaction_timeout_ms: this producer is of no use any more."""
 
 
 E = TypeVar("E", bound=Exception)

@@ -23,6 +23,8 @@ from muster.client.produce.leaders import Patience
 from muster.client.produce.partitioner import partition_of
 from muster.client.produce.sender import RecordFuture, RecordMetadata, Sender
 from muster.client.produce.settings import ProducerOptions, ProducerSettings
+from muster.client.produce.transaction import Transaction
+from muster.client.produce.transactions import Transactions
 from muster.protocol.errors import KafkaError
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
@@ -45,6 +47,11 @@ class Producer(Generic[K, V]):
 
     Any number of tasks may share a producer. Records that one task posts to a partition keep their order,
     also through retries and with several requests in flight.
+
+    With a `transactional_id`, records become visible together, or not at all:
+
+        async with producer.transaction() as transaction:
+            await transaction.send("orders", b"...")
 
     The settings are those of `muster.client.produce.settings.ProducerSettings`. Serializers convert keys and
     values to bytes; without serializers they must be bytes. None stays null.
@@ -120,7 +127,8 @@ class Producer(Generic[K, V]):
         """Callers waiting for anything, by topic; later ones queue behind them."""
         self._pause = True
         """The next record must wait, or will be refused."""
-        self._unusable: ClientError | None = Closed(_NOT_STARTED)
+        self._unusable: ClientError | KafkaError | None = Closed(_NOT_STARTED)
+        self._transactions: Transactions | None = None
         self._closing: asyncio.Task[None] | None = None
         self._cluster: Cluster
         self._sender: Sender
@@ -135,7 +143,11 @@ class Producer(Generic[K, V]):
 
     async def start(self) -> Self:
         """Accept records from now on. It connects when the first record is sent, so the cluster may start
-        later."""
+        later.
+
+        With a transactional_id it connects at once: an earlier producer with the same id is fenced, and what
+        it has left open is aborted. Raises TimedOut if that takes longer than max_block_ms, and KafkaError;
+        then it may be started again."""
         if self._unusable is None:
             return self
         if self._unusable.args[0] != _NOT_STARTED:
@@ -155,14 +167,43 @@ class Producer(Generic[K, V]):
         self._sender = Sender(
             self._cluster, self._accumulator, settings, on_room=self._next_turn, on_death=self._died
         )
+        if settings.transactional_id is not None:
+            await self._start_transactions()
         self._unusable = None
         return self
+
+    async def _start_transactions(self) -> None:
+        self._transactions = self._sender.transactions = Transactions(
+            self._cluster,
+            self._accumulator,
+            self._sender,
+            self._settings,
+            on_stop=self._stop_records,
+            on_death=self._died,
+        )
+        try:
+            await self._transactions.start()
+        except BaseException:
+            self._transactions = None
+            await self._sender.abort("the producer was not started")
+            await self._cluster.close()
+            raise
+
+    def transaction(self) -> Transaction[K, V]:
+        """A transaction, for `async with`: see `Transaction`. A producer with a transactional_id sends
+        records in transactions alone, one at a time. Raises ClientError without a transactional_id."""
+        self._check()
+        if self._transactions is None:
+            raise ClientError("transaction() requires a transactional_id: give the producer one")
+        return Transaction(self, self._transactions)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send all buffered records, wait up to `timeout` seconds for them (None: delivery_timeout_ms, by
         which every record is settled), and close. Records not acknowledged by then fail with Closed, which
         says whether they may have been written. Safe to call again. If cancelled, it closes at once in the
         same way.
+
+        A transaction that is open is aborted, and one that ends is waited for, within the same time.
 
         Leaving an `async with` block does this too; after an exception, with a 5-second timeout."""
         if self._closing is None:
@@ -185,8 +226,11 @@ class Producer(Generic[K, V]):
             self._closing.result()
 
     async def _close(self, limit_s: float) -> None:
+        until = deadline(limit_s)
         try:
-            await self._sender.flush(deadline(limit_s))
+            if self._transactions is not None:
+                await self._transactions.close(limit_s)
+            await self._sender.flush(until)
         except (TimedOut, asyncio.CancelledError):
             pass
         finally:
@@ -207,7 +251,11 @@ class Producer(Generic[K, V]):
     ) -> None:
         await self.close(None if error is None else _HURRIED_CLOSE_S)
 
-    def _died(self, why: ClientError) -> None:
+    def _stop_records(self) -> None:
+        """The transaction takes no more of them."""
+        self._pause = True
+
+    def _died(self, why: ClientError | KafkaError) -> None:
         self._unusable = why
         self._pause = True
         self._let_all_go()
@@ -232,6 +280,9 @@ class Producer(Generic[K, V]):
         Raises KafkaError if a broker refuses (MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, ...),
         Unreachable or RequestTimedOut if no broker described the topic in time, DeliveryTimedOut, BufferFull,
         TimedOut, Closed; TypeError or ValueError if the record is invalid.
+
+        With a transactional_id, NoTransaction outside of a transaction, TransactionAborted in one that has
+        failed, ProducerFenced.
 
         If cancelled while it waits for the topic or for room, the record is not sent. If cancelled while it
         waits for the acknowledgement, the record is still sent, and its outcome is lost.
@@ -291,6 +342,8 @@ class Producer(Generic[K, V]):
             or (partition is not None and (type(partition) is not int or partition >= len(found.queues)))
         ):
             self._check()
+            if self._transactions is not None:
+                self._transactions.check(None)
             called_at = self._loop.time()
             found = await self._wait(topic, partition, self._patience(urgent=urgent))
         if timestamp_ms is None:
@@ -398,9 +451,10 @@ class Producer(Generic[K, V]):
             raise TypeError(f"partition takes a whole number, not {type(partition).__name__}")
         line = self._lines.setdefault(name, _Line())
         place = line.join()
+        transaction = None if self._transactions is None else self._transactions.current
         try:
             await self._turn(line, place, name, patience)
-            return await self._ready(name, partition, patience)
+            return await self._ready(name, partition, patience, transaction)
         except (ClientError, KafkaError) as error:
             line.failure = error
             raise
@@ -420,8 +474,10 @@ class Producer(Generic[K, V]):
                 f"other records to {name} waited before this one for all of {patience.setting}"
             ) from None
 
-    async def _ready(self, name: str, partition: int | None, patience: Patience) -> TopicQueues:
-        self._check()
+    async def _ready(
+        self, name: str, partition: int | None, patience: Patience, transaction: object
+    ) -> TopicQueues:
+        self._check_record(transaction)
         if self._pause:
             self._pause = bool(self._turns)
             await asyncio.sleep(0)
@@ -432,12 +488,18 @@ class Producer(Generic[K, V]):
             topic = await self._sender.leaders.partition(name, partition, patience)
         if self._turns or self._accumulator.size_bytes >= self._buffer_memory:
             await self._room(patience)
-        self._check()
+        self._check_record(transaction)
         return topic
+
+    def _check_record(self, transaction: object) -> None:
+        """Raise unless a record can be taken, in the transaction in which it was given."""
+        self._check()
+        if self._transactions is not None:
+            self._transactions.check(transaction)
 
     def _check(self) -> None:
         if self._unusable is not None:
-            raise again(self._unusable)
+            raise again(self._unusable) from self._unusable.__cause__
 
     async def _room(self, patience: Patience) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()

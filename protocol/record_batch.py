@@ -47,7 +47,7 @@ _CONTROL_KEY = Struct(">hh")
 
 CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
+TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
 
@@ -111,7 +111,7 @@ class Header(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
@@ -404,7 +404,7 @@ def build(
     if newest is None:
         newest = max((record.timestamp for record in contents), default=NO_TIMESTAMP)
     base_timestamp = contents[0].timestamp if contents else newest
-    attributes = codec | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    attributes = codec | (TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
     if log_append_time_ms is not None:
         attributes |= _LOG_APPEND_TIME
         newest = log_append_time_ms

@@ -15,6 +15,7 @@ from muster.protocol.record_batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL,
     Header,
     sealed,
 )
@@ -141,6 +142,8 @@ class PackedRecords:
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
         base_sequence: int = NO_SEQUENCE,
+        *,
+        transactional: bool = False,
     ) -> bytes:
         """The batch, with offsets from 0."""
         header = Header(
@@ -149,7 +152,7 @@ class PackedRecords:
             leader_epoch=-1,
             magic=MAGIC,
             crc=0,
-            attributes=self._codec,
+            attributes=self._codec | (TRANSACTIONAL if transactional else 0),
             last_offset_delta=self.count - 1,
             base_timestamp=self._base_timestamp,
             max_timestamp=self._max_timestamp,

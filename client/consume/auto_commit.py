@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from muster.client.errors import NEVER_PASSES, ClientError
+from muster.client.errors import NEVER_PASSES, ClientError, TimedOut
 from muster.client.group.outcomes import CommitResult
 from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
@@ -50,6 +50,16 @@ class AutoCommit:
         self._last: asyncio.Task[None] | None = None
         self._known: dict[TopicPartition, int] = {}
         self._failure: Exception | None = None
+        self._off = False
+
+    async def hand_over(self, until: float) -> None:
+        """Commit nothing any more: transactions do. Returns when the commit in progress is done, so that it
+        does not overtake them; raises TimedOut."""
+        self._off = True
+        if self._periodic is not None:
+            await asyncio.wait([self._periodic], timeout=max(0.0, until - deadline(0)))
+            if self._periodic is not None:
+                raise TimedOut("the automatic commit before the first transaction is still under way")
 
     def known(self, offsets: Mapping[TopicPartition, int]) -> None:
         """These offsets are already committed."""
@@ -71,6 +81,8 @@ class AutoCommit:
     def tick(self) -> None:
         """Start a commit if the interval has passed. Raises as `raise_failure`."""
         self.raise_failure()
+        if self._off:
+            return
         if self._timer is None:
             self._count(self._interval_s)
         if self._due and self._periodic is None and self._last is None:
@@ -150,6 +162,8 @@ class AutoCommit:
     def _uncommitted(
         self, partitions: frozenset[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if self._off:
+            return {}
         return {
             where: place
             for where, place in self._handled().items()

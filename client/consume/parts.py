@@ -53,6 +53,5 @@ def group_settings(given: ConsumerSettings, group_id: str) -> GroupSettings:
         metadata_max_age_ms=given.metadata_max_age_ms,
         rack=given.client_rack,
         client_id=given.client_id,
-        require_stable=given.isolation_level == "read_committed",
         allow_auto_create_topics=given.allow_auto_create_topics,
     )

@@ -39,7 +39,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Address, deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.client.security.security import Security
-from muster.protocol.errors import KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 
 __all__ = ["Group", "GroupHealth", "GroupSettings", "Joined", "Preparation", "State"]
 
@@ -268,6 +268,22 @@ class Group:
         return await self._run(
             inside.commit(offsets, self._seconds(until), topic_ids, waits_for_topics=waits_for_topics)
         )
+
+    def transaction_refused(self, code: ErrorCode, generation_id: int) -> bool:
+        """A transaction's offsets of this generation were refused with this code. Returns whether the member
+        is in another one, or may be soon."""
+        with self._lock:
+            membership = self._membership
+            if not membership.is_subscribed:
+                return False
+            if membership.generation_id == generation_id:
+                membership.commit_refused(code, membership.generation)
+            if membership.generation_id != generation_id:
+                goes_on = membership.generation.is_valid
+            else:  # in the consumer protocol, the next heartbeat tells
+                goes_on = not isinstance(membership, Membership)
+        self._kick()
+        return goes_on
 
     async def committed(
         self, partitions: Collection[TopicPartition], until: float

@@ -57,7 +57,10 @@ METADATA_MAX_AGE_MS: Final = 300_000
 _PORT_MAX: Final = 65_535
 _TOPIC_NAME_MAX: Final = 249
 _LAST_WORD_S: Final = 0.1
-_GROUP: Final = 0  # the key type of group coordinators
+GROUP: Final = 0
+"""The key type of group coordinators."""
+TRANSACTION: Final = 1
+"""The key type of transaction coordinators (KIP-98); their keys are transactional ids."""
 _BATCHED_KEYS: Final = 4  # the first FindCoordinator version with several keys (KIP-699)
 
 log = logging.getLogger(__name__)
@@ -155,7 +158,7 @@ class Cluster:
         self._stale: set[str] = set()
         self._told_at: dict[str, float] = {}
         self._controller_known = False
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._pending: _Refresh | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
@@ -360,21 +363,23 @@ class Cluster:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment")
         return partition.leader, partition.leader_epoch
 
-    async def coordinator(self, group_id: str, until: float) -> int:
-        """The node that coordinates the group."""
-        known = self._coordinators.get(group_id)
+    async def coordinator(self, key: str, until: float, *, key_type: int = GROUP) -> int:
+        """The node that coordinates the group, or what else `key_type` says."""
+        known = self._coordinators.get((key_type, key))
         if known is not None and known in self.image.nodes:
             return known
-        found = (await self.coordinators([group_id], until))[group_id]
+        found = (await self.coordinators([key], until, key_type=key_type))[key]
         if isinstance(found, KafkaError):
             raise found
         return found
 
-    async def coordinators(self, group_ids: Iterable[str], until: float) -> dict[str, int | KafkaError]:
+    async def coordinators(
+        self, keys: Iterable[str], until: float, *, key_type: int = GROUP
+    ) -> dict[str, int | KafkaError]:
         """The nodes that coordinate these groups, looked up again; in one request if the broker supports it
         (KIP-699)."""
-        keys = list(dict.fromkeys(group_ids))
-        told = await self._find_coordinators(keys, until) if keys else []
+        keys = list(dict.fromkeys(keys))
+        told = await self._find_coordinators(keys, key_type, until) if keys else []
         nodes: dict[str, int | KafkaError] = {}
         image = self.image
         for each in told:
@@ -385,14 +390,14 @@ class Cluster:
                 continue
             known = image.nodes.get(each.node_id)
             image = image.with_node(Node(each.node_id, each.host, each.port, known.rack if known else None))
-            nodes[each.key] = self._coordinators[each.key] = each.node_id
+            nodes[each.key] = self._coordinators[key_type, each.key] = each.node_id
         left_out(set(keys) - nodes.keys(), "FindCoordinator")
         self._update(image)
         return nodes
 
-    def forget_coordinator(self, group_id: str) -> None:
-        """Look up the group's coordinator again: it does not respond, or says it is not the coordinator."""
-        self._coordinators.pop(group_id, None)
+    def forget_coordinator(self, key: str, *, key_type: int = GROUP) -> None:
+        """Look up the coordinator again: it does not respond, or says it is not the coordinator."""
+        self._coordinators.pop((key_type, key), None)
 
     # --- connections ----------------------------------------------------------------------------------------
 
@@ -460,12 +465,12 @@ class Cluster:
             pending.answer.set_result(response)
 
     async def _find_coordinators(
-        self, keys: list[str], until: float
+        self, keys: list[str], key_type: int, until: float
     ) -> list[FindCoordinatorResponse.Coordinator]:
         def build(version: int) -> FindCoordinatorRequest:
             if version >= _BATCHED_KEYS:
-                return FindCoordinatorRequest(coordinator_keys=keys, key_type=_GROUP)
-            return FindCoordinatorRequest(key=keys[0], key_type=_GROUP)
+                return FindCoordinatorRequest(coordinator_keys=keys, key_type=key_type)
+            return FindCoordinatorRequest(key=keys[0], key_type=key_type)
 
         told: FindCoordinatorResponse = await self.call(Versioned(ApiKey.FIND_COORDINATOR, build), until)
         if told.coordinators:
@@ -478,7 +483,7 @@ class Cluster:
             error_code=told.error_code,
             error_message=told.error_message,
         )
-        return [first, *(await self._find_coordinators(keys[1:], until) if keys[1:] else [])]
+        return [first, *(await self._find_coordinators(keys[1:], key_type, until) if keys[1:] else [])]
 
     def _update(self, image: MetadataImage) -> None:
         self.image = image

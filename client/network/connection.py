@@ -81,6 +81,8 @@ LAST_VERSIONS: Final[dict[ApiKey, int]] = {
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.DELETE_TOPICS: 5,
+    # Later ones are for brokers.
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
 }
 """APIs for which a plain request uses an older version than the newest in `muster.protocol`."""
 
@@ -153,6 +155,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.versions: dict[int, Versions] = {}
         """The broker's versions, by api key."""
+        self.features: dict[str, int] = {}
+        """The levels of the features that the cluster has finalized (KIP-584), as of when it was opened."""
         self.used_at = deadline(0)
         """When something was last sent or received, by the loop's clock."""
         self.suspect = False
@@ -349,6 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         self.versions = {
             each.api_key: Versions(each.min_version, each.max_version) for each in answer.api_keys
         }
+        self.features = {each.name: each.max_version_level for each in answer.finalized_features}
 
     async def _log_in(self, until: float) -> None:
         """Authenticate, if that is asked for. Raises AuthenticationFailed."""

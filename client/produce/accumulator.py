@@ -13,6 +13,10 @@ an epoch there is only that one on its way: a broker that knows nothing of a pro
 first. None goes out either that would make the broker forget the oldest one whose fate is not known. Where a
 numbered batch is given up there may be a gap in the numbers; the partition then begins again at 0 in a new
 epoch (KIP-360), once no batch is left of which nobody knows whether it was written.
+
+In transactions the id and its epochs are the transaction coordinator's to give: a batch that is given up ends
+the transaction, and the numbers begin anew with the identity of the next. `joined` holds back the partitions
+that the coordinator has to hear of first.
 """
 
 from __future__ import annotations
@@ -127,9 +131,9 @@ class Batch:
             self.writer = None
         return self.packed
 
-    def encoded(self, codec: Codec) -> bytes:
+    def encoded(self, codec: Codec, *, transactional: bool = False) -> bytes:
         """The batch as it goes out."""
-        return self.pack(codec).batch(*self.identity, self.sequence)
+        return self.pack(codec).batch(*self.identity, self.sequence, transactional=transactional)
 
 
 class PartitionQueue:
@@ -250,11 +254,13 @@ class Outgoing(NamedTuple):
 
 class Due(NamedTuple):
     """What `Accumulator.due` found: requests to send now, when to ask again at the latest (NEVER: when
-    something happened), and the partitions that have records but no leader."""
+    something happened), the partitions that have records but no leader, and those that are not in the
+    transaction yet."""
 
     requests: list[Outgoing]
     ask_again_at: float
     leaderless: list[PartitionQueue]
+    outside: list[PartitionQueue]
 
 
 class Accumulator:
@@ -280,6 +286,8 @@ class Accumulator:
         """A batch became full; whoever looks at this takes it back."""
         self.identity: ProducerIdentity | None = None if idempotent else ANONYMOUS
         """Who numbers the batches of a partition that begins; None until a broker has given an id."""
+        self.joined: set[PartitionQueue] | None = None
+        """The partitions in the transaction; None: partitions need not be announced."""
         self._idempotent = idempotent
         self.batch_size_bytes = batch_size_bytes
         self._share_bytes = min(share_bytes, batch_size_bytes)
@@ -407,6 +415,15 @@ class Accumulator:
         """There is nothing to send, and nothing on its way."""
         return not self._busy
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether numbers of this identity are missing in a partition."""
+        return any(
+            queue.broken and queue.identity == self.identity
+            for topic in self.topics.values()
+            for queue in topic.queues
+        )
+
     def unsettled(self) -> Iterator[Batch]:
         """Every batch whose tickets are not settled."""
         for queue in self._busy:
@@ -422,15 +439,19 @@ class Accumulator:
         and each of its batches is acknowledged, retried, given up or split."""
         ask_again_at = NEVER
         leaderless: list[PartitionQueue] = []
+        outside: list[PartitionQueue] = []
         chosen: dict[int, list[list[Batch]]] = {}
         room: dict[int, int] = {}
         if self.identity is None:
-            return Due([], NEVER, leaderless)
+            return Due([], NEVER, leaderless, outside)
         for queue in list(self._busy):
             if not queue.batches or not self._may_go(queue):
                 continue
             if queue.leader is None:
                 leaderless.append(queue)
+                continue
+            if self.joined is not None and queue not in self.joined:
+                outside.append(queue)
                 continue
             batch = queue.batches[0]
             node = self._nodes.get(queue.leader)
@@ -462,7 +483,7 @@ class Accumulator:
         for number, requests in chosen.items():
             self._nodes[number].in_flight += len(requests)
             outgoing += [Outgoing(number, request) for request in requests]
-        return Due(outgoing, ask_again_at, leaderless)
+        return Due(outgoing, ask_again_at, leaderless, outside)
 
     def _may_go(self, queue: PartitionQueue) -> bool:
         """Whether the partition's next batch may go out as far as those before it are concerned; readies the

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from muster.client.errors import ClientError, Closed, DeliveryTimedOut, TimedOut, Unreachable, refusal
 from muster.client.network.cluster import Cluster
@@ -58,6 +58,11 @@ _LED_ELSEWHERE: Final = frozenset(
 )
 
 
+STILL_ENDING_S: Final = 0.02
+"""The pause before a request is sent again that came while the coordinator was still ending the transaction
+before (Java's clients wait as long)."""
+
+
 class RecordMetadata(NamedTuple):
     """Where a record went. The offset is -1 if unknown: with acks=0, and for a retried batch that was written
     so long ago that the broker no longer remembers where. The timestamp (epoch ms) is the one that consumers
@@ -73,6 +78,25 @@ _metadata: Final = partial(tuple.__new__, RecordMetadata)
 """A RecordMetadata from a tuple: every record passes here, and this is twice as fast as naming the fields."""
 
 RecordFuture = asyncio.Future[RecordMetadata]
+
+
+class InTransactions(Protocol):
+    """What a sender asks of its producer's transactions."""
+
+    transactional_id: str
+
+    @property
+    def produce_version_max(self) -> int:
+        """The last version of Produce that the transaction may use."""
+
+    def sends(self) -> None:
+        """Records of the transaction go out."""
+
+    def join(self, partitions: Iterable[PartitionQueue]) -> None:
+        """Records wait for these partitions to be in the transaction."""
+
+    def record_failed(self, error: Exception) -> None:
+        """A record of the transaction was not acknowledged, and never will be."""
 
 
 class _Flush:
@@ -115,6 +139,10 @@ class Sender:
             on_refused=self._refused,
             on_end=self._ended,
         )
+        self.transactions: InTransactions | None = None
+        """Those that every record belongs to, if the producer is transactional."""
+        self._quiet: asyncio.Future[None] | None = None
+        self._dead = False
         self._alarm: asyncio.Future[None] | None = None
         self._identifying: asyncio.Task[None] | None = None
         self._no_identity: Exception | None = None  # why there is none
@@ -154,6 +182,19 @@ class Sender:
             raise TimedOut(f"{count} records are not acknowledged yet; they stay on their way") from None
         finally:
             self._flushes.remove(flush)
+
+    def drop(self, error: Callable[[Batch], Exception]) -> None:
+        """Send nothing more: records not acknowledged fail with `error` of their batch."""
+        self._fail_all(error)
+        self.wake()
+
+    async def quiet(self) -> None:
+        """Return when nothing is on its way, and nothing waits. After `drop` that takes no longer than the
+        request timeout."""
+        while not self._accumulator.is_idle and not self._dead:
+            if self._quiet is None or self._quiet.done():
+                self._quiet = self._loop.create_future()
+            await asyncio.wait([self._quiet])
 
     async def abort(self, why: str) -> None:
         """End all tasks; unsettled records fail with Closed."""
@@ -201,6 +242,10 @@ class Sender:
                 break
         if due.leaderless:
             self.leaders.seek({queue.where.topic for queue in due.leaderless})
+        if self.transactions is not None:
+            if due.outside:
+                self.transactions.join(due.outside)
+            return min(ask_again_at, due.ask_again_at)
         identifying = self._identifying is not None and not self._identifying.done()
         if accumulator.identity is None and not accumulator.is_idle and not identifying:
             self._identifying = asyncio.create_task(self._identify(), name="producer id")
@@ -261,14 +306,22 @@ class Sender:
         codec = self._accumulator.codec
         until = deadline(self._request_timeout_s)
         topics = grouped((batch.where, batch) for batch in sent)
+        transactions, last_version = self.transactions, None
+        if transactions is not None:
+            transactions.sends()
+            last_version = transactions.produce_version_max
         request = ProduceRequest(
+            transactional_id=None if transactions is None else transactions.transactional_id,
             acks=self._acks,
             timeout_ms=round(self._request_timeout_s * 1000),
             topic_data=[
                 ProduceRequest.TopicProduceData(
                     name=name,
                     partition_data=[
-                        ProduceRequest.PartitionProduceData(index=index, records=batch.encoded(codec))
+                        ProduceRequest.PartitionProduceData(
+                            index=index,
+                            records=batch.encoded(codec, transactional=transactions is not None),
+                        )
                         for index, batch in parts
                     ],
                 )
@@ -282,7 +335,7 @@ class Sender:
                 connection = await self._cluster.connection(node, until)
                 await connection.tell(request, until)
             else:
-                response = await self._cluster.call(request, until, node=node)
+                response = await self._cluster.call(request, until, node=node, last_version=last_version)
         except (ClientError, KafkaError, EncodeError) as error:
             failed = error
         now = self._loop.time()
@@ -297,6 +350,8 @@ class Sender:
             self._answered(sent, response, now)
         self._on_room()
         self.wake()
+        if self._quiet is not None and not self._quiet.done() and self._accumulator.is_idle:
+            self._quiet.set_result(None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._requests.discard(task)
@@ -343,6 +398,8 @@ class Sender:
                 if batch in flush.batches:
                     flush.batches.remove(batch)
                     flush.batches.update(halves)
+        elif numbered and self._ends_transaction(batch, error):
+            self._refuse(batch, error)
         elif numbered and error.code in _OUT_OF_ORDER | _OTHER_PRODUCER:
             if error.code in _OTHER_PRODUCER:
                 self._accumulator.forget_identity(batch.identity)
@@ -351,8 +408,18 @@ class Sender:
             if error.code in _LED_ELSEWHERE:
                 self._look_for_leader(batch, answer, response)
             self._retry(batch, error, now, in_doubt=error.code in _PERHAPS_WRITTEN)
+            if error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                batch.queue.retry_at = now + STILL_ENDING_S
         else:
             self._refuse(batch, error, _blamed(batch, answer, error))
+
+    def _ends_transaction(self, batch: Batch, error: KafkaError) -> bool:
+        """Whether the numbers can begin anew with the next transaction alone."""
+        if self.transactions is None:
+            return False
+        if error.code in _OUT_OF_ORDER:
+            return batch.queue.is_oldest(batch)
+        return error.code in _OTHER_PRODUCER
 
     def _look_for_leader(
         self,
@@ -416,6 +483,8 @@ class Sender:
     def _fail(self, batch: Batch, error: Exception, each: Mapping[int, Exception] | None = None) -> None:
         """Settle the batch's futures with separate errors; `each` has those of single records. If nobody
         retrieves them, asyncio warns once, not for every record."""
+        if self.transactions is not None:
+            self.transactions.record_failed(error)
         told = False
         for index, future in enumerate(batch.tickets):
             if future.done():
@@ -445,6 +514,9 @@ class Sender:
 
     def _died(self, error: BaseException) -> None:
         log.error("a producer's sender failed; this is a defect of the client", exc_info=error)
+        self._dead = True
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
         self._on_death(_dead(error, "make another producer"))
         self._fail_all(lambda batch: _dead(error, _fate(batch)))
 

@@ -46,6 +46,8 @@ class ProducerOptions(SecurityOptions, total=False):
     allow_auto_create_topics: bool
     client_id: str
     partitioner: Partitioner | None
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,21 @@ class ProducerSettings(SecuritySettings):
         type=Type.BOOLEAN,
         optional=True,
         shape="True, False or None",
+    )
+    transactional_id: str | None = setting(
+        None,
+        "makes all records part of transactions (KIP-98). It names this producer across restarts: one that "
+        "starts with the same id ends what an earlier one has left open, and shuts it out. Requires "
+        "idempotence",
+        optional=True,
+        pattern=r"(?s).*\S.*",
+        shape="text that is not blank, or None",
+    )
+    transaction_timeout_ms: int = setting(
+        60_000,
+        "how long a transaction may take, from its first record or offset on, before the broker aborts it; "
+        "brokers allow no more than their transaction.max.timeout.ms",
+        low=1,
     )
     linger_ms: float = setting(
         5,
@@ -149,6 +166,12 @@ class ProducerSettings(SecuritySettings):
         SecuritySettings.__post_init__(self)
         if self.enable_idempotence and self.required_acks != -1:
             raise ValueError("enable_idempotence=True requires acks='all'")
+        if self.transactional_id is not None and not self.idempotent:
+            off = "enable_idempotence=False" if self.enable_idempotence is False else f"acks={self.acks!r}"
+            raise ValueError(
+                f"transactional_id is given with {off}: transactions require enable_idempotence and"
+                " acks='all'; leave both out"
+            )
         if self.idempotent and self.max_in_flight > NUMBERED_IN_FLIGHT_MAX:
             raise wrong(
                 "max_in_flight", self.max_in_flight, f"a whole number from 1 to {NUMBERED_IN_FLIGHT_MAX}"

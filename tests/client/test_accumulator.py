@@ -123,7 +123,7 @@ def test_nothing_goes_without_a_leader_or_an_id() -> None:
     assert (due.requests, due.leaderless) == ([], [topic.queues[0]])
     topic.queues[0].leader = 0
     made.identity = None
-    assert made.due(5.0) == Due([], NEVER, [])
+    assert made.due(5.0) == Due([], NEVER, [], [])
 
 
 def test_requests_have_their_size_and_their_number() -> None:

@@ -21,6 +21,8 @@ from muster.coordinator.testing import Broker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENT = Path(__file__).parents[2] / "docs" / "client.md"
+OF_KAFKA = Path(__file__).parents[1] / "interop" / "behaviour" / "test_transactions.py"
+"""Where those are run that muster cannot serve."""
 LONG_S = 90.0
 _BETWEEN_LOOKS_S = 0.02
 
@@ -103,7 +105,7 @@ def committed(broker: Broker, group_id: str, topic: str, partitions: int = 1) ->
 
 
 def test_every_example_is_here() -> None:
-    here = Path(__file__).read_text()
+    here = Path(__file__).read_text() + OF_KAFKA.read_text()
     for example in EXAMPLES.glob("*.py"):
         if not example.stem.startswith("test_"):
             assert f'running("{example.stem}"' in here or f'"{example.stem}",\n' in here

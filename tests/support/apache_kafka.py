@@ -72,7 +72,7 @@ class ApacheKafka:
     are the virtual machine's options. `is_ready(host, port)` is asked until it is true, in place of the
     question whether all coordinators answer. `ports` are those of all nodes of a cluster by node id, of which
     `node_id` is this one: clients get the port that is named, controllers the next. `listeners` are more of
-    them, by security protocol.
+    them, by security protocol. `features` are levels to begin with, where they are not those of the release.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class ApacheKafka:
         node_id: int = _NODE_ID,
         ports: Mapping[int, int] | None = None,
         listeners: Sequence[str] = (),
+        features: Mapping[str, int] | None = None,
     ) -> None:
         self._configs = {**_CONFIGS, **(configs or {}), "node.id": str(node_id)}
         self._node_id = node_id
@@ -93,6 +94,7 @@ class ApacheKafka:
         self._jvm = jvm
         self._is_ready = is_ready or _is_ready
         self._listeners = dict.fromkeys(listeners, 0)
+        self._features = features or {}
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -198,6 +200,11 @@ class ApacheKafka:
                 _CLUSTER_ID,
                 "-c",
                 str(properties),
+                *(
+                    part
+                    for name, level in self._features.items()
+                    for part in ("--feature", f"{name}={level}")
+                ),
             ]
             formatted = subprocess.run(formatting, stdout=out, stderr=out, timeout=_FORMAT_SECONDS_MAX)
             if formatted.returncode != 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ from tests.support.postgres import Postgres
 from tests.support.served import Served
 
 KAFKA: Final = "kafka"
+KAFKA_BEFORE_890: Final = "kafka-transaction-version-1"
+"""Apache Kafka whose transactions are those before KIP-890."""
 TARGETS: Final = ("muster", "muster-3", "cluster", KAFKA)
 """One broker, three in a process, three processes over PostgreSQL, and Apache Kafka."""
 _BROKERS_OF_A_PROCESS: Final = {"muster": 1, "muster-3": 3}
@@ -44,23 +46,26 @@ class Target:
 def running(name: str) -> Iterator[Target]:
     with ExitStack() as stack:
         if name == KAFKA:
-            yield _kafka(stack)
+            yield _kafka(name, stack)
+        elif name == KAFKA_BEFORE_890:
+            yield _kafka(name, stack, {"transaction.version": 1})
         elif name in _BROKERS_OF_A_PROCESS:
             yield _process(name, _BROKERS_OF_A_PROCESS[name], stack)
         else:
             yield _cluster(name, stack)
 
 
-def _kafka(stack: ExitStack) -> Target:
+def _kafka(name: str, stack: ExitStack, features: Mapping[str, int] | None = None) -> Target:
     configs = {
         "group.initial.rebalance.delay.ms": "0",
         "auto.create.topics.enable": "true",
         # So long a broker that was killed is waited for when it registers again.
         "broker.session.timeout.ms": "4000",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         **_QUICK_MEMBERS,
     }
-    kafka = stack.enter_context(ApacheKafka(configs))
-    return Target(KAFKA, kafka.bootstrap, kafka.restart)
+    kafka = stack.enter_context(ApacheKafka(configs, features=features))
+    return Target(name, kafka.bootstrap, kafka.restart)
 
 
 def _process(name: str, brokers: int, stack: ExitStack) -> Target:

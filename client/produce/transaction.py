@@ -1,0 +1,193 @@
+"""`Transaction`: records and offsets that become visible together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Generic, Protocol, Self, TypeVar
+
+from muster.client.errors import ClientError
+from muster.client.group.group_metadata import GroupMetadata
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.client.produce.sender import RecordFuture, RecordMetadata
+from muster.client.produce.transactions import Offsets, State, Transactions
+from muster.protocol.errors import ErrorCode, KafkaError
+
+K = TypeVar("K", contravariant=True)
+V = TypeVar("V", contravariant=True)
+
+_HURRIED_ABORT_S: Final = 5.0
+"""How long a block left by a cancellation waits for its transaction to be aborted."""
+
+
+class Sends(Protocol[K, V]):
+    """A producer, as far as its transactions need it."""
+
+    async def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> RecordMetadata: ...
+
+    async def post(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        urgent: bool = False,
+    ) -> RecordFuture: ...
+
+
+class Transaction(Generic[K, V]):
+    """A transaction of a producer, made by `Producer.transaction`.
+
+        async with producer.transaction() as transaction:
+            await transaction.send("totals", b"...", key=b"alice")
+            await transaction.commit_offsets(consumer)
+
+    It begins with the block, is committed at its end, and aborted if the block is left by an exception or a
+    cancellation. `begin`, `commit` and `abort` do the same by hand; after `commit` or `abort` within the
+    block, its end does nothing.
+    """
+
+    def __init__(self, producer: Sends[K, V], transactions: Transactions) -> None:
+        self._producer = producer
+        self._transactions = transactions
+
+    def __repr__(self) -> str:
+        state = self._transactions.state.name.lower() if self._is_mine else "not open"
+        return f"<Transaction of {self._transactions.transactional_id}, {state}>"
+
+    @property
+    def _is_mine(self) -> bool:
+        return self._transactions.current is self
+
+    async def begin(self) -> Self:
+        """Begin. Waits up to max_block_ms for the transaction before to end. Raises ConcurrentUse if it is
+        still open, TimedOut, ProducerFenced, KafkaError; TransactionAborted if the last transaction, whose
+        commit was cancelled or timed out, turned out to be aborted."""
+        await self._transactions.begin(self)
+        return self
+
+    async def commit(self) -> None:
+        """Send all records that are left, and commit. When it returns, all of them were acknowledged, and the
+        commit is certain. (Consumers see it when the brokers have told all partitions.)
+
+        Raises TransactionAborted if it had to be aborted: a record failed, or the broker aborted it after
+        transaction_timeout_ms. Raises TimedOut if the coordinator does not answer within max_block_ms: it may
+        be committed or not; the producer goes on asking, and the next transaction waits for the answer.
+        Raises ProducerFenced, KafkaError, if the producer is of no use any more. It takes at most
+        delivery_timeout_ms for the records, and max_block_ms for the coordinator. If cancelled while records
+        are sent, the transaction is aborted; if cancelled later, it is committed all the same."""
+        await self._transactions.commit(self)
+
+    async def abort(self) -> None:
+        """Drop what is not sent yet (these records raise TransactionAborted), and abort. Waits for the
+        answers to requests in flight (request_timeout_ms), then for the coordinator, both within
+        max_block_ms; then it raises TimedOut, while the producer goes on asking."""
+        await self._transactions.abort(self)
+
+    async def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> RecordMetadata:
+        """As `Producer.send`, in this transaction. Raises TransactionAborted if it has failed, NoTransaction
+        if it is over."""
+        self._transactions.check(self)
+        return await self._producer.send(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+
+    async def post(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> RecordFuture:
+        """As `Producer.post`, in this transaction. The futures need not be awaited: if a record fails, so
+        does the commit. Raises TransactionAborted if the transaction has failed, NoTransaction if it is
+        over."""
+        self._transactions.check(self)
+        return await self._producer.post(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+
+    async def commit_offsets(
+        self,
+        consumer: Offsets | GroupMetadata,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+    ) -> None:
+        """Commit a group's offsets with this transaction (KIP-447): those of all records that the consumer
+        has returned, as `Consumer.commit` does, or `offsets`. From the first call on, the consumer commits
+        nothing by itself any more. Given its `group_metadata()` in place of the consumer, for one that runs
+        elsewhere, `offsets` are required.
+
+        Raises TransactionAborted if the group does not take them: after a rebalance their records may be
+        another member's. Waits up to max_block_ms for the coordinators. Whatever it raises, and if it is
+        cancelled, the transaction can only be aborted."""
+        source: Offsets
+        if isinstance(consumer, GroupMetadata):
+            if offsets is None:
+                raise ValueError("offsets: with group metadata, offsets are required")
+            source = _Given(consumer)
+        else:
+            source = consumer
+        if offsets is not None and not isinstance(offsets, Mapping):
+            raise ValueError(f"offsets={offsets!r}: it takes a mapping of TopicPartition to offset, or None")
+        await self._transactions.commit_offsets(self, source, offsets)
+
+    async def __aenter__(self) -> Self:
+        return await self.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_mine or (error is not None and self._transactions.state is State.ENDING):
+            return
+        if error is None:
+            await self.commit()
+            return
+        hurried = isinstance(error, asyncio.CancelledError)
+        with suppress(ClientError, KafkaError):  # the producer remembers; the user's error says more
+            await self._transactions.abort(self, _HURRIED_ABORT_S if hurried else None)
+
+
+class _Given:
+    """Offsets that the user gives, for a member that the user names."""
+
+    def __init__(self, group: GroupMetadata) -> None:
+        self._group = group
+
+    async def offsets_for_transaction(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
+    ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
+        places = {
+            where: OffsetAndMetadata(place) if isinstance(place, int) else place
+            for where, place in (offsets or {}).items()
+        }
+        return self._group, places
+
+    def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
+        """It stays what it is."""
+        return False

@@ -1,0 +1,711 @@
+"""What a transactional producer agrees on with its coordinator (KIP-98): who it is, which partitions and
+groups a transaction is about, how it ends. `Transaction` is the public side of it.
+
+A transaction that has begun to end ends in a task of its own, whatever becomes of the call that waits for it:
+the same EndTxn goes out until a coordinator answers, so that nothing is committed twice, and the next
+transaction waits for the answer. Until an abort is sent, everything on its way to the partitions is answered
+or given up: a record that came behind the abort would begin a transaction that nobody ends.
+
+Both protocols are spoken. Where the cluster has finalized transaction.version 2 (KIP-890), partitions and
+groups join by being written to, and every end brings a new epoch; elsewhere they are announced first, and
+after a failure the epoch is raised by InitProducerId (KIP-360).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Any, Final, NoReturn, Protocol
+
+from muster.client.errors import (
+    ClientError,
+    ConcurrentUse,
+    NoTransaction,
+    ProducerFenced,
+    TimedOut,
+    TransactionAborted,
+    again,
+    may_pass,
+    refusal,
+)
+from muster.client.group.group_metadata import GroupMetadata
+from muster.client.network.cluster import GROUP, TRANSACTION, Cluster
+from muster.client.network.connection import deadline
+from muster.client.partitions import OffsetAndMetadata, TopicPartition, grouped
+from muster.client.produce.accumulator import Accumulator, Batch, PartitionQueue, ProducerIdentity
+from muster.client.produce.sender import STILL_ENDING_S, Sender
+from muster.client.produce.settings import ProducerSettings
+from muster.client.produce.transaction_errors import MEMBER_IS_BEHIND, Fate, fate_of
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
+from muster.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+log = logging.getLogger(__name__)
+
+_FEATURE: Final = "transaction.version"
+_LEVEL: Final = 2  # at which partitions join by being written to
+_LAST_BEFORE: Final = {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
+_LAST: Final = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
+"""The last versions with the protocol of level 2, and topics by name."""
+_EPOCH_S: Final = 5.0
+"""How long a member whose offsets were refused for its epoch is given to hear of the next one (KIP-848)."""
+
+
+class Offsets(Protocol):
+    """Offsets to commit, and who commits them."""
+
+    async def offsets_for_transaction(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
+    ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
+        """As they are now. Raises TransactionAborted if they must not be committed."""
+
+    def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
+        """The group refused the offsets for what it has become. Returns whether the member may soon be what
+        they are not refused for."""
+
+
+class State(Enum):
+    """What the producer's transaction is at."""
+
+    NONE = auto()
+    BEGINNING = auto()
+    OPEN = auto()
+    FAILED = auto()
+    """It can only be aborted."""
+    COMMITTING = auto()
+    """Its last records are on their way."""
+    ENDING = auto()
+    """The coordinator is being told."""
+    DEAD = auto()
+    """There will be no other."""
+
+
+class _Refused(Exception):
+    """A request was refused for good."""
+
+    def __init__(self, fate: Fate, error: KafkaError) -> None:
+        super().__init__(fate, error)
+        self.fate = fate
+        self.error = error
+
+
+class Transactions:
+    """The transactions of one producer, one after the other; each is named by any object, its `token`.
+    `on_stop` is called when no more records may be added, `on_death` when there will be no other
+    transaction."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        sender: Sender,
+        settings: ProducerSettings,
+        *,
+        on_stop: Callable[[], None],
+        on_death: Callable[[ClientError | KafkaError], None],
+    ) -> None:
+        assert settings.transactional_id is not None
+        self.transactional_id = settings.transactional_id
+        self.state = State.NONE
+        self.current: object = None
+        """The token of the one that is not over."""
+        self._failure: Exception | None = None  # why it must be aborted
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._sender = sender
+        self._settings = settings
+        self._on_stop = on_stop
+        self._on_death = on_death
+        self._loop = asyncio.get_running_loop()
+        self._identity = ProducerIdentity(-1, -1)
+        self._joins_by_writing = False
+        """Of this transaction: the protocol of level 2."""
+        self._level = 0
+        """What the coordinator said last that the cluster has finalized."""
+        self._begun = False
+        """The coordinator may know of it."""
+        self._renew = False
+        """Another epoch must be asked for before the next."""
+        self._groups: set[str] = set()
+        self._offsets_under_way = 0
+        self._to_join: set[PartitionQueue] = set()
+        self._joining: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._commits = False
+        """What it is being ended with."""
+        self._waiters = 0
+        self._news: TransactionAborted | None = None
+        """What became of a commit whose caller had gone away."""
+        self._fatal: ClientError | KafkaError | None = None
+        self._last_error: Exception | None = None
+        self._limit_s = settings.max_block_ms / 1000
+        self._setting = f"max_block_ms ({settings.max_block_ms})"
+
+    @property
+    def produce_version_max(self) -> int:
+        return self._last_versions[ApiKey.PRODUCE]
+
+    @property
+    def _last_versions(self) -> Mapping[ApiKey, int]:
+        return _LAST if self._joins_by_writing else _LAST_BEFORE
+
+    # --- from beginning to end ------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take the transactional id: whoever had it before is fenced, and what it has left open is aborted.
+        Raises TimedOut after max_block_ms, KafkaError."""
+        try:
+            await self._identify(deadline(self._limit_s), "its producer was not started")
+        except _Refused as refused:
+            raise refused.error from None
+        self._accumulator.identified(self._identity)
+
+    async def begin(self, token: object) -> None:
+        """Begin a transaction, when the one before has ended. Raises ConcurrentUse, TimedOut after
+        max_block_ms, TransactionAborted if the last one's commit, whose caller did not wait for the outcome,
+        has failed."""
+        until = deadline(self._limit_s)
+        while self._ending is not None and self.state is State.ENDING:
+            await self._until_ended(self._ending, until, mine=False)
+        self._raise_if_dead()
+        if self.state is not State.NONE:
+            raise ConcurrentUse(
+                f"a transaction of {self.transactional_id} is open already: a producer has one at a time"
+            )
+        if self._news is not None:
+            news, self._news = self._news, None
+            raise news
+        self.current, self.state = token, State.BEGINNING
+        try:
+            joins_by_writing = self._level >= _LEVEL
+            if joins_by_writing and not self._joins_by_writing and self._numbered:
+                # Epochs of one protocol are not those of the other.
+                await self._identify(until, "the transaction did not begin")
+        except _Refused as refused:
+            raise self._die(refused) from refused.error
+        except BaseException:
+            self.current, self.state = None, State.NONE
+            raise
+        self._joins_by_writing = joins_by_writing
+        self._accumulator.identified(self._identity)
+        self._accumulator.joined = None if joins_by_writing else set()
+        self.state = State.OPEN
+
+    @property
+    def _numbered(self) -> bool:
+        """Whether batches were numbered with this identity."""
+        return any(
+            queue.identity == self._identity
+            for topic in self._accumulator.topics.values()
+            for queue in topic.queues
+        )
+
+    def check(self, token: object) -> None:
+        """Raise TransactionAborted or NoTransaction unless records and offsets may be added to this one; to
+        any, if it is None."""
+        if self.state is State.OPEN and (token is None or token is self.current):
+            return
+        self._raise_if_dead()
+        if self._failure is not None and (token is None or token is self.current):
+            raise TransactionAborted(
+                f"the transaction has failed and can only be aborted: {self._failure}"
+            ) from self._failure
+        if token is not None:
+            raise NoTransaction("the transaction is over, or has not begun; begin another")
+        raise NoTransaction(
+            "a record of a producer with a transactional_id is part of a transaction:"
+            " `async with producer.transaction() as transaction`, and send it within"
+        )
+
+    async def commit(self, token: object) -> None:
+        """Send all that is left, and commit. Raises TransactionAborted if a record could not be written, or
+        the coordinator does not commit; TimedOut if it does not say so within max_block_ms. If cancelled
+        while records are sent, it is aborted; later, the coordinator is still asked to commit."""
+        if token is self.current and self.state is State.OPEN:
+            if self._offsets_under_way:
+                self._fail(ClientError("it was to be committed while a commit_offsets was under way"))
+            else:
+                self.state = State.COMMITTING
+                self._on_stop()
+                try:
+                    await self._sender.flush(deadline(self._settings.delivery_timeout_ms / 1000))
+                except (ClientError, KafkaError) as error:
+                    self._fail(error)
+                except BaseException:
+                    if self.state is State.COMMITTING:
+                        self._fail(ClientError("its commit was cancelled"))
+                        self._end(commit=False)
+                    raise
+                if self.state is State.COMMITTING and self._failure is None:
+                    self._end(commit=True)
+        elif token is not self.current or self.state not in (State.FAILED, State.ENDING):
+            self.check(token)
+            raise NoTransaction("the transaction is being committed already")
+        self._raise_if_dead()
+        if self.state is State.ENDING and self._commits and self._ending is not None:
+            await self._until_ended(self._ending, deadline(self._limit_s))
+            return
+        failure = self._failure or ClientError("it was aborted meanwhile")
+        with suppress(TimedOut, NoTransaction):
+            await self.abort(token)
+        raise TransactionAborted(f"the transaction was aborted: {failure}") from failure
+
+    async def abort(self, token: object, limit_s: float | None = None) -> None:
+        """Drop what is not sent yet, and abort. Raises TimedOut if the coordinator does not confirm it within
+        max_block_ms, or `limit_s`; it is asked for on, and the next transaction waits for that."""
+        self._raise_if_dead()
+        if token is not self.current or self.state in (State.NONE, State.BEGINNING):
+            raise NoTransaction("the transaction is over, or has not begun")
+        ending = self._ending if self.state is State.ENDING else None
+        if ending is None:
+            ending = self._end(commit=False)
+        await self._until_ended(ending, deadline(self._limit_s if limit_s is None else limit_s))
+
+    async def close(self, limit_s: float) -> None:
+        """Abort the transaction that is open, or wait for the one that ends, for up to `limit_s`."""
+        if self.state in (State.OPEN, State.FAILED, State.COMMITTING):
+            self._end(commit=False)
+        ending = self._ending
+        try:
+            if ending is not None and self.state is State.ENDING:
+                await asyncio.wait([ending], timeout=max(0.0, limit_s))
+        finally:
+            tasks = [task for task in (ending, self._joining) if task is not None and not task.done()]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    # --- what went wrong ------------------------------------------------------------------------------------
+
+    def record_failed(self, error: Exception) -> None:
+        """A record was not acknowledged, and never will be."""
+        if self.state in (State.OPEN, State.COMMITTING, State.FAILED):
+            fate = fate_of(ApiKey.PRODUCE, error.code) if isinstance(error, KafkaError) else Fate.ABORT
+            if isinstance(error, KafkaError) and fate in (Fate.FENCED, Fate.FATAL):
+                self._die(_Refused(fate, error))
+            else:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """It can only be aborted."""
+        if self._failure is not None or self.state not in (State.OPEN, State.COMMITTING):
+            return
+        self._failure = error if isinstance(error, Exception) else ClientError(str(error))
+        if self.state is State.OPEN:
+            self.state = State.FAILED
+        self._on_stop()
+        self._loop.call_soon(self._drop)  # whoever tells of the failure may be in the middle of its batches
+
+    def _drop(self) -> None:
+        why = self._fatal or self._failure
+        if why is not None and self.state is not State.NONE:
+            self._sender.drop(lambda batch: _dropped(batch, why))
+
+    def _die(self, why: _Refused | ClientError | KafkaError) -> ClientError | KafkaError:
+        """There will be no other transaction. Returns the error that says so."""
+        if self._fatal is not None:
+            return self._fatal
+        error: ClientError | KafkaError
+        if not isinstance(why, _Refused):
+            error = why
+        elif why.fate is Fate.FENCED:
+            error = ProducerFenced(
+                f"another producer has started with transactional_id {self.transactional_id}, or the"
+                " transaction took longer than transaction_timeout_ms"
+                f" ({self._settings.transaction_timeout_ms}): {why.error.why}; close this producer, and start"
+                " another if it is to take over"
+            )
+            error.__cause__ = why.error
+        else:
+            error = KafkaError(why.error.code, f"{why.error.why}; close this producer, and start another")
+        self._fatal, self.state = error, State.DEAD
+        self._on_death(error)
+        self._loop.call_soon(self._drop)
+        return error
+
+    def _raise_if_dead(self) -> None:
+        if self._fatal is not None:
+            raise again(self._fatal) from self._fatal.__cause__
+
+    # --- ending ---------------------------------------------------------------------------------------------
+
+    def _end(self, *, commit: bool) -> asyncio.Task[None]:
+        self.state, self._commits = State.ENDING, commit
+        self._on_stop()
+        self._ending = asyncio.create_task(
+            self._run_end(commit=commit), name=f"end of a transaction of {self.transactional_id}"
+        )
+        self._ending.add_done_callback(self._ended)
+        return self._ending
+
+    async def _run_end(self, *, commit: bool) -> None:
+        aborted: Exception | None = None
+        try:
+            if not commit:
+                why = self._failure or ClientError("it was aborted")
+                self._sender.drop(lambda batch: _dropped(batch, why))
+                await self._end_joining()
+                await self._sender.quiet()
+            if self._failure is not None or self._offsets_under_way or self._accumulator.has_gaps:
+                self._renew = not self._joins_by_writing
+            if self._begun:
+                aborted = await self._end_at_coordinator(commit=commit)
+            if self._renew:
+                await self._identify(math.inf, "")
+        except _Refused as refused:
+            raise self._die(refused) from refused.error
+        except (ClientError, KafkaError) as error:  # for good: the others are waited out
+            raise self._die(error) from error.__cause__
+        self._accumulator.identified(self._identity)
+        self._groups.clear()
+        self._to_join.clear()
+        self._begun = self._renew = False
+        self._failure = self.current = None
+        self.state = State.NONE
+        if aborted is not None:
+            raise TransactionAborted(f"the transaction was aborted: {aborted}") from aborted
+
+    async def _end_at_coordinator(self, *, commit: bool) -> Exception | None:
+        """Have it ended. Returns why it was aborted although it was to be committed."""
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            committed=commit,
+        )
+        try:
+            response = await self._ask(request, lambda answer: [answer.error_code], math.inf)
+        except _Refused as refused:
+            if refused.fate is Fate.GONE:
+                self._renew = True
+                return _timed_out(refused.error, self._settings) if commit else None
+            if refused.fate is Fate.ABORT and commit:
+                await self._end_at_coordinator(commit=False)
+                return refused.error
+            raise
+        if response.producer_id >= 0:
+            self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+        return None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, TransactionAborted):
+            if not self._waiters:
+                log.warning("%s: %s", self.transactional_id, error)
+                self._news = error
+        elif error is not self._fatal:
+            log.error("the end of a transaction failed; this is a defect of the client", exc_info=error)
+            self._die(ClientError(f"the end of a transaction failed with {type(error).__name__}: {error}"))
+
+    async def _until_ended(self, ending: asyncio.Task[None], until: float, *, mine: bool = True) -> None:
+        """Wait for the end. Raises TimedOut, and, if it is the caller's, what it raised."""
+        self._waiters += mine
+        try:
+            await asyncio.wait([ending], timeout=max(0.0, until - deadline(0)))
+            if not ending.done():
+                raise TimedOut(
+                    f"whether the transaction of {self.transactional_id} has ended, its coordinator did not"
+                    f" say within {self._setting}{_because(self._last_error)}; the producer goes on asking,"
+                    " and the next transaction waits for the answer"
+                )
+        finally:
+            self._waiters -= mine
+        if mine and not ending.cancelled():
+            ending.result()
+
+    # --- what is in it --------------------------------------------------------------------------------------
+
+    def sends(self) -> None:
+        """Records go out."""
+        self._begun = True
+
+    def join(self, partitions: Iterable[PartitionQueue]) -> None:
+        """Announce these partitions, which have records."""
+        self._to_join.update(partitions)
+        if self._joining is None or self._joining.done():
+            self._joining = asyncio.create_task(
+                self._join(), name=f"partitions of a transaction of {self.transactional_id}"
+            )
+            self._joining.add_done_callback(self._joined)
+
+    async def _join(self) -> None:
+        while self._to_join and self.state in (State.OPEN, State.COMMITTING):
+            queues, self._to_join = self._to_join, set()
+            topics = grouped((queue.where, None) for queue in queues)
+            self._begun = True
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self._identity.producer_id,
+                v3_and_below_producer_epoch=self._identity.epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
+                        name=name, partitions=sorted(number for number, _ in parts)
+                    )
+                    for name, parts in topics.items()
+                ],
+            )
+            try:  # records that wait have their own timeout, which ends the transaction
+                await self._ask(request, _codes_of_partitions, math.inf)
+            except _Refused as refused:
+                if refused.fate in (Fate.FENCED, Fate.FATAL):
+                    self._die(refused)
+                else:
+                    self._fail(refused.error)
+                return
+            except (ClientError, KafkaError) as error:
+                self._fail(error)
+                return
+            if self._accumulator.joined is not None:
+                self._accumulator.joined |= queues
+            self._sender.wake()
+
+    def _joined(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("announcing partitions failed; this is a defect of the client", exc_info=error)
+            self._die(ClientError(f"announcing partitions failed with {type(error).__name__}: {error}"))
+
+    async def _end_joining(self) -> None:
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.wait([self._joining])
+
+    async def commit_offsets(
+        self,
+        token: object,
+        source: Offsets,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None,
+    ) -> None:
+        """Have these offsets committed with the transaction. Raises TransactionAborted if the group refuses
+        them, or does not answer within max_block_ms. Whatever it raises, and if it is cancelled, the
+        transaction can only be aborted: it may have the offsets, or not."""
+        self.check(token)
+        until = deadline(self._limit_s)
+        self._offsets_under_way += 1
+        try:
+            await self._commit_offsets(token, source, offsets, until)
+        except _Refused as refused:
+            is_open = token is self.current and self.state in (State.OPEN, State.FAILED)
+            if is_open and refused.fate in (Fate.FENCED, Fate.FATAL):
+                raise self._die(refused) from refused.error
+            self._fail_offsets(refused.error)
+        except TransactionAborted as error:
+            self._fail(error)
+            raise
+        except (ClientError, KafkaError) as error:
+            self._raise_if_dead()
+            self._fail_offsets(error)
+        except BaseException as error:
+            self._fail(ClientError("a commit_offsets was cancelled") if _is_exit(error) else error)
+            raise
+        finally:
+            self._offsets_under_way -= 1
+
+    def _fail_offsets(self, error: Exception) -> NoReturn:
+        self._fail(error)
+        raise TransactionAborted(f"the transaction can only be aborted: {error}") from error
+
+    async def _commit_offsets(
+        self,
+        token: object,
+        source: Offsets,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None,
+        until: float,
+    ) -> None:
+        behind_until = math.inf
+        before: GroupMetadata | None = None
+        refused: _Refused | None = None
+        while True:
+            group, places = await source.offsets_for_transaction(offsets, until)
+            self.check(token)
+            if not places:
+                return
+            if refused is None or group != before:
+                try:
+                    await self._tell_offsets(group, places, until)
+                    return
+                except _Refused as error:
+                    if error.error.code not in MEMBER_IS_BEHIND:
+                        raise
+                    before, refused = group, error
+                if not source.transaction_refused(refused.error.code, group):
+                    raise refused
+                behind_until = min(until, behind_until, deadline(_EPOCH_S))
+            elif deadline(0) >= behind_until:
+                raise refused
+            await asyncio.sleep(STILL_ENDING_S)
+
+    async def _tell_offsets(
+        self, group: GroupMetadata, places: Mapping[TopicPartition, OffsetAndMetadata], until: float
+    ) -> None:
+        what = f"the offsets of group {group.group_id} did not become part of the transaction"
+        token = self.current
+        self._begun = True
+        if not self._joins_by_writing and group.group_id not in self._groups:
+            joins = AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self._identity.producer_id,
+                producer_epoch=self._identity.epoch,
+                group_id=group.group_id,
+            )
+            await self._ask(joins, lambda answer: [answer.error_code], until, what=what, token=token)
+            self._groups.add(group.group_id)
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group.group_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            generation_id_or_member_epoch=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=[
+                TxnOffsetCommitRequest.Topic(
+                    name=name,
+                    partitions=[
+                        TxnOffsetCommitRequest.Partition(
+                            partition_index=number,
+                            committed_offset=place.offset,
+                            committed_leader_epoch=place.leader_epoch,
+                            committed_metadata=place.metadata,
+                        )
+                        for number, place in parts
+                    ],
+                )
+                for name, parts in grouped(places.items()).items()
+            ],
+        )
+        await self._ask(request, _codes_of_offsets, until, group_id=group.group_id, what=what, token=token)
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    async def _identify(self, until: float, what: str) -> None:
+        """Get the producer's id and epoch, or, if it has one, the next epoch."""
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+        )
+        response = await self._ask(request, lambda answer: [answer.error_code], until, what=what)
+        self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+
+    async def _ask(
+        self,
+        request: Message,
+        codes: Callable[[Any], Iterable[int]],
+        until: float,
+        *,
+        group_id: str | None = None,
+        what: str = "",
+        token: object = None,
+    ) -> Any:
+        """The answer of the transaction coordinator, or of a group's, once it is no error. Raises _Refused,
+        what is final besides, TimedOut at `until`, saying `what` is not done, and as `check` once the
+        transaction of `token` is not open any more."""
+        key_type, key = (TRANSACTION, self.transactional_id) if group_id is None else (GROUP, group_id)
+        assert request.__schema__.api_key is not None
+        api_key = ApiKey(request.__schema__.api_key)
+        cluster, tries = self._cluster, 0
+        while True:
+            pause_s = None
+            attempt_until = min(until, deadline(self._settings.request_timeout_ms / 1000))
+            try:
+                node = await cluster.coordinator(key, attempt_until, key_type=key_type)
+                answer = await cluster.call(
+                    request, attempt_until, node=node, last_version=self._last_versions.get(api_key)
+                )
+                if group_id is None:
+                    connection = await cluster.connection(node, attempt_until)
+                    self._level = connection.features.get(_FEATURE, 0)
+                code = next(iter(codes(answer)), 0)
+                if not code:
+                    self._last_error = None
+                    return answer
+                told = refusal(code, about=self._about(api_key, group_id))
+                fate = fate_of(api_key, told.code)
+                if fate not in (Fate.AGAIN, Fate.ELSEWHERE):
+                    raise _Refused(fate, self._worded(told))
+                if fate is Fate.ELSEWHERE:
+                    cluster.forget_coordinator(key, key_type=key_type)
+                if told.code is ErrorCode.CONCURRENT_TRANSACTIONS and not tries:
+                    pause_s = STILL_ENDING_S
+                error: ClientError | KafkaError = told
+            except KafkaError as refused:  # by who was asked for the coordinator, or for want of a version
+                if not may_pass(refused.code):
+                    raise _Refused(fate_of(ApiKey.FIND_COORDINATOR, refused.code), refused) from None
+                error = refused
+            except ClientError as failed:
+                if cluster.is_final(failed):
+                    raise
+                cluster.forget_coordinator(key, key_type=key_type)
+                error = failed
+            self._last_error = error
+            pause_s = cluster.backoff_s(tries) if pause_s is None else pause_s
+            tries += 1
+            if deadline(pause_s) >= until:
+                raise TimedOut(f"{what} within {self._setting}: {error}") from error
+            await asyncio.sleep(pause_s)
+            if token is not None:
+                self.check(token)
+
+    def _about(self, api_key: ApiKey, group_id: str | None) -> str:
+        about = f"transactional_id {self.transactional_id}, {api_key.name}"
+        return about if group_id is None else f"{about} for group {group_id}"
+
+    def _worded(self, error: KafkaError) -> KafkaError:
+        """With what to do."""
+        if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            asked = self._settings.transaction_timeout_ms
+            return KafkaError(
+                error.code,
+                f"transaction_timeout_ms ({asked}): the broker allows less (transaction.max.timeout.ms)",
+            )
+        return error
+
+
+def _codes_of_partitions(answer: Any) -> list[int]:
+    """The codes that are errors, the telling ones first."""
+    found = {
+        each.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    }
+    return sorted(found - {0}, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED)
+
+
+def _codes_of_offsets(answer: Any) -> list[int]:
+    """The codes that are errors, those that may pass last."""
+    found = {each.error_code for topic in answer.topics for each in topic.partitions} - {0}
+    return sorted(found, key=lambda code: refusal(code).code.retriable)
+
+
+def _dropped(batch: Batch, why: Exception) -> Exception:
+    return TransactionAborted(f"{batch.where}: the record's transaction is aborted: {why}")
+
+
+def _timed_out(error: KafkaError, settings: ProducerSettings) -> KafkaError:
+    return KafkaError(
+        error.code,
+        f"the coordinator has no such transaction to commit any more: it takes none that is longer than"
+        f" transaction_timeout_ms ({settings.transaction_timeout_ms})",
+    )
+
+
+def _because(error: Exception | None) -> str:
+    return "" if error is None else f" ({error})"
+
+
+def _is_exit(error: BaseException) -> bool:
+    return not isinstance(error, Exception)
