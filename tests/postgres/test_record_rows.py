@@ -175,14 +175,14 @@ def test_opening_looks_at_the_batches_since_the_last_note_alone(
 ) -> None:
     monkeypatch.setattr(record_log, "_NOTED_BATCHES", 10)
     looked: list[int] = []
-    headers = record_statements.headers
+    first_bytes = record_statements.first_bytes
 
     async def counted(*asked: Any) -> list[bytes]:
-        found = await headers(*asked)
+        found = await first_bytes(*asked)
         looked.append(len(found))
         return found
 
-    monkeypatch.setattr(record_statements, "headers", counted)
+    monkeypatch.setattr(record_statements, "first_bytes", counted)
     one = OneLog(internal_segment_bytes="3000")
     for number in range(47):
         one.append(b"x" * 20, producer=(7, 0, number))
