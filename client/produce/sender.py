@@ -485,7 +485,7 @@ class Sender:
         retrieves them, asyncio warns once, not for every record."""
         if self.transactions is not None:
             self.transactions.record_failed(error)
-        told = False
+        told = self.transactions is not None  # there the commit tells
         for index, future in enumerate(batch.tickets):
             if future.done():
                 continue
