@@ -29,11 +29,9 @@ from muster.coordinator.server.session import Asked, Sessions
 from muster.coordinator.server.spent import Spent, counting
 from muster.coordinator.server.unserved import CloseConnection
 from muster.coordinator.server.wire import Response
-from muster.protocol.api import ApiKey
 from muster.protocol.message import Message
 from muster.protocol.messages.data import FetchRequest, FetchResponse, ProduceRequest
 
-_MUTATIONS: Final = frozenset({ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS})
 _PERCENT_A_NANOSECOND: Final = 100 / 1_000_000_000
 _HEADER_BYTES: Final = 4
 """Of a response, which Kafka does not count; it does count the size in front of it."""
@@ -134,8 +132,8 @@ class QuotaGate:
             consumed_bytes = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
             consumed_bytes -= _HEADER_BYTES
             throttle_ms = meters.record(CONSUMED, consumed_bytes, context)
-        elif asked.api.key in _MUTATIONS:
-            throttle_ms = meters.mutation_throttle_ms(context)
+        else:
+            throttle_ms = getattr(answer, "throttle_time_ms", 0)  # for mutations, which handlers count
         share_ms = meters.record(PERCENTAGE, spent.ns * _PERCENT_A_NANOSECOND, context)
         if answer is not None:  # as in Kafka: who waits for no answer is held back for bytes alone
             throttle_ms = max(throttle_ms, min(share_ms, SAMPLE_MS))
