@@ -239,6 +239,11 @@ def consumer(side: Side) -> None:
         side.note("as long as windows allow", _windows_allow(throttle_ms, count * size, began))
         waits(side, "fetch", connection, throttle_ms, lambda: call(connection, request, 12))
 
+    with limited(side, "slow consumer", "consumer_byte_rate", 100) as connection:
+        answer = call(connection, request, 12)
+        side.note("a batch above the quota: throttled", answer.throttle_time_ms > 0)
+        side.note("a batch above the quota", "comes" if answer.responses else "does not come")
+
 
 def mutations(side: Side) -> None:
     """One partition per second gives eleven at once."""
