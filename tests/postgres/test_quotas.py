@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 from typing import Final
 
 from muster.coordinator.config import Settings
@@ -13,8 +15,8 @@ from tests.support.facts import until
 from tests.support.wire import Wire
 
 _Entry = AlterClientQuotasRequest.EntryData
-NAMES: Final = ("alice", "".join(chr(33 + (each * each) % 90) for each in range(30_000)), "\0ü", None)
-"""The second is longer than an index takes, the third has what text cannot have in PostgreSQL."""
+NAMES: Final = ("alice", "".join(random.Random(1).choices(string.ascii_letters, k=30_000)), "\0ü", None)
+"""The second is longer than an index takes, however compressed; the third has what no text of PostgreSQL has."""
 
 
 async def described(broker: Broker) -> dict[str | None, dict[str, float]]:
