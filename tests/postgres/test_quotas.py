@@ -16,7 +16,7 @@ from tests.support.wire import Wire
 
 _Entry = AlterClientQuotasRequest.EntryData
 NAMES: Final = ("alice", "".join(random.Random(1).choices(string.ascii_letters, k=30_000)), "\0ü", None)
-"""The second is longer than an index takes, however compressed; the third has what no text of PostgreSQL has."""
+"""The second is longer than an index takes, however compressed; PostgreSQL takes no text like the third."""
 
 
 async def described(broker: Broker) -> dict[str | None, dict[str, float]]:
