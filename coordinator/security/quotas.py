@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -37,6 +38,8 @@ _OF_ADDRESSES: Final[Mapping[str, bool]] = {CONNECTIONS: True}
 """The quotas of an entity, and whether they are whole numbers."""
 _WHOLE_MAX: Final = {CONNECTIONS: 2**31 - 1}
 _LONG_MAX: Final = 2**63 - 1
+_FRACTION: Final = 1e-6
+"""What Kafka takes for one."""
 
 
 def keys_of(entity: Entity) -> Mapping[str, bool]:
@@ -64,7 +67,23 @@ def entity_of(parts: Iterable[Part]) -> Entity:
         if name == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"the {type} entity's name is empty")
     check_types(type for type, _ in named)
+    for type, name in named:
+        if type == IP and name is not None and address_of(name) is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} is not a valid IP: give an address, not a host's name",
+            )
     return frozenset(named)
+
+
+def address_of(text: str) -> str | None:
+    """An IP address as all its spellings are compared; None: it is none."""
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found)
 
 
 def check_value(entity: Entity, key: str, value: float) -> None:
@@ -76,7 +95,7 @@ def check_value(entity: Entity, key: str, value: float) -> None:
         )
     if not math.isfinite(value) or value <= 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} must be greater than 0, not {value:g}")
-    if keys[key] and (value != int(value) or value > _WHOLE_MAX.get(key, _LONG_MAX)):
+    if keys[key] and (math.fmod(value, 1) > _FRACTION or value > _WHOLE_MAX.get(key, _LONG_MAX)):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"{key} must be a whole number up to {_WHOLE_MAX.get(key, _LONG_MAX)}, not {value:g}",
@@ -101,6 +120,12 @@ class Quotas:
     def __init__(self, quotas: Mapping[Entity, Values]) -> None:
         self._quotas = quotas
         self._found: dict[tuple[str, str, str], Limit | None] = {}
+        self._of_addresses = {
+            None if name is None else address_of(name): values.get(CONNECTIONS)
+            for entity, values in quotas.items()
+            for type, name in entity
+            if type == IP
+        }
 
     def __repr__(self) -> str:
         return f"<Quotas of {len(self._quotas)} entities>"
@@ -126,11 +151,10 @@ class Quotas:
 
     def of_address(self, address: str) -> float | None:
         """How many connections a second an IP address may open; None: any number."""
-        for name in (address, None):
-            value = self.of(frozenset({(IP, name)})).get(CONNECTIONS)
-            if value is not None:
-                return value
-        return None
+        if not self._of_addresses:
+            return None
+        own = self._of_addresses.get(address_of(address) or address)
+        return self._of_addresses.get(None) if own is None else own
 
     def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
         for parts in _precedence(user, client_id):

@@ -11,35 +11,42 @@ SAMPLE_MS: Final = 1_000
 """quota.window.size.seconds, and controller.quota.window.size.seconds."""
 
 
+class _Sample:
+    __slots__ = ("amount", "began_ms", "last_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.began_ms = self.last_ms = now_ms
+        self.amount = 0.0
+
+
 class Rate:
-    """So much a second, over the samples of the last eleven seconds: the oldest are whole, the newest is
-    being filled. A rate that has just begun is measured as if ten seconds had passed without anything."""
+    """So much a second, over the samples in which anything came within the last eleven seconds (SampledStat,
+    Rate). A rate that has just begun is measured as if ten seconds had passed without anything."""
 
     __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[int, float]] = deque()
-        """When each began, and what came in it."""
+        self._samples: deque[_Sample] = deque()
 
     def record(self, amount: float, now_ms: int) -> None:
         """So much came now; a negative amount takes back what came."""
         samples = self._samples
-        if samples and now_ms - samples[-1][0] < SAMPLE_MS:
-            began_ms, before = samples[-1]
-            samples[-1] = began_ms, before + amount
-        else:
-            samples.append((now_ms, amount))
-            if len(samples) > SAMPLES:
+        if not samples or now_ms - samples[-1].began_ms >= SAMPLE_MS:
+            samples.append(_Sample(now_ms))
+            # One more than the whole ones and the newest: it may reach into the time that counts.
+            if len(samples) > SAMPLES + 1:
                 samples.popleft()
+        samples[-1].amount += amount
+        samples[-1].last_ms = now_ms
 
     def is_over(self, now_ms: int) -> bool:
         """Nothing of what was recorded counts any more."""
-        return not self._samples or now_ms - self._samples[-1][0] >= SAMPLES * SAMPLE_MS
+        return not self._samples or now_ms - self._samples[-1].last_ms >= SAMPLES * SAMPLE_MS
 
     def a_second(self, now_ms: int) -> float:
         """The rate."""
         self._drop(now_ms)
-        return sum(amount for _, amount in self._samples) / (self._elapsed_ms(now_ms) / 1000)
+        return sum(sample.amount for sample in self._samples) / (self._elapsed_ms(now_ms) / 1000)
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
         """How long to wait until the rate is down to the limit; 0: it is not above."""
@@ -49,11 +56,11 @@ class Rate:
         return round((rate - limit) / limit * self._elapsed_ms(now_ms))
 
     def _drop(self, now_ms: int) -> None:
-        while self._samples and now_ms - self._samples[0][0] >= SAMPLES * SAMPLE_MS:
+        while self._samples and now_ms - self._samples[0].last_ms >= SAMPLES * SAMPLE_MS:
             self._samples.popleft()
 
     def _elapsed_ms(self, now_ms: int) -> int:
-        elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
+        elapsed_ms = now_ms - self._samples[0].began_ms if self._samples else 0
         whole = elapsed_ms // SAMPLE_MS
         return elapsed_ms + max(SAMPLES - 1 - whole, 0) * SAMPLE_MS
 

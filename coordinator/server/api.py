@@ -21,6 +21,7 @@ from muster.coordinator.server.names import Names
 from muster.coordinator.server.needs import Needs
 from muster.coordinator.server.refusal import Refusal
 from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.spent import Timed, counting
 from muster.protocol.api import ApiKey, request_class, response_class, versions
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
@@ -168,6 +169,9 @@ def awaited(handle: Handle, name: str) -> Begin:
 
     def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
         loop = asyncio.get_running_loop()
-        return loop.create_task(run(broker, request, context, answered), name=name)
+        coroutine: Coroutine[Any, Any, None] = run(broker, request, context, answered)
+        if (spent := counting.get()) is not None:
+            coroutine = Timed(coroutine, spent)
+        return loop.create_task(coroutine, name=name)
 
     return begin

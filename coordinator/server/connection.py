@@ -355,6 +355,10 @@ class Connection(asyncio.Protocol):
     # --- facts ----------------------------------------------------------------------------------------------
 
     @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    @property
     def client_id(self) -> str:
         """As its last request that was put to a handler has it."""
         return "" if self.session is None else self.session.client_id

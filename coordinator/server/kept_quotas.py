@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Final
 
 from muster.coordinator.base.log import Logger
-from muster.coordinator.security.quotas import Entity, Quotas, Values
+from muster.coordinator.security.quotas import Entity, Quotas, Values, check_value, entity_of
 from muster.coordinator.server.config_rows import ConfigRows, Rows
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _log: Final = Logger(part="quotas")
 
 _ROW: Final = "quota:"
-"""Names of rows: `quota:[["client-id", "etl"], ["user", null]]`."""
+"""Names of rows: `quota:` and a digest, as an entity's names may be longer than an index takes."""
+_ENTITY: Final = "entity"
+"""The entity, in its row: `[["client-id", "etl"], ["user", null]]`. The other keys are quotas."""
 
 ENTITIES_MAX: Final = 10_000
 """With quotas; every broker keeps them in memory."""
@@ -48,7 +51,8 @@ class KeptQuotas:
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
             now = {**before, **{key: repr(value) for key, value in changed.items() if value is not None}}
-            return {key: value for key, value in now.items() if changed.get(key, 0.0) is not None}
+            left = {key: now[key] for key in now if key != _ENTITY and changed.get(key, 0.0) is not None}
+            return {_ENTITY: _text(entity), **left} if left else {}
 
         await self._rows.change(_row(entity), after)
 
@@ -57,21 +61,35 @@ class KeptQuotas:
         if found == self._read_rows:
             return
         self._read_rows = found
-        self.in_force = Quotas(dict(_decoded(name, keys) for name, keys in found.items()))
+        self.in_force = Quotas(dict(each for name, keys in found.items() for each in _decoded(name, keys)))
         for listener in self.listeners:
             listener()
 
 
+def _text(entity: Entity) -> str:
+    return json.dumps(sorted(entity))
+
+
 def _row(entity: Entity) -> str:
-    return _ROW + json.dumps(sorted(entity))
+    return _ROW + sha256(_text(entity).encode()).hexdigest()
 
 
-def _decoded(row: str, keys: Mapping[str, str]) -> tuple[Entity, Values]:
-    entity = frozenset((type, name) for type, name in json.loads(row.removeprefix(_ROW)))
+def _decoded(row: str, keys: Mapping[str, str]) -> list[tuple[Entity, Values]]:
+    """One; none where the row cannot be read."""
+    try:
+        entity = entity_of((type, name) for type, name in json.loads(keys[_ENTITY]))
+    except (ValueError, KeyError, TypeError, KafkaError):
+        _log.error("quotas in the store cannot be read, and are not in force", row=row)
+        return []
     values = {}
-    for key, value in keys.items():
+    for key, text in keys.items():
+        if key == _ENTITY:
+            continue
         try:
-            values[key] = float(value)
-        except ValueError:
+            value = float(text)
+            check_value(entity, key, value)
+        except (ValueError, KafkaError):
             _log.error("a quota in the store cannot be read, and is not in force", row=row, key=key)
-    return entity, values
+        else:
+            values[key] = value
+    return [(entity, values)]

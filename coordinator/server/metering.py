@@ -53,11 +53,10 @@ class Meters:
 
     # --- mutations (KIP-599) --------------------------------------------------------------------------------
 
-    def check_mutations(self, context: RequestContext, *, strict: bool) -> None:
-        """Raises THROTTLING_QUOTA_EXCEEDED if the client has used its quota up, and is `strict`: one whose
-        version does not know that is only told to wait."""
-        if strict and self.mutation_throttle_ms(context):
-            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+    def mutations(self, context: RequestContext, *, strict_from: int) -> Mutations:
+        """What a request may create and delete. Versions from `strict_from` on know
+        THROTTLING_QUOTA_EXCEEDED."""
+        return Mutations(self, context, strict=context.api_version >= strict_from)
 
     def mutated(self, partitions: int, context: RequestContext) -> None:
         """Count partitions that were created or deleted."""
@@ -102,6 +101,33 @@ class Meters:
             del self._rates[next(iter(self._rates))]
         while len(self._buckets) >= _METERS_MAX:
             del self._buckets[next(iter(self._buckets))]
+
+
+class Mutations:
+    """The quota of mutations, as one request uses it. A `strict` request is refused what it asks for once the
+    quota is used up, and waits only for that; another one gets it, and waits for what it has overdrawn."""
+
+    __slots__ = ("_context", "_meters", "_refused", "_strict")
+
+    def __init__(self, meters: Meters, context: RequestContext, *, strict: bool) -> None:
+        self._meters = meters
+        self._context = context
+        self._strict = strict
+        self._refused = False
+
+    def use(self, partitions: int) -> None:
+        """Count partitions that are about to be created or deleted, or would be, were it not for
+        validate_only. Raises THROTTLING_QUOTA_EXCEEDED."""
+        if self._strict and self._meters.mutation_throttle_ms(self._context):
+            self._refused = True
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+        self._meters.mutated(partitions, self._context)
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long the client is to wait."""
+        waits = self._refused or not self._strict
+        return self._meters.mutation_throttle_ms(self._context) if waits else 0
 
 
 def user_of(context: RequestContext) -> str:

@@ -5,15 +5,14 @@ Sessions have the gate while any quota is set, so quotas cost nothing otherwise.
 the answer is sent at once, with the time to wait in it, and the connection is then left alone for that
 time.
 
-The share of a thread that a request takes is that of the loop's thread while it is begun and answered: what
-goes on in coroutines and executors in between is not counted.
+The share of a thread that a request takes is that of the loop's thread (`spent`): what executors do for it
+is not counted.
 """
 
 from __future__ import annotations
 
 from copy import copy
 from functools import partial
-from time import thread_time_ns
 from typing import Any, Final, Protocol, cast
 
 from muster.coordinator.base.answers import LATER, Answered
@@ -27,14 +26,17 @@ from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.coordinator.server.metering import Meters
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.session import Asked, Sessions
+from muster.coordinator.server.spent import Spent, counting
 from muster.coordinator.server.unserved import CloseConnection
 from muster.coordinator.server.wire import Response
-from muster.protocol.api import ApiKey
 from muster.protocol.message import Message
 from muster.protocol.messages.data import FetchRequest, FetchResponse, ProduceRequest
 
-_MUTATIONS: Final = frozenset({ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS})
 _PERCENT_A_NANOSECOND: Final = 100 / 1_000_000_000
+_HEADER_BYTES: Final = 4
+"""Of a response, which Kafka does not count; it does count the size in front of it."""
+_SWEEP_MIN: Final = 100
+"""Connections that wait, above which it is looked for those that are gone."""
 
 
 class Remembering(Protocol):
@@ -56,6 +58,7 @@ class QuotaGate:
         self._sessions = sessions
         self._connections = connections
         self._throttled: dict[Connection, Timer] = {}
+        self._sweep_at = _SWEEP_MIN
         quotas.listeners.append(self._changed)
 
     def __repr__(self) -> str:
@@ -80,20 +83,23 @@ class QuotaGate:
             self._bound(asked.request, asked.context)
 
         def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
-            spent_ns = 0
+            spent = Spent()
 
             def later(answer: object) -> None:
-                answered(self._settled(asked, size_bytes, answer, spent_ns))
+                answered(self._settled(asked, size_bytes, answer, spent))
 
-            began_ns = thread_time_ns()
+            token = counting.set(spent)
             try:
-                answer = inner(broker, request, context, later)
+                with spent:
+                    answer = inner(broker, request, context, later)
             except Exception as error:
                 answer = error
-            spent_ns = thread_time_ns() - began_ns
+            finally:
+                counting.reset(token)
             if answer is LATER or hasattr(answer, "cancel"):
                 return answer
-            return self._settled(asked, size_bytes, answer, spent_ns)
+            with spent:
+                return self._settled(asked, size_bytes, answer, spent)
 
         return begin
 
@@ -105,7 +111,7 @@ class QuotaGate:
             most = limit.value * (SAMPLES - 1) * SAMPLE_MS / 1000
             request.max_bytes = int(min(request.max_bytes, most))
 
-    def _settled(self, asked: Asked, size_bytes: int, answer: object, spent_ns: int) -> object:
+    def _settled(self, asked: Asked, size_bytes: int, answer: object, spent: Spent) -> object:
         """The answer, with the time to wait in it, for which the connection is left alone."""
         meters, context, request = self._meters, asked.context, asked.request
         if isinstance(answer, Exception):
@@ -113,7 +119,6 @@ class QuotaGate:
                 answer = asked.refusal(answer, request)
             except CloseConnection as error:
                 return error
-        began_ns = thread_time_ns()
         frame: Response | None = None
         throttle_ms = consumed_bytes = 0
         comes_alone = False
@@ -125,11 +130,11 @@ class QuotaGate:
             # and is waited for afterwards. Kafka never lets it through.
             comes_alone = not meters.has_used(CONSUMED, context)
             consumed_bytes = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+            consumed_bytes -= _HEADER_BYTES
             throttle_ms = meters.record(CONSUMED, consumed_bytes, context)
-        elif asked.api.key in _MUTATIONS:
-            throttle_ms = meters.mutation_throttle_ms(context)
-        spent_ns += thread_time_ns() - began_ns
-        share_ms = meters.record(PERCENTAGE, spent_ns * _PERCENT_A_NANOSECOND, context)
+        else:
+            throttle_ms = getattr(answer, "throttle_time_ms", 0)  # for mutations, which handlers count
+        share_ms = meters.record(PERCENTAGE, spent.ns * _PERCENT_A_NANOSECOND, context)
         if answer is not None:  # as in Kafka: who waits for no answer is held back for bytes alone
             throttle_ms = max(throttle_ms, min(share_ms, SAMPLE_MS))
         if not throttle_ms:
@@ -147,12 +152,22 @@ class QuotaGate:
         connection = asked.session.connection
         if connection is None:
             return
+        self._forget_gone()
         if (earlier := self._throttled.pop(connection, None)) is not None:
             earlier.cancel()
         connection.throttle()
         self._throttled[connection] = self._clock.at(
             self._clock.now_ms() + throttle_ms, partial(self._over, connection)
         )
+
+    def _forget_gone(self) -> None:
+        """Waits may last for weeks, and clients go: what is kept of them is to have a bound."""
+        if len(self._throttled) < self._sweep_at:
+            return
+        gone = [each for each in self._throttled if not each.is_open]
+        for each in gone:
+            self._throttled.pop(each).cancel()
+        self._sweep_at = max(_SWEEP_MIN, 2 * len(self._throttled))
 
     def _over(self, connection: Connection) -> None:
         self._throttled.pop(connection).cancel()

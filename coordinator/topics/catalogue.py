@@ -299,10 +299,12 @@ class Catalogue:
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str | None] | None = None,
         brokers: Hosts = _ONE_HOST,
+        permit: Callable[[int], None] = lambda partitions: None,
         validate_only: bool = False,
     ) -> Topic:
         """CreateTopics for one topic: -1 means the broker's default, which is one replica; `brokers` are
-        those alive.
+        those alive. What has passed all checks is asked of `permit`, which raises KafkaError to refuse so
+        many partitions.
 
         Codes: 17 bad or colliding name, 36 exists, 37 partitions, 38 replication factor, 39 assignments, 40
         configs, 42 assignments together with counts, 44 more partitions than one topic, or all of them, may
@@ -335,6 +337,7 @@ class Catalogue:
         overrides = _overrides(configs or {})
         validated({**self._defaults, **overrides})
         row = TopicRow(topic_id, name, partitions, overrides, self._clock.now_ms(), assigned)
+        permit(partitions)
         if validate_only:
             return self._topic(row)
         await self._number_lists(assigned)
@@ -385,11 +388,13 @@ class Catalogue:
         *,
         assignments: Sequence[Sequence[int]] | None = None,
         brokers: Hosts = _ONE_HOST,
+        permit: Callable[[int], None] = lambda partitions: None,
         validate_only: bool = False,
     ) -> Topic:
         """CreatePartitions: grow to `total`, with as many replicas as the first partition has. 37 unless it
         grows, 38 for more replicas than there are brokers, 39 for assignments that do not match, 44 beyond
-        the same bounds as in `create`, 3 unknown."""
+        the same bounds as in `create`, 3 unknown. `permit` as in `create`, once."""
+        permitted = False
 
         def grown(row: TopicRow) -> TopicRow:
             if total <= row.partitions:
@@ -408,6 +413,10 @@ class Catalogue:
                 assigned = brokers.spread(row.topic_id, new, factor)
             else:
                 assigned = brokers.assigned(dict(zip(new, map(tuple, assignments), strict=True)), factor)
+            nonlocal permitted
+            if not permitted:
+                permit(len(new))
+                permitted = True
             return replace_fields(row, partitions=total, assignments={**row.assignments, **assigned})
 
         return await self._update(name, grown, validate_only=validate_only)

@@ -1,4 +1,4 @@
-"""What Kafka serves although it is switched off (ACLs, SASL, delegation tokens, quotas, features): muster
+"""What Kafka serves although it is switched off (ACLs, SASL, delegation tokens, features): muster
 answers as Kafka does without an authorizer and without SASL. And what is served at all, API by API."""
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from muster.protocol.messages.delegation_tokens import (
     RenewDelegationTokenRequest,
 )
 from muster.protocol.messages.features import UpdateFeaturesRequest
-from muster.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from muster.protocol.messages.scram import (
     AlterUserScramCredentialsRequest,
@@ -25,6 +24,7 @@ from muster.protocol.messages.scram import (
 )
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import KAFKA_CONFIGS, Side, Story, assert_told_alike
+from tests.support.wire_topics import until
 
 pytestmark = pytest.mark.kafka
 
@@ -111,6 +111,13 @@ def scram_users(side: Side) -> None:
     gone = Asked.ScramCredentialDeletion(name="v", mechanism=1)
     _ask_in_every_version(side, "delete and make", Asked(deletions=[gone], upsertions=[good, other]))
     _ask_in_every_version(side, "make one", Asked(deletions=[], upsertions=[good]))
+
+    def has_heard() -> bool:
+        """Kafka's controller makes users, and its brokers hear of them in a moment."""
+        told = side.quietly(DescribeUserScramCredentialsRequest(users=None), 0)
+        return {each.user for each in told.results} == {"u", "v", "w"}
+
+    until(has_heard, "the users that were made")
     _ask_in_every_version(side, "all that there are", DescribeUserScramCredentialsRequest(users=None))
     for names in (["v"], ["w", "w"], ["nobody"]):  # apart, since Kafka's order is that of a hash table
         users = [User(name=name) for name in names]
@@ -144,43 +151,6 @@ def scram_users(side: Side) -> None:
     # Removed again, for the stories behind this one.
     removed = Asked.ScramCredentialDeletion(name="u", mechanism=1)
     side.quietly(Asked(deletions=[removed], upsertions=[]), 0)
-
-
-def quotas(side: Side) -> None:
-    Component = DescribeClientQuotasRequest.ComponentData
-    filters = {
-        "everything": [],
-        "any user": [("user", 2, None)],
-        "a user": [("user", 0, "u")],
-        "the default client": [("client-id", 1, None)],
-        "an unknown type": [("zzz", 2, None)],
-        "an empty type": [("", 2, None)],
-        "twice": [("user", 2, None), ("user", 2, None)],
-        "an unknown match": [("user", 7, None)],
-        "an exact match of nothing": [("user", 0, None)],
-        "an ip and a user": [("ip", 0, "1.2.3.4"), ("user", 1, None)],
-    }
-    for title, components in filters.items():
-        asked = [Component(entity_type=type, match_type=how, match=match) for type, how, match in components]
-        _ask_in_every_version(side, title, DescribeClientQuotasRequest(components=asked, strict=False))
-    _ask_in_every_version(side, "alter nothing", AlterClientQuotasRequest(entries=[], validate_only=False))
-    for title, type, name, ops in (
-        ("no change", "user", "u", []),
-        ("removed", "user", "u", [("producer_byte_rate", 0.0, True)]),
-        ("removed of everybody", "user", None, [("producer_byte_rate", 0.0, True)]),
-        ("set", "user", "u", [("producer_byte_rate", 1024.0, False)]),
-        ("an unknown quota set", "user", "u", [("no.such.quota", 1.0, False)]),
-        ("of an unknown type", "zzz", "u", [("producer_byte_rate", 1.0, False)]),
-        ("of a user without a name", "user", "", [("producer_byte_rate", 1.0, False)]),
-    ):
-        entry = AlterClientQuotasRequest.EntryData(
-            entity=[AlterClientQuotasRequest.EntryData.EntityData(entity_type=type, entity_name=name)],
-            ops=[
-                AlterClientQuotasRequest.EntryData.OpData(key=key, value=value, remove=remove)
-                for key, value, remove in ops
-            ],
-        )
-        _ask_in_every_version(side, title, AlterClientQuotasRequest(entries=[entry], validate_only=True))
 
 
 def feature_updates(side: Side) -> None:
@@ -242,9 +212,7 @@ _FEATURES = (
 )
 
 
-@pytest.mark.parametrize(
-    "story", [acls, delegation_tokens, sasl, scram_users, quotas, feature_updates, served]
-)
+@pytest.mark.parametrize("story", [acls, delegation_tokens, sasl, scram_users, feature_updates, served])
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
     with Broker(auto_create_topics_enable=False) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

@@ -66,6 +66,7 @@ def test_connections_are_counted_by_address() -> None:
     one, default = frozenset({(IP, "10.0.0.1")}), frozenset({(IP, None)})
     quotas = Quotas({one: {CONNECTIONS: 5.0}, default: {CONNECTIONS: 9.0}})
     assert quotas.of_address("10.0.0.1") == 5.0
+    assert quotas.of_address("::ffff:10.0.0.1") == 5.0
     assert quotas.of_address("10.0.0.2") == 9.0
     assert Quotas({one: {CONNECTIONS: 5.0}}).of_address("10.0.0.2") is None
 
@@ -78,6 +79,7 @@ def test_connections_are_counted_by_address() -> None:
         ([(USER, "")], "the user entity's name is empty"),
         ([ALICE, (USER, "bob")], "named twice"),
         ([(IP, "1.2.3.4"), ALICE], "an ip cannot be combined"),
+        ([(IP, "orders.example")], "orders.example is not a valid IP"),
     ],
 )
 def test_what_is_no_entity(parts: list[tuple[str, str | None]], why: str) -> None:

@@ -24,9 +24,9 @@ def test_samples_are_a_second_long_and_eleven_count() -> None:
         rate.record(10, NOW_MS + second * 1_000)
         rate.record(10, NOW_MS + second * 1_000 + 999)
     assert rate.a_second(NOW_MS + 10_999) == pytest.approx(220 / 10.999)
-    assert rate.a_second(NOW_MS + 11_000) == pytest.approx(200 / 10)
     rate.record(10, NOW_MS + 11_000)
-    assert rate.a_second(NOW_MS + 11_000) == pytest.approx(210 / 10)
+    assert rate.a_second(NOW_MS + 11_000) == pytest.approx(230 / 11), "the oldest reaches into the time"
+    assert rate.a_second(NOW_MS + 11_999) == pytest.approx(210 / 10.999)
 
 
 def test_what_is_older_is_forgotten() -> None:

@@ -112,8 +112,8 @@ def _changed(entity: Entity, ops: Iterable[_Asked.OpData]) -> Changed:
     for each in ops:
         if each.key in changed:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"the quota {each.key} is named twice")
-        # Kafka checks only the key of one that is removed.
-        check_value(entity, each.key, 1.0 if each.remove else each.value)
+        if not each.remove:  # to remove what there cannot be succeeds, as in Kafka
+            check_value(entity, each.key, each.value)
         changed[each.key] = None if each.remove else each.value
     return changed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
@@ -54,6 +55,7 @@ async def create_topics(
     _check_created_max(broker, request)
     results: dict[str, _Created] = {}
     created: list[Topic] = []
+    mutations = broker.meters.mutations(context, strict_from=_CREATION_STRICT_FROM)
     inherited: dict[str, CreatedConfig] = {}
     rights = broker.rights(context)
     attempts = Attempts(ApiKey.CREATE_TOPICS, context, request.timeout_ms)
@@ -63,13 +65,12 @@ async def create_topics(
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
-            broker.meters.check_mutations(context, strict=context.api_version >= _CREATION_STRICT_FROM)
-            topic = await attempts.make(_create(broker, asked, validate_only=request.validate_only))
+            creation = _create(broker, asked, mutations.use, validate_only=request.validate_only)
+            topic = await attempts.make(creation)
         except KafkaError as error:
             results[asked.name] = entry(_Created, context.api_version, error, name=asked.name)
         else:
             created.append(topic)
-            broker.meters.mutated(topic.partitions, context)
             if not rights.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name, logged=False):
                 results[asked.name] = _Created(
                     name=topic.name,
@@ -91,7 +92,7 @@ async def create_topics(
             )
     if not request.validate_only:
         await until_new_are_led(broker, [(topic, 0) for topic in created], request.timeout_ms)
-    return CreateTopicsResponse(topics=list(results.values()))
+    return CreateTopicsResponse(throttle_time_ms=mutations.throttle_ms, topics=list(results.values()))
 
 
 def _check_created_max(broker: Broker, request: CreateTopicsRequest) -> None:
@@ -125,7 +126,13 @@ def _refuse_repeated(name: str, times: Counter[str]) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 
-async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, validate_only: bool) -> Topic:
+async def _create(
+    broker: Broker,
+    asked: CreateTopicsRequest.CreatableTopic,
+    permit: Callable[[int], None],
+    *,
+    validate_only: bool,
+) -> Topic:
     indexes = Counter(each.partition_index for each in asked.assignments)
     if any(times > 1 for times in indexes.values()):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
@@ -136,6 +143,7 @@ async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, 
         assignments={each.partition_index: each.broker_ids for each in asked.assignments} or None,
         configs={each.name: each.value for each in asked.configs},
         brokers=broker.hosts,
+        permit=permit,
         validate_only=validate_only,
     )
 
@@ -168,6 +176,7 @@ async def delete_topics(
     times = Counter(names)
     results = []
     rights = broker.rights(context)
+    mutations = broker.meters.mutations(context, strict_from=_DELETION_STRICT_FROM)
     turns = Turns()
     for each, name in zip(asked, names, strict=True):
         await turns.next()
@@ -178,9 +187,8 @@ async def delete_topics(
                 times[name] = 0
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             topic = _to_delete(broker, rights, each)
-            broker.meters.check_mutations(context, strict=context.api_version >= _DELETION_STRICT_FROM)
+            mutations.use(topic.partitions)
             await attempts.make(broker.catalogue.delete(topic))
-            broker.meters.mutated(topic.partitions, context)
         except _NotAllowed as refused:
             results.append(
                 entry(_Deleted, context.api_version, refused, name=refused.topic_name, topic_id=each.topic_id)
@@ -191,7 +199,7 @@ async def delete_topics(
             )
         else:
             results.append(_Deleted(name=topic.name, topic_id=topic.topic_id))
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(throttle_time_ms=mutations.throttle_ms, responses=results)
 
 
 def _found(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic | None:
@@ -240,6 +248,7 @@ async def create_partitions(
     times = Counter(topic.name for topic in request.topics)
     results: dict[str, _Grown] = {}
     grown: list[tuple[Topic, int]] = []
+    mutations = broker.meters.mutations(context, strict_from=_GROWTH_STRICT_FROM)
     attempts = Attempts(ApiKey.CREATE_PARTITIONS, context, request.timeout_ms)
     await heard_of_all(broker, attempts, None not in map(broker.catalogue.by_name, _once(times)))
     turns = Turns()
@@ -247,23 +256,25 @@ async def create_partitions(
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
-            broker.meters.check_mutations(context, strict=context.api_version >= _GROWTH_STRICT_FROM)
             before = broker.catalogue.by_name(asked.name)
-            topic = await attempts.make(_add_partitions(broker, asked, validate_only=request.validate_only))
+            growth = _add_partitions(broker, asked, mutations.use, validate_only=request.validate_only)
+            topic = await attempts.make(growth)
         except KafkaError as error:
             results[asked.name] = entry(_Grown, context.api_version, error, name=asked.name)
         else:
             results[asked.name] = _Grown(name=asked.name)
-            there = 0 if before is None else before.partitions
-            grown.append((topic, there))
-            broker.meters.mutated(topic.partitions - there, context)
+            grown.append((topic, 0 if before is None else before.partitions))
     if not request.validate_only:
         await until_new_are_led(broker, grown, request.timeout_ms)
-    return CreatePartitionsResponse(results=list(results.values()))
+    return CreatePartitionsResponse(throttle_time_ms=mutations.throttle_ms, results=list(results.values()))
 
 
 async def _add_partitions(
-    broker: Broker, asked: CreatePartitionsRequest.CreatePartitionsTopic, *, validate_only: bool
+    broker: Broker,
+    asked: CreatePartitionsRequest.CreatePartitionsTopic,
+    permit: Callable[[int], None],
+    *,
+    validate_only: bool,
 ) -> Topic:
     assignments = None
     if asked.assignments is not None:
@@ -273,6 +284,7 @@ async def _add_partitions(
         asked.count,
         assignments=assignments,
         brokers=broker.hosts,
+        permit=permit,
         validate_only=validate_only,
     )
 
