@@ -211,8 +211,8 @@ sim-night: $(VENV)/.installed-test  ## the simulator for hours; also every plant
 	$(BIN)/python -m tests.simulator --for-seconds $$(awk 'BEGIN { print 3600 * $(or $(HOURS),8) }') --processes $$(nproc) --quiet --covered $(if $(SEED),--seed $(SEED))
 
 .PHONY: mutation
-mutation: $(VENV)/.installed-mutation $(VENV)/.installed-test  ## mutation tests of coordinator/group (half an hour; not in CI): make mutation ONLY=consumer/heartbeats,migration SHOW=1
-	$(BIN)/python -m tests.group.mutation $(if $(ONLY),--only $(ONLY)) $(if $(SHOW),--show)
+mutation: $(VENV)/.installed-mutation $(VENV)/.installed-test  ## mutation tests of coordinator/group, or CORE=transactions (half an hour; not in CI): make mutation ONLY=consumer/heartbeats,migration SHOW=1
+	$(BIN)/python -m tests.mutation $(if $(CORE),--core $(CORE)) $(if $(ONLY),--only $(ONLY)) $(if $(SHOW),--show)
 
 .PHONY: clean
 clean:  ## remove what the targets created (not ./data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.transactions.adding import AddPartitions
 from muster.coordinator.transactions.config import NEVER_MS, TransactionConfig
+from muster.coordinator.transactions.ending import End
 from muster.coordinator.transactions.events import IdExpired, MarkersDue, StateChanged
 from muster.coordinator.transactions.shard import unknown_states
 from muster.coordinator.transactions.states import TRANSITIONS, TransactionState, Trigger
@@ -187,6 +189,49 @@ def test_brokers_ask_before_they_take_a_batch(core: Core) -> None:
     assert core.code(lambda: core.verify(producer, T0)) is CONCURRENT
     core.mark()
     assert core.verify(producer, T0) == {T0: ABORTABLE}
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_who_added_last_is_kept(core: Core, version: int) -> None:
+    last = at_epoch(core, LAST_EPOCH)
+    core.start(last)
+    assert core.transaction.previous_producer_id == last[0]
+    now = (core.transaction.producer_id, core.transaction.producer_epoch)
+    core.add(now, T0, version=version)
+    assert (core.transaction.previous_producer_id, core.transaction.client_version) == (now[0], version)
+
+
+def test_refusals_say_what_is_there(core: Core) -> None:
+    def why(act: Callable[[], object]) -> str:
+        with pytest.raises(KafkaError) as refused:
+            act()
+        return refused.value.why
+
+    producer_id, epoch = core.start()
+    assert why(lambda: core.end((producer_id, epoch), commits=True)) == (
+        "there is nothing to commit: transactional id etl-1 is Empty"
+    )
+    core.add((producer_id, epoch), T0)
+    other = f"transactional id etl-1 has producer id {producer_id}, not 7"
+    over = f"transactional id etl-1 is in epoch 0 of producer id {producer_id}; epoch 9 of producer id"
+    for act, text in (
+        (lambda who: core.add(who, T0), f"{over} {producer_id} is over"),
+        (lambda who: core.verify(who, T0), f"{over} {producer_id} is over"),
+        (lambda who: core.end(who, commits=False), f"{over} {producer_id} is over"),
+        (lambda who: core.end(who, commits=False, raises_epoch=True), f"{over} {producer_id} is over"),
+    ):
+        assert why(lambda act=act: act((producer_id, 9))) == text  # type: ignore[misc]
+        assert why(lambda act=act: act((7, epoch))) == other  # type: ignore[misc]
+    assert why(lambda: core.start((7, 9))) == f"{over} 7 is over"
+    assert "transactional id etl-2 is not known" in why(
+        lambda: core.ask(core.shard.end, End("etl-2", producer_id, epoch, True))
+    )
+    core.end((producer_id, epoch), commits=False)
+    ending = "the transaction of etl-1 is being ended: PrepareAbort"
+    assert why(core.start) == ending
+    assert why(lambda: core.add((producer_id, epoch), T0)) == ending
+    assert why(lambda: core.verify((producer_id, epoch), T0)) == ending
+    assert why(lambda: core.end((producer_id, epoch), commits=False)) == ending
 
 
 # --- EndTxn, first generation -------------------------------------------------------------------------------

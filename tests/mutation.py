@@ -1,8 +1,8 @@
-"""`python -m tests.group.mutation`: mutation testing of coordinator/group with the tests of this folder; with
-`--only consumer/heartbeats,migration` of some of its files.
+"""`python -m tests.mutation`: mutation testing of a coordinator's core, `group` or `transactions`, with the
+tests of its folder; with `--only consumer/heartbeats,migration` of some of its files.
 
 mutmut rewrites the tree it works in and does not follow the symbolic links of `muster/`, so it gets a copy.
-`MUTATION.md` says who survived last time, and why.
+The folder's `MUTATION.md` says who survived last time, and why.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
-GROUP: Final = "muster/coordinator/group"
+ROOT: Final = Path(__file__).parents[1]
+CORES: Final = ("group", "transactions")
 
 SETTINGS = """
 [project]
@@ -34,7 +34,7 @@ addopts = "--import-mode=importlib -p no:cacheprovider -p no:asyncio -x -q"
 source_paths = ["{source}"]
 only_mutate = {files}
 also_copy = ["muster", "tests"]
-pytest_add_cli_args_test_selection = ["tests/group"]
+pytest_add_cli_args_test_selection = ["tests/{core}"]
 """
 
 
@@ -43,30 +43,35 @@ _KILLED: Final = (1, 3)
 _UNREACHED: Final = 33
 
 
-def lay_out(copy: Path, files: Sequence[str]) -> None:
+def lay_out(copy: Path, core: str, files: Sequence[str]) -> None:
     """What the mutants need: the sources as plain folders, and their tests without the shared conftest."""
     for folder in ("coordinator", "protocol"):
         shutil.copytree(ROOT / folder, copy / "muster" / folder)
     for name in ("__init__.py", "durations.py", "settings.py", "py.typed"):
         shutil.copy(ROOT / "muster" / name, copy / "muster" / name)
-    for folder in ("group", "support"):
+    for folder in (core, "support"):
         shutil.copytree(ROOT / "tests" / folder, copy / "tests" / folder)
     shutil.copy(ROOT / "tests" / "__init__.py", copy / "tests" / "__init__.py")
-    wanted = json.dumps([f"{GROUP}/{name}.py" for name in files] or [f"{GROUP}/*"])
-    (copy / "pyproject.toml").write_text(SETTINGS.format(source=GROUP, files=wanted))
+    source = _source(core)
+    wanted = json.dumps([f"{source}/{name}.py" for name in files] or [f"{source}/*"])
+    (copy / "pyproject.toml").write_text(SETTINGS.format(source=source, files=wanted, core=core))
 
 
-def survivors(copy: Path) -> list[str]:
+def _source(core: str) -> str:
+    return f"muster/coordinator/{core}"
+
+
+def survivors(mutants: Path) -> list[str]:
     """Prints the figures of each file; the names of the mutants that no test killed."""
     left: list[str] = []
     total: Counter[str] = Counter()
-    for meta in sorted((copy / "mutants" / GROUP).rglob("*.meta")):
+    for meta in sorted(mutants.rglob("*.meta")):
         codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
         count = Counter(map(_outcome, codes.values()))
         total += count
         left += [name for name, code in codes.items() if _outcome(code) == "survived"]
         if codes:
-            print(_figures(str(meta.relative_to(copy / "mutants" / GROUP))[: -len(".py.meta")], count))
+            print(_figures(str(meta.relative_to(mutants))[: -len(".py.meta")], count))
     print(_figures("all", total))
     return left
 
@@ -86,24 +91,25 @@ def _figures(name: str, count: Counter[str]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.group.mutation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--core", choices=CORES, default="group")
     parser.add_argument("--only", default="", metavar="FILE,...", help="as consumer/heartbeats")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", action="store_true", help="the change that each survivor is")
     arguments = parser.parse_args()
     files = arguments.only.split(",") if arguments.only else []
     for name in files:
-        if not (ROOT / "coordinator" / "group" / f"{name}.py").exists():
-            parser.error(f"there is no coordinator/group/{name}.py")
+        if not (ROOT / "coordinator" / arguments.core / f"{name}.py").exists():
+            parser.error(f"there is no coordinator/{arguments.core}/{name}.py")
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Path(folder)
-        lay_out(copy, files)
+        lay_out(copy, arguments.core, files)
         mutmut = [sys.executable, "-m", "mutmut"]
         environment = os.environ | {"PYTHONPATH": "."}
         ran = subprocess.run(
             [*mutmut, "run", "--max-children", str(arguments.processes)], cwd=copy, env=environment
         )
-        for name in survivors(copy):
+        for name in survivors(copy / "mutants" / _source(arguments.core)):
             print(name, flush=True)
             if arguments.show:
                 subprocess.run([*mutmut, "show", name], cwd=copy, env=environment)
