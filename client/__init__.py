@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from muster.client.admin.offsets import MAX_TIMESTAMP as MAX_TIMESTAMP
     from muster.client.admin.offsets import READ_COMMITTED as READ_COMMITTED
     from muster.client.admin.offsets import READ_UNCOMMITTED as READ_UNCOMMITTED
+    from muster.client.admin.quotas import QuotaEntity as QuotaEntity
+    from muster.client.admin.quotas import QuotaName as QuotaName
     from muster.client.admin.replicas import ElectionType as ElectionType
     from muster.client.admin.replicas import LogDir as LogDir
     from muster.client.admin.replicas import ProducerState as ProducerState
@@ -163,6 +165,8 @@ _HOMES: Final = {
     "PartitionDescription": "admin.topics",
     "Partitioner": "produce.partitioner",
     "PatternType": "admin.acls",
+    "QuotaEntity": "admin.quotas",
+    "QuotaName": "admin.quotas",
     "PerPartition": "admin.reset",
     "Producer": "producer",
     "ProducerFenced": "errors",

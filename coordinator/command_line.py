@@ -20,6 +20,7 @@ CLIENTS: Final = {
     "consume": "print records as they arrive",
     "cluster": "describe the cluster, drain brokers, check whether one is ready",
     "acls": "list, allow, deny and remove what users may do",
+    "quotas": "list, set and remove how much users and clients may use",
 }
 """Client commands: `muster.coordinator.commands.<name>` declares and runs each."""
 OTHERS: Final = {

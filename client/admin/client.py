@@ -13,6 +13,7 @@ from muster.client.admin import cluster as cluster_calls
 from muster.client.admin import configs as config_calls
 from muster.client.admin import groups as group_calls
 from muster.client.admin import offsets as offset_calls
+from muster.client.admin import quotas as quota_calls
 from muster.client.admin import replicas as replica_calls
 from muster.client.admin import reset as reset_calls
 from muster.client.admin import topics as topic_calls
@@ -23,6 +24,7 @@ from muster.client.admin.cluster import ClusterDescription
 from muster.client.admin.configs import Config, ConfigChange, ConfigResource
 from muster.client.admin.groups import GroupDescription, GroupListing
 from muster.client.admin.offsets import READ_UNCOMMITTED, GroupOffsets
+from muster.client.admin.quotas import QuotaEntity, Quotas
 from muster.client.admin.replicas import ElectionType, LogDir, ProducerState, Reassignment
 from muster.client.admin.reset import ResetOffset, Target
 from muster.client.admin.topics import (
@@ -423,6 +425,29 @@ class Admin:
     ) -> Outcomes[AclFilter, list[Acl]]:
         """Delete the ACLs that each filter selects; the outcomes are those."""
         return await acl_calls.delete_acls(self._cluster, filters, self._until(timeout))
+
+    # --- quotas ---------------------------------------------------------------------------------------------
+
+    async def describe_client_quotas(
+        self, entity: QuotaEntity | None = None, *, strict: bool = False, timeout: float | None = None
+    ) -> dict[QuotaEntity, Quotas]:
+        """The quotas of every entity that has the parts of this one (default: all); `strict`: and no others.
+        `QuotaEntity(user=QuotaName.ANY)` stands for every user."""
+        return await quota_calls.describe_client_quotas(
+            self._cluster, entity or QuotaEntity(), self._until(timeout), strict=strict
+        )
+
+    async def alter_client_quotas(
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[QuotaEntity, None]:
+        """Set quotas of entities, by Kafka's names such as `producer_byte_rate`; None removes one."""
+        return await quota_calls.alter_client_quotas(
+            self._cluster, changes, self._until(timeout), validate_only=validate_only
+        )
 
     # --- users ----------------------------------------------------------------------------------------------
 
