@@ -206,6 +206,16 @@ class Settings:
         low=1,
         scope=Scope.CLUSTER_WIDE,
     )
+    max_connections_per_ip: int = _kafka(
+        INT32_MAX, "most connections from one address", low=1, scope=Scope.CLUSTER_WIDE
+    )
+    max_connections_per_ip_overrides: str = _kafka(
+        "",
+        "most connections from these addresses, in place of max.connections.per.ip",
+        pattern=r"([^:,\s]+:[0-9]{1,10}(,[^:,\s]+:[0-9]{1,10})*)?",
+        shape="ADDRESS:NUMBER[,...]",
+        scope=Scope.CLUSTER_WIDE,
+    )
     connections_max_idle_ms: int = _kafka(
         600_000, "idle time after which a connection is closed", low=1, high=INT64_MAX
     )

@@ -127,7 +127,8 @@ def _entity(given: Namespace) -> QuotaEntity:
         elif getattr(given, kind) is not None:
             names[kind] = getattr(given, kind)
     if "ip" in names and len(names) > 1:
-        raise Usage("--ip: an address has quotas by itself, without a user or client id")
+        option = "--ip" if given.ip is not None else "--ip-default"
+        raise Usage(f"{option}: an address has quotas by itself, without a user or client id")
     return QuotaEntity(**names)
 
 

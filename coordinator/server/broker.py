@@ -36,6 +36,7 @@ from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.security.scram import MadeUp
+from muster.coordinator.server.admission import Admission, overrides_of
 from muster.coordinator.server.apis import APIS, TRAFFIC
 from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
@@ -226,6 +227,9 @@ class Broker:
         self.journal.listeners.append(self._recovery.observe)
         self.producer_ids = ProducerIds(store)
         self.unserved = Unserved(self.real_clock)
+        self.admission = Admission(
+            self.real_clock, self.unserved, lambda address: self.quotas.in_force.of_address(address)
+        )
         self.authorizer = Authorizer(rows, settings, self.real_clock) if settings.super_users else None
         sessions = Sessions(self)
         self._connections_possible = shared.connections_max
@@ -255,7 +259,9 @@ class Broker:
             settings, self.real_clock, self.unserved, lambda on: mechanisms(on, self.users, self._made_up)
         )
         sessions.doors = self.doors.sasl
-        self._listeners = [self.doors.listener(each, self.connections, shared.listen) for each in listening]
+        self._listeners = [
+            self.doors.listener(each, self.connections, self.admission, shared.listen) for each in listening
+        ]
         self._catalogue_stale = asyncio.Event()
         self._catalogue_task: asyncio.Task[None] | None = None
         self._catalogue_reading: asyncio.Task[Change] | None = None  # created, but not begun yet
@@ -407,6 +413,7 @@ class Broker:
         for listener in self._listeners:
             await listener.close()
         self.doors.close()
+        self.admission.close()
         self._fault_gate.close()
         self._quota_gate.close()
         self.connections.finish()
@@ -433,6 +440,7 @@ class Broker:
         for listener in self._listeners:
             await listener.close()
         self.doors.close()
+        self.admission.close()
         self._fault_gate.close()
         self._quota_gate.close()
         await self.connections.close()
@@ -504,6 +512,10 @@ class Broker:
         self.membership.set_drained(self.configs.drained)
         self.connections.connections_max = min(
             self.configs.number("max.connections"), self._connections_possible
+        )
+        self.admission.limit(
+            self.configs.number("max.connections.per.ip"),
+            overrides_of(self.configs.text("max.connections.per.ip.overrides")),
         )
         self.partitions.set_upkeep(
             cleaner_backoff_ms=self.configs.number("log.cleaner.backoff.ms"),

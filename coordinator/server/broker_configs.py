@@ -104,6 +104,10 @@ class BrokerConfigs:
         """What gives the broker config `name` its value, the one that counts first; empty if it is unset."""
         return _synonyms(name, self._layers)
 
+    def text(self, name: str) -> str:
+        """The config of this broker, as it is written; empty if it is unset."""
+        return next((each.value or "" for each in self.synonyms(name)), "")
+
     def number(self, name: str) -> int:
         """The value of a whole number that has a default."""
         return _number(name, self._layers)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import ANONYMOUS
+from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.unserved import Cause, CloseConnection, undecodable, unfinished
 from muster.coordinator.server.wire import GREETING_BYTES_MAX, Response, Wire
 from muster.protocol.errors import DecodeError, TooLargeError
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_abandonable",
+        "_admission",
         "_begin",
         "_connections",
         "_counts",
@@ -74,9 +76,10 @@ class Connection(asyncio.Protocol):
         listener: str,
         identify: Identify | None = None,
         greeting_bytes_max: int = GREETING_BYTES_MAX,
+        admission: Admission | None = None,
     ) -> None:
         """`identify` says who the client is by its certificate, or raises CloseConnection.
-        `greeting_bytes_max`: see Wire."""
+        `greeting_bytes_max`: see Wire. `admission` counts it by its address; None: it is counted already."""
         self.connection_id = connection_id
         self.listener = listener
         self.principal = ANONYMOUS
@@ -92,6 +95,7 @@ class Connection(asyncio.Protocol):
             greeting_bytes_max=greeting_bytes_max,
         )
         self._identify = identify
+        self._admission = admission
         self._begin = _nothing
         self._connections = connections
         self._counts = connections.counts
@@ -114,6 +118,10 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=0)
         peer = self._transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/unknown"
+        if self._admission is not None and not self._admission.let_in(self._transport, self.client_host[1:]):
+            self._admission = None
+            self.wire.forget()
+            return
         if not self._connections.admit(self):
             self.wire.forget()
             self._transport.abort()
@@ -162,6 +170,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.wire.lost()
+        if self._admission is not None:
+            self._admission.left(self.client_host[1:])
+            self._admission = None
         # Without circles nobody has to look for what has gone.
         self._transport = None
         self._connections.gone(self)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.connection import Connection, Identify, Session
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
 from muster.coordinator.server.unserved import Unserved
@@ -134,10 +135,11 @@ class Connections:
         listener: str = "",
         identify: Identify | None = None,
         greeting_bytes_max: int = GREETING_BYTES_MAX,
+        admission: Admission | None = None,
     ) -> Connection:
         """A protocol for a connection being accepted by `listener`; the rest as in Connection."""
         self._next_id += 1
-        return Connection(self, self._next_id, listener, identify, greeting_bytes_max)
+        return Connection(self, self._next_id, listener, identify, greeting_bytes_max, admission)
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection is served: it fits under max.connections, and is none that was accepted

@@ -15,6 +15,7 @@ from muster.coordinator.base.endpoints import Listening
 from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.config import OnListener, Settings
 from muster.coordinator.security.exchange import Mechanism, SecurityError
+from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.authentication import Door
 from muster.coordinator.server.certificates import Certificates, Pem
 from muster.coordinator.server.connections import Connections
@@ -108,15 +109,19 @@ class Doors:
             reauth_ms=on.settings.connections_max_reauth_ms,
         )
 
-    def listener(self, listening: Listening, connections: Connections, listen: Listen) -> Listener:
+    def listener(
+        self, listening: Listening, connections: Connections, admission: Admission, listen: Listen
+    ) -> Listener:
         """What accepts the connections of one listener, made by `listen`."""
         bound = listening.bound
         entrance = self._entrances[bound.listener]
         identify = entrance.identify if entrance.on.protocol == "SSL" else None
         connect = partial(connections.connect, bound.listener, identify, entrance.greeting_bytes_max)
         if entrance.certificates is None:
-            return listen(bound.host, bound.port, connect)
-        handshakes = Handshakes(entrance.certificates, self._clock, connect, self._unserved)
+            return listen(bound.host, bound.port, partial(connect, admission))
+        handshakes = Handshakes(
+            entrance.certificates, self._clock, connect, self._unserved, admission=admission
+        )
         self._handshakes.append(handshakes)
         return listen(bound.host, bound.port, handshakes.accept)
 

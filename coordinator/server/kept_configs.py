@@ -51,7 +51,6 @@ def _names(settings: Iterable[Setting]) -> frozenset[str]:
 
 _ONE: Final = Scope.PER_BROKER
 _PROTOCOL: Final = r"([A-Za-z0-9_-]+:PLAINTEXT|SSL:SSL|SASL_PLAINTEXT:SASL_PLAINTEXT|SASL_SSL:SASL_SSL)"
-_PER_IP: Final = r"[^:,\s]+:[0-9]{1,10}"
 _JMX: Final = "org.apache.kafka.common.metrics.JmxReporter"
 _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 _PROTOCOLS: Final = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
@@ -84,14 +83,6 @@ _OF_CONNECTIONS: Final = (
         shape="NAME:PLAINTEXT[,...]",
     ),
     _int("max.connection.creation.rate", INT32_MAX, 1, "most new connections a second"),
-    _int("max.connections.per.ip", INT32_MAX, 1, "most connections from one address"),
-    _kept(
-        "max.connections.per.ip.overrides",
-        "",
-        "most connections from these addresses",
-        pattern=f"({_PER_IP}(,{_PER_IP})*)?",
-        shape="ADDRESS:NUMBER[,...]",
-    ),
 )
 
 _OF_LOGS: Final = (

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.certificates import Certificates
 from muster.coordinator.server.turned_away import (
     SPOKEN_KAFKA,
@@ -42,8 +43,11 @@ class Handshakes:
         unserved: Unserved,
         *,
         spoken: Spoken = SPOKEN_KAFKA,
+        admission: Admission | None = None,
     ) -> None:
-        """`connect` makes what is above TLS, which is `spoken`. `clock` is real time."""
+        """`connect` makes what is above TLS, which is `spoken`. `clock` is real time. `admission` counts
+        connections by their addresses."""
+        self.admission = admission
         self.connect = connect
         self.clock = clock
         self.spoken = spoken
@@ -90,6 +94,7 @@ class Secured(asyncio.Protocol):
 
     __slots__ = (
         "_above",
+        "_admitted",
         "_arrived",
         "_handshakes",
         "_heard",
@@ -110,6 +115,7 @@ class Secured(asyncio.Protocol):
         """None until the handshake is done."""
         self._host = "/unknown"
         self._timer: Timer | None = None
+        self._admitted = False
         self._heard = False
         self._paused = False
 
@@ -119,6 +125,11 @@ class Secured(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._host = f"/{peer[0]}" if peer else "/unknown"
+        admission = self._handshakes.admission
+        if admission is not None:
+            if not admission.let_in(self._transport, self._host[1:]):
+                return
+            self._admitted = True
         context = self._handshakes.began(self)
         self._tls = context.wrap_bio(self._arrived, self._leaving, server_side=True)
         clock = self._handshakes.clock
@@ -151,6 +162,9 @@ class Secured(asyncio.Protocol):
         if self._above is None and error is not None and self._timer is not None:
             self._given_up()
         self._handshake_ended(failed=True)
+        if self._admitted and self._handshakes.admission is not None:
+            self._admitted = False
+            self._handshakes.admission.left(self._host[1:])
         above, self._above = self._above, None
         self._transport = self._tls = None
         if above is not None:

@@ -104,7 +104,7 @@ def _table(
 ) -> str:
     rows = [f"| {head} | default | value | meaning |", "|---|---|---|---|"]
     for each in settings:
-        default = "none" if each.default is None else f"`{value(each.default)}`"
+        default = "none" if each.default in (None, "") else f"`{value(each.default)}`"
         rows.append(f"| `{name(each)}` | {default} | {_cell(allowed(each))} | {_cell(_said(each))} |")
     return "\n".join(rows) + "\n"
 

@@ -139,6 +139,22 @@ async def test_a_client_that_gives_up_without_a_word(broker: Broker, lines: Line
     await until(lambda: broker.doors.shaking_hands == 0)
 
 
+async def test_handshakes_count_against_an_address(
+    start_brokers: StartBrokers, keys: Keys, lines: Lines
+) -> None:
+    brokers = await start_brokers(listeners=SSL, max_connections_per_ip=1, **keys.settings)
+    broker = brokers.brokers[0]
+    _, silent = await asyncio.open_connection("127.0.0.1", broker.port)
+    await until(lambda: broker.doors.shaking_hands == 1)
+    with pytest.raises(ConnectionError):
+        await asyncio.open_connection("127.0.0.1", broker.port, ssl=keys.context())
+    assert lines.why == ["the address has max.connections.per.ip connections"]
+    silent.close()
+    await until(lambda: not broker.admission._open)
+    async with await Wire.connect(broker.port, tls=keys.context()) as wire:
+        await wire.call(MetadataRequest(topics=[]), 12)
+
+
 # --- client certificates ------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,120 @@
+"""How many connections an address may have, and how many it may open in a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.security.rates import Rate
+from muster.coordinator.server.unserved import Cause, Unserved
+from muster.settings import INT32_MAX
+
+_RATES_MAX: Final = 10_000
+"""Addresses whose rates are kept; then those that nothing counts for any more are dropped."""
+_HELD_MAX: Final = 1_000
+"""Connections that are kept from coming again at once; further ones are closed at once."""
+_TOO_MANY: Final = Cause(
+    "the address has max.connections.per.ip connections",
+    "close some, or raise max.connections.per.ip or max.connections.per.ip.overrides",
+)
+_TOO_FAST: Final = Cause(
+    "the address opens connections faster than its quota connection_creation_rate",
+    "keep connections open, or raise the quota: muster quotas set --ip ADDRESS --connection-creation-rate N",
+)
+
+
+class Refusal(NamedTuple):
+    """Why a connection is closed, and after how many milliseconds."""
+
+    cause: Cause
+    after_ms: int = 0
+
+
+class Admission:
+    """The connections of one broker by their addresses, those in TLS handshakes included."""
+
+    def __init__(self, clock: Clock, unserved: Unserved, rate_of: Callable[[str], float | None]) -> None:
+        """`rate_of` gives how many connections a second an address may open; None: any number."""
+        self._clock = clock
+        self._unserved = unserved
+        self._rate_of = rate_of
+        self._per_address = INT32_MAX
+        self._overrides: Mapping[str, int] = {}
+        self._open: Counter[str] = Counter()
+        self._rates: dict[str, Rate] = {}
+        self._held: dict[asyncio.Transport, Timer] = {}
+
+    def __repr__(self) -> str:
+        return f"<Admission {self._open.total()} from {len(self._open)} addresses, {len(self._held)} held>"
+
+    def limit(self, per_address: int, overrides: Mapping[str, int]) -> None:
+        """Set max.connections.per.ip, and what goes before it for single addresses. Connections that are open
+        stay."""
+        self._per_address = per_address
+        self._overrides = overrides
+
+    def let_in(self, transport: asyncio.Transport, address: str) -> bool:
+        """Whether a connection that was just accepted is served. It counts until `left`. One that is not is
+        closed: at once, or when its address may open another."""
+        refusal = self.refused(address)
+        if refusal is None:
+            self._open[address] += 1
+            return True
+        self._unserved.tell(f"/{address}", refusal.cause)
+        if refusal.after_ms and len(self._held) < _HELD_MAX:
+            transport.pause_reading()
+            at_ms = self._clock.now_ms() + refusal.after_ms
+            self._held[transport] = self._clock.at(at_ms, partial(self._close, transport))
+        else:
+            transport.abort()
+        return False
+
+    def left(self, address: str) -> None:
+        """A connection that was let in is gone."""
+        self._open[address] -= 1
+        if self._open[address] <= 0:
+            del self._open[address]
+
+    def close(self) -> None:
+        """Close what is held."""
+        for transport in list(self._held):
+            self._close(transport)
+
+    def refused(self, address: str) -> Refusal | None:
+        """Why the address may not open another connection now; None: it may, and has."""
+        if self._open[address] >= self._overrides.get(address, self._per_address):
+            return Refusal(_TOO_MANY)
+        limit = self._rate_of(address)
+        if limit is None:
+            return None
+        now_ms = self._clock.now_ms()
+        rate = self._rates.get(address)
+        if rate is None:
+            self._make_room(now_ms)
+            rate = self._rates[address] = Rate()
+        rate.record(1, now_ms)
+        throttle_ms = rate.throttle_ms(limit, now_ms)
+        if not throttle_ms:
+            return None
+        rate.record(-1, now_ms)  # what is not let in does not count
+        return Refusal(_TOO_FAST, throttle_ms)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        self._held.pop(transport).cancel()
+        transport.abort()
+
+    def _make_room(self, now_ms: int) -> None:
+        if len(self._rates) >= _RATES_MAX:
+            self._rates = {name: rate for name, rate in self._rates.items() if not rate.is_over(now_ms)}
+        while len(self._rates) >= _RATES_MAX:
+            del self._rates[next(iter(self._rates))]
+
+
+def overrides_of(text: str) -> dict[str, int]:
+    """What `max.connections.per.ip.overrides` says: numbers by address."""
+    pairs = (each.rpartition(":") for each in text.split(",") if each)
+    return {address.strip("[] "): int(number) for address, _, number in pairs}

@@ -1,0 +1,148 @@
+"""How many connections an address may have, and how many it may open in a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from muster.coordinator.base.clock import ManualClock
+from muster.coordinator.server.admission import Admission, overrides_of
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.unserved import Unserved
+from muster.protocol.messages.connection import ApiVersionsRequest
+from tests.server.conftest import StartBrokers
+from tests.support.facts import until
+from tests.support.wire import Wire
+
+HERE, THERE = "127.0.0.1", "127.0.0.2"
+
+
+class Socket(asyncio.Transport):
+    """What became of a connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = self.paused = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def made(rate_of: Callable[[str], float | None] = lambda address: None) -> tuple[Admission, ManualClock]:
+    clock = ManualClock()
+    return Admission(clock, Unserved(clock), rate_of), clock
+
+
+def test_an_address_has_so_many_connections() -> None:
+    admission, _ = made()
+    admission.limit(2, {"10.0.0.9": 3})
+    first, second, third = Socket(), Socket(), Socket()
+    assert [admission.let_in(each, "10.0.0.1") for each in (first, second, third)] == [True, True, False]
+    assert [each.aborted for each in (first, second, third)] == [False, False, True]
+    assert admission.let_in(Socket(), "10.0.0.2"), "another address"
+    assert [admission.let_in(Socket(), "10.0.0.9") for _ in range(4)] == [True, True, True, False]
+    admission.left("10.0.0.1")
+    assert admission.let_in(Socket(), "10.0.0.1")
+    assert repr(admission) == "<Admission 6 from 3 addresses, 0 held>"
+
+
+def test_nothing_is_kept_of_addresses_that_are_gone() -> None:
+    admission, _ = made()
+    admission.let_in(Socket(), "10.0.0.1")
+    admission.left("10.0.0.1")
+    assert not admission._open
+
+
+def test_who_comes_too_fast_is_held_until_there_is_room() -> None:
+    admission, clock = made(lambda address: 0.2 if address == "10.0.0.1" else None)
+    assert [admission.let_in(Socket(), "10.0.0.1") for _ in range(2)] == [True, True]
+    late = Socket()
+    # Three in ten seconds are 0.3 a second, half as much again as there may be.
+    assert not admission.let_in(late, "10.0.0.1")
+    assert (late.paused, late.aborted) == (True, False)
+    clock.advance(4_999)
+    assert not late.aborted
+    clock.advance(1)
+    assert late.aborted
+    assert admission.let_in(Socket(), "10.0.0.2"), "no quota"
+
+
+def test_what_is_held_is_closed_with_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.coordinator.server.admission._HELD_MAX", 1)
+    admission, _ = made(lambda address: 0.01)
+    held, beyond = Socket(), Socket()
+    assert not any(admission.let_in(each, "10.0.0.1") for each in (held, beyond))
+    assert (held.aborted, beyond.aborted) == (False, True)
+    admission.close()
+    assert held.aborted
+
+
+def test_rates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.coordinator.server.admission._RATES_MAX", 3)
+    admission, clock = made(lambda address: 100.0)
+    for number in range(10):
+        admission.let_in(Socket(), f"10.0.0.{number}")
+    assert len(admission._rates) == 3
+    clock.advance(11_000)
+    admission.let_in(Socket(), "10.0.1.1")
+    assert list(admission._rates) == ["10.0.1.1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"), [("", {}), ("127.0.0.1:5,host:7", {"127.0.0.1": 5, "host": 7})]
+)
+def test_overrides(text: str, overrides: dict[str, int]) -> None:
+    assert overrides_of(text) == overrides
+
+
+# --- over sockets -------------------------------------------------------------------------------------------
+
+
+async def served(broker: Broker, address: str = HERE, **how: Any) -> Wire | None:
+    """A connection that is answered; None: it was closed."""
+    wire = await Wire.connect(broker.port, from_host=address, **how)
+    try:
+        asked = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")
+        await wire.call(asked, 3)
+    except (ConnectionError, asyncio.IncompleteReadError):
+        await wire.close()
+        return None
+    return wire
+
+
+async def test_connections_of_an_address(start_brokers: StartBrokers) -> None:
+    broker = (
+        await start_brokers(max_connections_per_ip=1, max_connections_per_ip_overrides=f"{THERE}:2")
+    ).brokers[0]
+    first = await served(broker)
+    assert first is not None
+    assert await served(broker) is None
+    others = [await served(broker, THERE) for _ in range(3)]
+    assert [each is not None for each in others] == [True, True, False]
+    await first.close()
+    await until(lambda: broker.admission._open[HERE] == 0, "the broker has seen it go")
+    again = await served(broker)
+    assert again is not None
+    for each in (again, *others):
+        if each is not None:
+            await each.close()
+
+
+async def test_a_quota_of_an_address(start_brokers: StartBrokers) -> None:
+    broker = (await start_brokers()).brokers[0]
+    await broker.quotas.alter(frozenset({("ip", THERE)}), {"connection_creation_rate": 1.0})
+    wires = [await served(broker, THERE) for _ in range(10)]
+    assert None not in wires
+    late = await Wire.connect(broker.port, from_host=THERE)
+    await until(lambda: len(broker.admission._held) == 1, "it is held")
+    another = await served(broker)
+    assert another is not None, "another address"
+    for each in (late, another, *wires):
+        assert each is not None
+        await each.close()
