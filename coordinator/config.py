@@ -35,6 +35,10 @@ VARIABLE_PREFIX: Final = "MUSTER_"
 _MISSPELT: Final = 0.88  # how much alike two variables are of which one is the other misspelt, from 0 to 1
 
 
+NOT_GIVEN: Final = object()
+"""The value of a setting that is required and was not given, in a `SettingError`."""
+
+
 class SettingError(ValueError):
     """A setting has a value it cannot have; the text names the setting as it was given and what is
     allowed."""
@@ -43,7 +47,8 @@ class SettingError(ValueError):
         shown = "the value given" if secret else repr(value)
         if len(shown) > _SHOWN_MAX:
             shown = shown[:_SHOWN_MAX] + "…"
-        super().__init__(f"{given}: {shown} is not allowed; it takes {allowed}")
+        wrong = f"{given} is required" if value is NOT_GIVEN else f"{given}: {shown} is not allowed"
+        super().__init__(f"{wrong}; it takes {allowed}")
         self.given = given
         self.value = value
         self.allowed = allowed
@@ -252,7 +257,7 @@ class Settings:
     # ---- security
     listener_security_protocol_map: str | None = _kafka(
         None,
-        "security protocol of each listener; without it a listener's name is its protocol",
+        "security protocol of each listener; without it a listener's name is its protocol, else PLAINTEXT",
         section="security",
         pattern=_several(f"{_NAME}:({'|'.join(PROTOCOLS)})"),
         shape=f"NAME:PROTOCOL[,...], of {', '.join(PROTOCOLS)}",
@@ -618,7 +623,7 @@ class Settings:
         """Of the only listener, which has TLS."""
         if self.ssl_keystore_location is None:
             allowed = "the PEM file of the broker's key and certificate, which SSL and SASL_SSL need"
-            raise SettingError("ssl_keystore_location", None, allowed)
+            raise SettingError("ssl_keystore_location", NOT_GIVEN, allowed)
         if self.ssl_client_auth != "none" and self.ssl_truststore_location is None:
             allowed = "none, unless --ssl-truststore-location says whose client certificates are accepted"
             raise SettingError("ssl_client_auth", self.ssl_client_auth, allowed)

@@ -408,10 +408,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             response: ApiVersionsResponse = await self._call(request, ApiKey.API_VERSIONS, version, until)
         except ConnectionLost as error:
-            wanted = "without TLS and SASL" if self._security is None else f"for {self._security.protocol}"
-            raise ConnectionLost(
-                f"{error}, before it said what it speaks: is this a Kafka listener {wanted}?"
-            ) from None
+            if self._security is None:
+                likely = "it may be a listener for TLS or SASL (security_protocol)"
+            else:
+                likely = f"is this a Kafka listener for {self._security.protocol}?"
+            raise ConnectionLost(f"{error}, before it said what it speaks: {likely}") from None
         return response
 
     # --- in -------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ _OPTIONS: Final = {
 
 def _remedy(principal: str, operation: Operation, type: ResourceType, name: str) -> str:
     if max(len(principal), len(name)) > _NAME_MAX or type not in _OPTIONS:
-        return "allow it with muster acls, unless it is as it should be"
+        return "if it should be allowed, allow it with muster acls"
     words = ["muster", "acls", "allow", principal.removeprefix(_USER), "--operation", operation.name.lower()]
     words += [_OPTIONS[type]] if type is ResourceType.CLUSTER else [_OPTIONS[type], name]
-    return f"{shlex.join(words)}, unless it is as it should be"
+    return f"if it should be allowed: {shlex.join(words)}"

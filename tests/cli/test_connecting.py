@@ -92,6 +92,16 @@ def test_properties_are_named_as_they_were_given(
             assert not re.search(r"\b(ssl|sasl|security)_[a-z_]+", line), line
 
 
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+def test_without_properties_a_listener_with_tls_is_told_from_no_broker(
+    protocol: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Broker(security=protocol) as broker:
+        heard = Muster(broker.bootstrap, capfd).refused("topics", "list")
+    assert "it may be a listener for TLS or SASL (security.protocol)" in heard
+    assert "--command-config" in heard
+
+
 def test_without_properties_it_says_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:
     def alert(connection: socket.socket) -> None:
         """As Java's TLS answers what is no TLS."""

@@ -131,7 +131,7 @@ def test_a_broker_that_closes(arguments: list[str], capfd: pytest.CaptureFixture
     with server(lambda connection: connection.close()) as bootstrap:
         said = Muster(bootstrap, capfd).refused(*arguments)
     assert bootstrap in said
-    assert "is this a Kafka listener without TLS and SASL?" in said
+    assert "it may be a listener for TLS or SASL (security.protocol)" in said
 
 
 @each("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))

@@ -52,7 +52,7 @@ TRIED: Final = {
     "silent": "did not answer API_VERSIONS in time",
     "http": "HTTP instead of Kafka's protocol",
     "tls": "TLS instead of Kafka's protocol",
-    "closing": "is this a Kafka listener without TLS and SASL",
+    "closing": "it may be a listener for TLS or SASL",
 }
 """What is at an address, and what errors say of it."""
 

@@ -75,7 +75,8 @@ async def test_a_public_certificate_is_two_files_made_one(folder: Path) -> None:
 
 
 async def test_client_certificates(folder: Path) -> None:
-    (script,) = blocks("Client certificates (mTLS)")
+    script, one_file = blocks("Client certificates (mTLS)")
+    (properties,) = blocks("Client certificates (mTLS)", "properties")
     openssl, _, serve = script.partition("muster serve")
     sh(openssl, folder)
     rules = re.search(r"--ssl-principal-mapping-rules '(.*)'", serve)
@@ -93,6 +94,11 @@ async def test_client_certificates(folder: Path) -> None:
         assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
         node = broker._core.brokers.brokers[0]
         assert [each.principal for each in node.connections.open.values()] == ["User:alice"]
+        sh(one_file, folder)
+        (folder / "alice.properties").write_text(properties)
+        command = f"{sys.executable} -m muster topics list --bootstrap-server {broker.bootstrap}"
+        topics = await asyncio.to_thread(sh, f"{command} --command-config alice.properties", folder)
+        assert topics.startswith(b"TOPIC")
 
 
 async def test_tls_and_the_login_of_the_page(folder: Path) -> None:
