@@ -16,7 +16,6 @@ _NOT_SERVED_BY_FEATURE: Final = {
         "listtransactions",
         "describetransactions",
         "findhangingtransactions",
-        "aborttransaction",
         "fenceproducers",
         "kafkatransactionslist",
     },
