@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from contextlib import suppress
+from typing import Any, Final, NoReturn, TextIO
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -74,8 +76,17 @@ def did_you_mean(given: str, names: Iterable[str]) -> str:
 
 def fail(command: str, why: str, code: int) -> int:
     """Print the error on standard error and return the exit code."""
-    print(f"{command}: {printable(why)}", file=sys.stderr)
+    try:
+        print(f"{command}: {printable(why)}", file=sys.stderr, flush=True)
+    except OSError:  # the terminal is gone, and whoever would have read it
+        give_up(sys.stderr)
     return code
+
+
+def give_up(stream: TextIO) -> None:
+    """Nothing can be written there any more, not even what the interpreter would flush at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def printable(text: str) -> str:

@@ -136,7 +136,12 @@ else:
         changed = termios.tcgetattr(descriptor)
         changed[6][termios.VSUSP] = b"\0"
         termios.tcsetattr(descriptor, termios.TCSANOW, changed)
-        return lambda: termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+        def restore() -> None:
+            with suppress(termios.error):  # the terminal may be gone
+                termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+        return restore
 
 
 if sys.platform == "linux":

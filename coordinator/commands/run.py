@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-import os
 import signal
 import sys
 from argparse import Namespace
@@ -16,7 +15,7 @@ from typing import Final
 from muster.client.errors import ClientError, Unreachable
 from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.client.security.properties import ClientProperties, read_properties
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, printable
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, give_up, printable
 from muster.coordinator.base.system import on_signals
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE, CONFIG_VARIABLE
@@ -118,10 +117,10 @@ def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -
         return fail(command, in_words(str(error)), EXIT_FAILED)
     except BrokenPipeError:
         # The reader of our output has closed it: `muster ... | head`.
-        _give_up_stdout()
+        give_up(sys.stdout)
         return 0
     except OSError as error:  # disk full, unreadable file
-        _give_up_stdout()
+        give_up(sys.stdout)
         return fail(command, f"I/O error: {error.strerror or error}", EXIT_FAILED)
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
@@ -211,9 +210,3 @@ def distinct(pairs: list[tuple[str, str]] | None, option: str) -> dict[str, str]
             raise Usage(f"{option}: {name} is given twice")
         settings[name] = value
     return settings
-
-
-def _give_up_stdout() -> None:
-    """Nothing can be written any more, not even what the interpreter would flush at exit."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import sys
@@ -74,7 +75,10 @@ class Screen:
         self.draw()
 
     def draw(self) -> None:
-        """Redraw, in the terminal's current size."""
+        """Redraw, in the terminal's current size. Raises OSError when the terminal is gone, as its window
+        may be without a signal that ends us (nohup)."""
+        if not self._console.is_terminal:
+            raise OSError(errno.EIO, "the terminal is gone")
         self._live.update(self._picture(), refresh=True)
 
     def _picture(self) -> Group:

@@ -44,10 +44,10 @@ class TransactionLogValue(Message):
         partition_ids: list[int] = field(Array(Int32), "0+")
 
     producer_id: int = field(Int64, "0+")
-    previous_producer_id: int = field(Int64, "1+", tag=0, default=-1, ignorable=True)
-    next_producer_id: int = field(Int64, "1+", tag=1, default=-1, ignorable=True)
+    previous_producer_id: int = field(Int64, "1+", tag=0, default=-1)
+    next_producer_id: int = field(Int64, "1+", tag=1, default=-1)
     producer_epoch: int = field(Int16, "0+")
-    next_producer_epoch: int = field(Int16, "1+", tag=3, default=-1, ignorable=True)
+    next_producer_epoch: int = field(Int16, "1+", tag=3, default=-1)
     transaction_timeout_ms: int = field(Int32, "0+")
     transaction_status: int = field(Int8, "0+")
     transaction_partitions: list[PartitionsSchema] | None = field(
@@ -55,7 +55,7 @@ class TransactionLogValue(Message):
     )
     transaction_last_update_timestamp_ms: int = field(Int64, "0+")
     transaction_start_timestamp_ms: int = field(Int64, "0+")
-    client_transaction_version: int = field(Int16, "1+", tag=2, default=0, ignorable=True)
+    client_transaction_version: int = field(Int16, "1+", tag=2, default=0)
 
 
 def encode_key(key: TransactionLogKey) -> bytes:

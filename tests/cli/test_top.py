@@ -151,6 +151,19 @@ def test_a_window_that_is_closed_ends_it(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("groups")
+def test_a_window_that_is_closed_ends_it_also_under_nohup(broker: Broker) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        terminal = Terminal(broker.bootstrap, "top")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with terminal:
+        terminal.until("q quit")
+        terminal.hang_up()
+        assert terminal.process.wait(DEADLINE_S) == 1
+
+
+@pytest.mark.usefixtures("groups")
 def test_a_small_window_shows_what_fits(broker: Broker) -> None:
     with Terminal(broker.bootstrap, "top", "--sort", "group", lines=6, columns=80) as terminal:
         terminal.until("1 more not shown: the window is too small")

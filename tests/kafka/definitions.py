@@ -66,7 +66,7 @@ class MessageFacts(NamedTuple):
 def definitions() -> dict[str, Definition]:
     """Every definition of the newest Apache Kafka that the tests know, by name."""
     found: dict[str, Definition] = {}
-    for name in ("kafka-clients", "kafka-group-coordinator"):
+    for name in ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator"):
         with zipfile.ZipFile(artifact("org.apache.kafka", name, KAFKA_VERSION)) as jar:
             for path in jar.namelist():
                 if path.startswith("common/message/") and path.endswith(".json"):
@@ -116,7 +116,7 @@ def _kafka_fields(
     path: str,
 ) -> Iterator[tuple[str, FieldFacts]]:
     for field in fields:
-        versions = _meet(parse_versions(field["versions"]), within)
+        versions = _meet(parse_versions(field.get("versions") or field["taggedVersions"]), within)
         if versions.last < versions.first:
             continue
         name = path + snake_case(field["name"])
