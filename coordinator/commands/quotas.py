@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import re
 from argparse import Namespace
 from typing import Any, Final
 
@@ -104,17 +104,14 @@ def _name(text: str) -> str:
 
 
 def _value(quota: str) -> Any:
-    whole = quota in _WHOLE
+    kind, shape = (
+        ("a whole number", r"[0-9]{1,18}") if quota in _WHOLE else ("a number", r"[0-9]+(\.[0-9]+)?")
+    )
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0) or (whole and value != int(value)):
-            kind = "a whole number" if whole else "a number"
+        if re.fullmatch(shape, text) is None or float(text) == 0:
             raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes {kind} above 0")
-        return value
+        return float(text)
 
     return read
 
@@ -199,7 +196,7 @@ async def remove_quotas(cluster: Cluster, given: Namespace) -> int:
     if bool(named) == given.all:
         raise Usage(f"say which, or --all of them: {', '.join(map(_option, QUOTAS))}")
     there = (await quota_calls.describe_client_quotas(cluster, entity, until, strict=True)).get(entity, {})
-    gone = {quota: None for quota in (named or there) if quota in there}
+    gone = {quota: None for quota in named or QUOTAS if quota in there}
     if not gone:
         nothing = output.document({"entity": str(entity), "error": None})
         print(nothing if given.output == "json" else "no such quotas")

@@ -78,6 +78,7 @@ def test_every_kind_of_entity(muster: Muster) -> None:
             "'1.5' is not allowed; it takes a whole number",
         ),
         ("set --user a --request-percentage much", "'much' is not allowed; it takes a number above 0"),
+        ("set --user a --producer-byte-rate 1_000", "'1_000' is not allowed; it takes a whole number"),
         ("set --user a --request-percentage 0", "'0' is not allowed; it takes a number above 0"),
         ("set --ip 10.0.0.1 --user a --connection-creation-rate 1", "--ip: an address has quotas by itself"),
         ("remove --user a", "say which, or --all of them"),

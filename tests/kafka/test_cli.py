@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -24,6 +25,24 @@ RECORDS = (
     b'{"key": "bob", "value": null, "timestamp": 2000}\n'
     b'{"key": {"base64": "/w=="}, "value": {"base64": "/w=="}, "timestamp": 3000}\n'
     b'{"key": "carol", "value": "milk", "timestamp": 4000}\n'
+)
+
+
+_QUOTAS: Final = (
+    "list",
+    "set --user alice --producer-byte-rate 1048576 --request-percentage 12.5",
+    "set --client-id-default --controller-mutation-rate 10 --output json",
+    "set --user alice --client-id etl --consumer-byte-rate 5",
+    "set --ip-default --connection-creation-rate 500",
+    "set --user alice --connection-creation-rate 1",
+    "list",
+    "list --user alice --output json",
+    "remove --user alice --all",
+    "remove --user alice --all",
+    "remove --user alice --client-id etl --consumer-byte-rate",
+    "remove --client-id-default --all",
+    "remove --ip-default --all",
+    "list",
 )
 
 
@@ -80,6 +99,8 @@ def story(bootstrap: str) -> list[tuple[str, Ended]]:
     muster("groups", "describe", "g", "--state")
     muster("groups", "describe", "g", "--output", "json")
     muster("groups", "describe", "nope")
+    for words in _QUOTAS:
+        muster("quotas", *words.split())
     member = started(bootstrap, "consume", "orders", "--group", "g")
     try:
         assert member.stderr is not None
