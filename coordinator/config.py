@@ -96,6 +96,9 @@ _LISTENER: Final = f"{_NAME}://"
 _LISTENER_SHAPE: Final = "NAME://HOST:PORT[,...]"
 
 
+_PER_ADDRESS: Final = r"([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,9}"
+
+
 def _several(pattern: str) -> str:
     return f"{pattern}(,{pattern})*"
 
@@ -217,8 +220,8 @@ class Settings:
     max_connections_per_ip_overrides: str = _kafka(
         "",
         "most connections from these addresses, in place of max.connections.per.ip",
-        pattern=r"([^:,\s]+:[0-9]{1,10}(,[^:,\s]+:[0-9]{1,10})*)?",
-        shape="ADDRESS:NUMBER[,...]",
+        pattern=f"({_several(_PER_ADDRESS)})?",
+        shape="ADDRESS:NUMBER[,...], an IPv6 address in brackets",
         scope=Scope.CLUSTER_WIDE,
     )
     connections_max_idle_ms: int = _kafka(

@@ -43,6 +43,7 @@ LOOPS: Final[Mapping[str, Callable[[], asyncio.AbstractEventLoop]]] = {
 # watches over what other threads hand to the loop.
 OTHER_LOOPS: Final[Mapping[str, Sequence[str]]] = {
     "runtime": ("debug",),
+    "server/test_admission.py": ("asyncio", "uvloop"),
     "server/test_connection.py": ("asyncio", "uvloop"),
     "server/test_connection_order.py": ("asyncio", "uvloop"),
     "server/test_fault_gate.py": ("uvloop",),

@@ -14,7 +14,7 @@ from muster.coordinator.server.unserved import Cause, Unserved
 from muster.settings import INT32_MAX
 
 _RATES_MAX: Final = 10_000
-"""Addresses whose rates are kept; then those that nothing counts for any more are dropped."""
+"""Addresses whose rates are kept: those that came last."""
 _HELD_MAX: Final = 1_000
 """Connections that are kept from coming again at once; further ones are closed at once."""
 _TOO_MANY: Final = Cause(
@@ -66,6 +66,7 @@ class Admission:
             return True
         self._unserved.tell(f"/{address}", refusal.cause)
         if refusal.after_ms and len(self._held) < _HELD_MAX:
+            transport.set_protocol(_Held(transport, self._gone))
             transport.pause_reading()
             at_ms = self._clock.now_ms() + refusal.after_ms
             self._held[transport] = self._clock.at(at_ms, partial(self._close, transport))
@@ -92,10 +93,10 @@ class Admission:
         if limit is None:
             return None
         now_ms = self._clock.now_ms()
-        rate = self._rates.get(address)
-        if rate is None:
-            self._make_room(now_ms)
-            rate = self._rates[address] = Rate()
+        rate = self._rates.pop(address, None) or Rate()
+        self._rates[address] = rate  # behind those that came before it
+        if len(self._rates) > _RATES_MAX:
+            del self._rates[next(iter(self._rates))]
         rate.record(1, now_ms)
         throttle_ms = rate.throttle_ms(limit, now_ms)
         if not throttle_ms:
@@ -103,18 +104,32 @@ class Admission:
         rate.record(-1, now_ms)  # what is not let in does not count
         return Refusal(_TOO_FAST, throttle_ms)
 
+    def _gone(self, transport: asyncio.Transport) -> None:
+        timer = self._held.pop(transport, None)
+        if timer is not None:
+            timer.cancel()
+
     def _close(self, transport: asyncio.Transport) -> None:
         self._held.pop(transport).cancel()
         transport.abort()
 
-    def _make_room(self, now_ms: int) -> None:
-        if len(self._rates) >= _RATES_MAX:
-            self._rates = {name: rate for name, rate in self._rates.items() if not rate.is_over(now_ms)}
-        while len(self._rates) >= _RATES_MAX:
-            del self._rates[next(iter(self._rates))]
+
+class _Held(asyncio.Protocol):
+    """What a connection that is held has for its protocol: nothing that comes is kept."""
+
+    def __init__(self, transport: asyncio.Transport, gone: Callable[[asyncio.Transport], None]) -> None:
+        self._transport = transport
+        self._gone = gone
+
+    def data_received(self, data: bytes) -> None:
+        # uvloop begins to read behind connection_made, though that has paused it.
+        self._transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._gone(self._transport)
 
 
 def overrides_of(text: str) -> dict[str, int]:
     """What `max.connections.per.ip.overrides` says: numbers by address."""
     pairs = (each.rpartition(":") for each in text.split(",") if each)
-    return {address.strip("[] "): int(number) for address, _, number in pairs}
+    return {address.strip("[]"): int(number) for address, _, number in pairs}
