@@ -317,6 +317,9 @@ class Transactions:
         if self.state is State.OPEN:
             self.state = State.FAILED
         self._on_stop()
+        self._accumulator.forget_identity(
+            self._identity
+        )  # nothing goes out any more, not in a new epoch either
         self._loop.call_soon(self._drop)  # whoever tells of the failure may be in the middle of its batches
 
     def _drop(self) -> None:
@@ -343,6 +346,7 @@ class Transactions:
             error = KafkaError(why.error.code, f"{why.error.why}; close this producer, and start another")
         self._fatal, self.state = error, State.DEAD
         self._on_death(error)
+        self._accumulator.forget_identity(self._identity)
         self._loop.call_soon(self._drop)
         return error
 
@@ -363,13 +367,14 @@ class Transactions:
 
     async def _run_end(self, *, commit: bool) -> None:
         aborted: Exception | None = None
+        cut_off = False
         try:
             if not commit:
                 why = self._failure or ClientError("it was aborted")
                 self._sender.drop(lambda batch: _dropped(batch, why))
-                await self._end_joining()
+                cut_off = await self._end_joining()
                 await self._sender.quiet()
-            if self._failure is not None or self._offsets_under_way or self._accumulator.has_gaps:
+            if cut_off or self._failure is not None or self._offsets_under_way or self._accumulator.has_gaps:
                 self._renew = not self._joins_by_writing
             if self._begun:
                 aborted = await self._end_at_coordinator(commit=commit)
@@ -495,10 +500,14 @@ class Transactions:
             log.error("announcing partitions failed; this is a defect of the client", exc_info=error)
             self._die(ClientError(f"announcing partitions failed with {type(error).__name__}: {error}"))
 
-    async def _end_joining(self) -> None:
-        if self._joining is not None:
-            self._joining.cancel()
-            await asyncio.wait([self._joining])
+    async def _end_joining(self) -> bool:
+        """Announce nothing more. Returns whether an announcement was cut off: it may yet arrive behind
+        the abort."""
+        if self._joining is None:
+            return False
+        cut_off = self._joining.cancel()
+        await asyncio.wait([self._joining])
+        return cut_off
 
     async def commit_offsets(
         self,

@@ -433,6 +433,53 @@ async def test_a_record_of_an_old_epoch_aborts_its_transaction(level: int) -> No
     assert (cluster.committed, cluster.ends) == ([b"3"], [False, True])
 
 
+# --- records on their way when it fails ---------------------------------------------------------------------
+
+
+async def test_what_waits_behind_a_refused_record_is_not_sent_in_an_epoch_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Epochs are the coordinator's to give."""
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer:
+        accumulator, arrived = producer._accumulator, producer._accumulator.arrived
+
+        def woken_as_well(node: int, muted_until: float = 0.0) -> None:
+            producer._sender.wake()  # as when a record is posted in the same turn
+            arrived(node, muted_until)
+
+        transaction = await producer.transaction().begin()
+        gate = cluster.hold(ApiKey.PRODUCE)
+        await transaction.post("t", b"1")
+        await until(lambda: cluster.requests_of(ApiKey.PRODUCE), "the request")
+        waiting = await transaction.post("t", b"behind")
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+        monkeypatch.setattr(accumulator, "arrived", woken_as_well)
+        gate.set()
+        with pytest.raises(TransactionAborted, match="MESSAGE_TOO_LARGE"):
+            await transaction.commit()
+        assert isinstance(waiting.exception(), TransactionAborted)
+        assert len(cluster.requests_of(ApiKey.PRODUCE)) == 1
+        await one(producer, b"2")
+    assert cluster.committed == [b"2"]
+
+
+async def test_an_announcement_that_comes_behind_its_abort_begins_nothing() -> None:
+    """Nobody knows when it arrives: the epoch is over by then."""
+    cluster = TransactionCluster(1)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.deaf.add(ApiKey.ADD_PARTITIONS_TO_TXN)
+        await transaction.post("u", b"2")
+        await until(lambda: len(cluster.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)) == 2, "the announcement")
+        await transaction.abort()
+        late = cluster.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)[-1]
+        assert late.v3_and_below_producer_epoch < cluster.identity.epoch
+        cluster.deaf.clear()
+        await one(producer, b"3")
+    assert (cluster.committed, cluster.ends) == ([b"3"], [False, True])
+
+
 # --- cancelled ----------------------------------------------------------------------------------------------
 
 
