@@ -64,6 +64,8 @@ class Transaction(Generic[K, V]):
     def __init__(self, producer: Sends[K, V], transactions: Transactions) -> None:
         self._producer = producer
         self._transactions = transactions
+        self._told = False
+        """The user has ended it by hand, and heard what became of it."""
 
     def __repr__(self) -> str:
         state = self._transactions.state.name.lower() if self._is_mine else "not open"
@@ -77,6 +79,7 @@ class Transaction(Generic[K, V]):
         """Begin. Waits up to max_block_ms for the transaction before to end. Raises ConcurrentUse if it is
         still open, TimedOut, ProducerFenced, KafkaError; TransactionAborted if the last transaction, whose
         commit was cancelled or timed out, turned out to be aborted."""
+        self._told = False
         await self._transactions.begin(self)
         return self
 
@@ -90,12 +93,15 @@ class Transaction(Generic[K, V]):
         Raises ProducerFenced, KafkaError, if the producer is of no use any more. It takes at most
         delivery_timeout_ms for the records, and max_block_ms for the coordinator. If cancelled while records
         are sent, the transaction is aborted; if cancelled later, it is committed all the same."""
+        self._told = True
         await self._transactions.commit(self)
 
     async def abort(self) -> None:
         """Drop what is not sent yet (these records raise TransactionAborted), and abort. Waits for the
         answers to requests in flight (request_timeout_ms), then for the coordinator, both within
-        max_block_ms; then it raises TimedOut, while the producer goes on asking."""
+        max_block_ms; then it raises TimedOut, while the producer goes on asking. Raises NoTransaction if it
+        is being committed: a commit that was cancelled or timed out stays one."""
+        self._told = True
         await self._transactions.abort(self)
 
     async def send(
@@ -163,10 +169,12 @@ class Transaction(Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_mine or (error is not None and self._transactions.state is State.ENDING):
-            return
         if error is None:
-            await self.commit()
+            # One that is over, and nobody was told of it, was aborted by the close of the producer.
+            if self._is_mine or not self._told:
+                await self.commit()
+            return
+        if not self._is_mine or self._transactions.state is State.ENDING:
             return
         hurried = isinstance(error, asyncio.CancelledError)
         with suppress(ClientError, KafkaError):  # the producer remembers; the user's error says more

@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from muster.client.errors import (
     ClientError,
+    Closed,
     ConcurrentUse,
     NoTransaction,
     ProducerFenced,
@@ -263,17 +264,24 @@ class Transactions:
 
     async def abort(self, token: object, limit_s: float | None = None) -> None:
         """Drop what is not sent yet, and abort. Raises TimedOut if the coordinator does not confirm it within
-        max_block_ms, or `limit_s`; it is asked for on, and the next transaction waits for that."""
+        max_block_ms, or `limit_s`; it is asked for on, and the next transaction waits for that. Raises
+        NoTransaction if the coordinator is asked to commit already."""
         self._raise_if_dead()
         if token is not self.current or self.state in (State.NONE, State.BEGINNING):
             raise NoTransaction("the transaction is over, or has not begun")
+        if self.state is State.ENDING and self._commits:
+            raise NoTransaction(
+                "the transaction is being committed and cannot be aborted any more; the next one waits for"
+                " the outcome"
+            )
         ending = self._ending if self.state is State.ENDING else None
         if ending is None:
             ending = self._end(commit=False)
         await self._until_ended(ending, deadline(self._limit_s if limit_s is None else limit_s))
 
     async def close(self, limit_s: float) -> None:
-        """Abort the transaction that is open, or wait for the one that ends, for up to `limit_s`."""
+        """Abort the transaction that is open, or wait for the one that ends, for up to `limit_s`. There will
+        be no other."""
         if self.state in (State.OPEN, State.FAILED, State.COMMITTING):
             self._end(commit=False)
         ending = self._ending
@@ -281,6 +289,9 @@ class Transactions:
             if ending is not None and self.state is State.ENDING:
                 await asyncio.wait([ending], timeout=max(0.0, limit_s))
         finally:
+            if self._fatal is None:
+                self._fatal = Closed(f"the producer of {self.transactional_id} is closed")
+                self.state = State.DEAD
             tasks = [task for task in (ending, self._joining) if task is not None and not task.done()]
             for task in tasks:
                 task.cancel()
@@ -306,6 +317,8 @@ class Transactions:
         if self.state is State.OPEN:
             self.state = State.FAILED
         self._on_stop()
+        # Nothing goes out any more, not in a new epoch either.
+        self._accumulator.forget_identity(self._identity)
         self._loop.call_soon(self._drop)  # whoever tells of the failure may be in the middle of its batches
 
     def _drop(self) -> None:
@@ -332,6 +345,7 @@ class Transactions:
             error = KafkaError(why.error.code, f"{why.error.why}; close this producer, and start another")
         self._fatal, self.state = error, State.DEAD
         self._on_death(error)
+        self._accumulator.forget_identity(self._identity)
         self._loop.call_soon(self._drop)
         return error
 
@@ -352,13 +366,14 @@ class Transactions:
 
     async def _run_end(self, *, commit: bool) -> None:
         aborted: Exception | None = None
+        cut_off = False
         try:
             if not commit:
                 why = self._failure or ClientError("it was aborted")
                 self._sender.drop(lambda batch: _dropped(batch, why))
-                await self._end_joining()
+                cut_off = await self._end_joining()
                 await self._sender.quiet()
-            if self._failure is not None or self._offsets_under_way or self._accumulator.has_gaps:
+            if cut_off or self._failure is not None or self._offsets_under_way or self._accumulator.has_gaps:
                 self._renew = not self._joins_by_writing
             if self._begun:
                 aborted = await self._end_at_coordinator(commit=commit)
@@ -411,7 +426,8 @@ class Transactions:
             self._die(ClientError(f"the end of a transaction failed with {type(error).__name__}: {error}"))
 
     async def _until_ended(self, ending: asyncio.Task[None], until: float, *, mine: bool = True) -> None:
-        """Wait for the end. Raises TimedOut, and, if it is the caller's, what it raised."""
+        """Wait for the end. Raises TimedOut, and, if it is the caller's, what it raised; Closed if the
+        producer was closed before."""
         self._waiters += mine
         try:
             await asyncio.wait([ending], timeout=max(0.0, until - deadline(0)))
@@ -423,7 +439,13 @@ class Transactions:
                 )
         finally:
             self._waiters -= mine
-        if mine and not ending.cancelled():
+        if ending.cancelled():
+            what = "it may be committed or not" if self._commits else "the broker aborts it in time"
+            raise Closed(
+                f"the producer was closed before the coordinator said that the transaction of"
+                f" {self.transactional_id} has ended: {what}"
+            )
+        if mine:
             ending.result()
 
     # --- what is in it --------------------------------------------------------------------------------------
@@ -477,10 +499,14 @@ class Transactions:
             log.error("announcing partitions failed; this is a defect of the client", exc_info=error)
             self._die(ClientError(f"announcing partitions failed with {type(error).__name__}: {error}"))
 
-    async def _end_joining(self) -> None:
-        if self._joining is not None:
-            self._joining.cancel()
-            await asyncio.wait([self._joining])
+    async def _end_joining(self) -> bool:
+        """Announce nothing more. Returns whether an announcement was cut off: it may yet arrive behind
+        the abort."""
+        if self._joining is None:
+            return False
+        cut_off = self._joining.cancel()
+        await asyncio.wait([self._joining])
+        return cut_off
 
     async def commit_offsets(
         self,

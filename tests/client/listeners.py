@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from muster.client.network.connection import Address
@@ -70,9 +70,13 @@ def answer(writer: asyncio.StreamWriter, head: RequestHeader, message: Message) 
 
 
 async def shake_hands(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, versions: dict[int, tuple[int, int]]
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    versions: dict[int, tuple[int, int]],
+    features: Mapping[str, int] | None = None,
 ) -> None:
-    """Answer ApiVersions as a broker of these versions does: what is too new for it with error 35 in v0."""
+    """Answer ApiVersions as a broker of these versions does: what is too new for it with error 35 in v0.
+    `features`: the levels that the cluster has finalized."""
     while True:
         head, _ = await read_request(reader)
         first, last = versions[18]
@@ -85,7 +89,11 @@ async def shake_hands(
         ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
         for key, (low, high) in versions.items()
     ]
-    answer(writer, head, ApiVersionsResponse(api_keys=entries))
+    finalized = [
+        ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in (features or {}).items()
+    ]
+    answer(writer, head, ApiVersionsResponse(api_keys=entries, finalized_features=finalized))
 
 
 @asynccontextmanager

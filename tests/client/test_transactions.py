@@ -1,0 +1,683 @@
+"""Transactions with coordinators that move, hang, cut and refuse: what was committed is there once, and no
+call waits longer than the setting that its error names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from muster.client import (
+    Closed,
+    ErrorCode,
+    GroupMetadata,
+    KafkaError,
+    NoTransaction,
+    Producer,
+    ProducerFenced,
+    TimedOut,
+    TopicPartition,
+    TransactionAborted,
+)
+from muster.client.produce.accumulator import ProducerIdentity
+from muster.client.produce.transaction import Transaction
+from muster.client.produce.transactions import State, Transactions
+from muster.protocol.api import ApiKey
+from tests.client.scripted import Say
+from tests.client.transaction_coordinators import LAST_EPOCH, TransactionCluster
+from tests.support.facts import DEADLINE_S, turns, until
+
+NOBODY: Final = GroupMetadata("g", -1, "", None)
+OFFSETS: Final = {TopicPartition("t", 0): 7}
+LEVELS: Final = pytest.mark.parametrize("level", [1, 2])
+FENCED: Final = [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
+REQUESTS: Final = [
+    (1, ApiKey.ADD_PARTITIONS_TO_TXN),
+    (1, ApiKey.ADD_OFFSETS_TO_TXN),
+    (1, ApiKey.TXN_OFFSET_COMMIT),
+    (1, ApiKey.END_TXN),
+    (2, ApiKey.TXN_OFFSET_COMMIT),
+    (2, ApiKey.END_TXN),
+]
+"""Those to coordinators in a transaction, by level of the protocol."""
+
+
+@asynccontextmanager
+async def transactional(
+    cluster: TransactionCluster, **settings: Any
+) -> AsyncIterator[Producer[bytes, bytes]]:
+    """A producer of a cluster of two nodes. Whatever the test is about, nothing in it hangs."""
+    given = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "linger_ms": 0} | settings
+    async with asyncio.timeout(DEADLINE_S), cluster.listening(1, 2) as (address, _):
+        producer = Producer[bytes, bytes](str(address), transactional_id="x", **given)
+        try:
+            await producer.start()
+            yield producer
+        finally:
+            await producer.close(0)
+
+
+def of(producer: Producer[Any, Any]) -> Transactions:
+    assert producer._transactions is not None
+    return producer._transactions
+
+
+def block_for(producer: Producer[Any, Any], max_block_ms: int) -> None:
+    """From now on coordinators have so long. (From the start, a test would hang on how fast it connects.)"""
+    of(producer)._limit_s = max_block_ms / 1000
+    of(producer)._setting = f"max_block_ms ({max_block_ms})"
+
+
+async def begun(producer: Producer[bytes, bytes], value: bytes = b"1") -> Transaction[bytes, bytes]:
+    """A transaction with a record and an offset."""
+    transaction = await producer.transaction().begin()
+    await transaction.send("t", value)
+    await transaction.commit_offsets(NOBODY, OFFSETS)
+    return transaction
+
+
+async def one(producer: Producer[bytes, bytes], value: bytes) -> None:
+    async with producer.transaction() as transaction:
+        await transaction.send("t", value)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+# --- a coordinator that moves -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "api_key"), REQUESTS)
+async def test_a_coordinator_that_moves_is_followed(level: int, api_key: ApiKey) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        cluster.moves_at = api_key
+        await (await begun(producer)).commit()
+        assert [each.node for each in cluster.seen if each.api_key is api_key] == [1, 2]
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"1", 7, b"2"], [True, True])
+
+
+@LEVELS
+async def test_a_coordinator_that_moves_before_it_gives_the_id_is_followed(level: int) -> None:
+    cluster = TransactionCluster(level)
+    cluster.moves_at = ApiKey.INIT_PRODUCER_ID
+    async with transactional(cluster) as producer:
+        await one(producer, b"1")
+    assert cluster.committed == [b"1"]
+
+
+@LEVELS
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_coordinator_that_dies_over_the_commit_commits_once(level: int, done: bool) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.script[ApiKey.END_TXN].append(Say(write=done, cut=True))
+        await transaction.commit()
+        await one(producer, b"2")
+        first, again, _ = cluster.requests_of(ApiKey.END_TXN)
+        assert first == again
+    assert (cluster.committed, cluster.ends) == ([b"1", 7, b"2"], [True, True])
+
+
+# --- an end that hangs --------------------------------------------------------------------------------------
+
+
+@LEVELS
+@pytest.mark.parametrize("done", [True, False])
+async def test_an_end_that_hangs_is_asked_for_on(level: int, done: bool) -> None:
+    """The next transaction waits for it, no longer than max_block_ms either."""
+    cluster = TransactionCluster(level)
+    async with transactional(cluster, request_timeout_ms=200) as producer:
+        transaction = await begun(producer)
+        block_for(producer, 300)
+        if done:
+            cluster.script[ApiKey.END_TXN].append(Say(write=True, hang=True))
+            ended = asyncio.create_task(transaction.commit())
+            await until(lambda: cluster.ends, "the commit")
+            cluster.deaf.add(ApiKey.END_TXN)
+        else:
+            cluster.deaf.add(ApiKey.END_TXN)
+            ended = asyncio.create_task(transaction.commit())
+        with pytest.raises(TimedOut, match=r"within max_block_ms \(300\).*goes on asking"):
+            await ended
+        with pytest.raises(TimedOut, match=r"within max_block_ms \(300\)"):
+            await producer.transaction().begin()
+        await until(lambda: len(cluster.requests_of(ApiKey.END_TXN)) > 2, "another request")
+        cluster.deaf.clear()
+        block_for(producer, 60_000)
+        await one(producer, b"2")
+        *same, _ = cluster.requests_of(ApiKey.END_TXN)
+        assert all(each == same[0] for each in same)
+    assert (cluster.committed, cluster.ends) == ([b"1", 7, b"2"], [True, True])
+
+
+@LEVELS
+async def test_an_abort_that_hangs_is_asked_for_on(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster, request_timeout_ms=200) as producer:
+        transaction = await begun(producer)
+        block_for(producer, 300)
+        cluster.deaf.add(ApiKey.END_TXN)
+        with pytest.raises(TimedOut, match=r"within max_block_ms \(300\).*goes on asking"):
+            await transaction.abort()
+        cluster.deaf.clear()
+        block_for(producer, 60_000)
+        await transaction.abort()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
+
+
+async def test_what_is_being_committed_is_not_aborted() -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        gate = cluster.hold(ApiKey.END_TXN)
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: cluster.requests_of(ApiKey.END_TXN), "the commit")
+        with pytest.raises(NoTransaction, match="is being committed"):
+            await transaction.abort()
+        gate.set()
+        await commit
+    assert (cluster.committed, cluster.ends) == ([b"1", 7], [True])
+
+
+async def test_a_commit_that_failed_late_is_told_to_the_next_one_once() -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster, request_timeout_ms=200) as producer:
+        transaction = await begun(producer)
+        block_for(producer, 300)
+        cluster.deaf.add(ApiKey.END_TXN)
+        with pytest.raises(TimedOut):
+            await transaction.commit()
+        block_for(producer, 60_000)
+        cluster.time_out()
+        cluster.deaf.clear()
+        with pytest.raises(TransactionAborted, match="transaction_timeout_ms"):
+            await producer.transaction().begin()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.aborted) == ([b"2"], [b"1", 7])
+
+
+async def test_a_commit_that_was_fenced_late_is_told_to_the_next_one() -> None:
+    cluster = TransactionCluster(1)
+    async with transactional(cluster, request_timeout_ms=200) as producer:
+        transaction = await begun(producer)
+        block_for(producer, 300)
+        cluster.deaf.add(ApiKey.END_TXN)
+        with pytest.raises(TimedOut):
+            await transaction.commit()
+        block_for(producer, 60_000)
+        following = producer.transaction()
+        cluster.time_out()
+        cluster.deaf.clear()
+        with pytest.raises(ProducerFenced):
+            await following.begin()
+    assert cluster.committed == []
+
+
+# --- other requests that hang -------------------------------------------------------------------------------
+
+
+async def test_a_start_that_hangs_names_its_limit_and_can_be_tried_again() -> None:
+    cluster = TransactionCluster(2)
+    async with asyncio.timeout(DEADLINE_S), cluster.listening(1) as (address,):
+        producer = Producer[bytes, bytes](
+            str(address), transactional_id="x", max_block_ms=500, request_timeout_ms=200
+        )
+        cluster.deaf.add(ApiKey.INIT_PRODUCER_ID)
+        with pytest.raises(TimedOut, match=r"not started within max_block_ms \(500\)"):
+            await producer.start()
+        cluster.deaf.clear()
+        async with producer:
+            await one(producer, b"1")
+    assert cluster.committed == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("level", "api_key"),
+    [(1, ApiKey.ADD_OFFSETS_TO_TXN), (1, ApiKey.TXN_OFFSET_COMMIT), (2, ApiKey.TXN_OFFSET_COMMIT)],
+)
+async def test_offsets_that_hang_fail_the_transaction(level: int, api_key: ApiKey) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster, request_timeout_ms=200) as producer:
+        transaction = await producer.transaction().begin()
+        await transaction.send("t", b"1")
+        block_for(producer, 300)
+        cluster.deaf.add(api_key)
+        with pytest.raises(TransactionAborted, match=r"offsets of group g .* within max_block_ms \(300\)"):
+            await transaction.commit_offsets(NOBODY, OFFSETS)
+        cluster.deaf.clear()
+        block_for(producer, 60_000)
+        with pytest.raises(TransactionAborted, match="offsets of group g"):
+            await transaction.commit()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
+
+
+async def test_partitions_that_hang_fail_the_transaction() -> None:
+    cluster = TransactionCluster(1)
+    async with transactional(cluster, request_timeout_ms=200, delivery_timeout_ms=1_000) as producer:
+        transaction = await producer.transaction().begin()
+        cluster.deaf.add(ApiKey.ADD_PARTITIONS_TO_TXN)
+        await transaction.post("t", b"1")
+        await until(lambda: cluster.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN), "the announcement")
+        with pytest.raises(TransactionAborted, match=r"delivery_timeout_ms \(1000\)"):
+            await transaction.commit()
+        cluster.deaf.clear()
+        await one(producer, b"2")
+    assert cluster.committed == [b"2"]
+
+
+# --- the protocol that changes, epochs that end -------------------------------------------------------------
+
+
+async def test_the_protocol_changes_between_transactions() -> None:
+    cluster = TransactionCluster(1)
+    async with transactional(cluster) as producer:
+        await (await begun(producer)).commit()
+        cluster.level = 2
+        cluster.cut()
+        for value in (b"2", b"3", b"4"):
+            await (await begun(producer, value)).commit()
+    assert cluster.committed == [b"1", 7, b"2", 7, b"3", 7, b"4", 7]
+    assert cluster.versions_of(ApiKey.END_TXN) == [4, 4, 5, 5]
+    assert cluster.versions_of(ApiKey.TXN_OFFSET_COMMIT) == [4, 4, 5, 5]
+    assert cluster.versions_of(ApiKey.PRODUCE) == [11, 11, 12, 12]
+    # Levels do not share an epoch.
+    assert [each.epoch for each in cluster.identities] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_change_of_protocol_that_hangs_can_be_tried_again(done: bool) -> None:
+    cluster = TransactionCluster(1)
+    async with transactional(cluster, request_timeout_ms=200) as producer:
+        cluster.level = 2
+        cluster.cut()
+        await one(producer, b"1")
+        block_for(producer, 150)
+        cluster.script[ApiKey.INIT_PRODUCER_ID].append(Say(write=done, hang=True))
+        with pytest.raises(TimedOut, match=r"did not begin within max_block_ms \(150\)"):
+            await producer.transaction().begin()
+        block_for(producer, 60_000)
+        await one(producer, b"2")
+    assert cluster.committed == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_after_the_last_epoch_there_is_another_producer_id(kept: bool) -> None:
+    cluster = TransactionCluster(2)
+    cluster.identity = ProducerIdentity(100, LAST_EPOCH - 2)
+    async with transactional(cluster) as producer:
+        for value in (b"1", b"2", b"3"):
+            transaction = await begun(producer, value)
+            await (transaction.commit() if kept else transaction.abort())
+    assert cluster.identities == [(100, LAST_EPOCH - 1), (100, LAST_EPOCH), (101, 0)]
+    assert [cluster.committed, cluster.aborted][not kept] == [b"1", 7, b"2", 7, b"3", 7]
+
+
+async def test_after_the_last_epoch_a_failure_brings_another_producer_id() -> None:
+    cluster = TransactionCluster(1)
+    cluster.identity = ProducerIdentity(100, LAST_EPOCH - 1)
+    async with transactional(cluster) as producer:
+        await one(producer, b"1")
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+        with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+            await one(producer, b"2")
+        await one(producer, b"3")
+    assert cluster.identities == [(100, LAST_EPOCH), (101, 0)]
+    assert cluster.committed == [b"1", b"3"]
+
+
+async def test_a_new_producer_id_whose_answer_is_lost_is_heard_of() -> None:
+    cluster = TransactionCluster(2)
+    cluster.identity = ProducerIdentity(100, LAST_EPOCH - 1)
+    async with transactional(cluster) as producer:
+        cluster.script[ApiKey.END_TXN].append(Say(write=True, cut=True))
+        await one(producer, b"1")
+        await one(producer, b"2")
+    assert cluster.identities == [(100, LAST_EPOCH), (101, 0)]
+    assert (cluster.committed, cluster.ends) == ([b"1", b"2"], [True, True])
+
+
+# --- fenced -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", FENCED)
+@pytest.mark.parametrize(("level", "api_key"), REQUESTS)
+async def test_who_is_fenced_does_nothing_more(level: int, api_key: ApiKey, code: ErrorCode) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        cluster.script[api_key].append(Say(code=code))
+        transaction = producer.transaction()
+
+        async def whole() -> None:
+            await transaction.begin()
+            await transaction.send("t", b"1")
+            await transaction.commit_offsets(NOBODY, OFFSETS)
+            await transaction.commit()
+
+        with pytest.raises((ProducerFenced, TransactionAborted)):
+            await whole()
+        asked = len(cluster.seen)
+        for call in (transaction.commit, transaction.abort, transaction.begin):
+            with pytest.raises(ProducerFenced, match="another producer has started with transactional_id x"):
+                await call()
+        for refused in (producer.send("t", b"2"), transaction.send("t", b"2")):
+            with pytest.raises(ProducerFenced):
+                await refused
+        with pytest.raises(ProducerFenced):
+            producer.transaction()
+        assert len(cluster.seen) == asked
+    assert (cluster.committed, cluster.ends) == ([], [])
+
+
+@pytest.mark.parametrize("code", FENCED)
+async def test_who_is_fenced_at_the_start_has_not_started(code: ErrorCode) -> None:
+    cluster = TransactionCluster(2)
+    cluster.script[ApiKey.INIT_PRODUCER_ID].append(Say(code=code))
+    with pytest.raises(KafkaError) as raised:
+        async with transactional(cluster):
+            raise AssertionError("it has started")
+    assert raised.value.code is code
+
+
+@pytest.mark.parametrize("code", FENCED)
+async def test_who_is_fenced_while_its_epoch_is_renewed(code: ErrorCode) -> None:
+    cluster = TransactionCluster(1)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+        with pytest.raises(KafkaError):
+            await transaction.send("t", b"2")
+        cluster.script[ApiKey.INIT_PRODUCER_ID].append(Say(code=code))
+        with pytest.raises(ProducerFenced):
+            await transaction.abort()
+        with pytest.raises(ProducerFenced):
+            producer.transaction()
+    assert cluster.committed == []
+
+
+@LEVELS
+async def test_a_fenced_record_fences_its_producer(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.PRODUCER_FENCED))
+        with pytest.raises(KafkaError, match="PRODUCER_FENCED"):
+            await transaction.send("t", b"2")
+        with pytest.raises(ProducerFenced):
+            await transaction.commit()
+    assert (cluster.committed, cluster.ends) == ([], [])
+
+
+@LEVELS
+async def test_a_record_of_an_old_epoch_aborts_its_transaction(level: int) -> None:
+    """Leaders say this of a transaction that the coordinator has ended as well."""
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.INVALID_PRODUCER_EPOCH))
+        with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+            await transaction.send("t", b"2")
+        with pytest.raises(TransactionAborted, match="INVALID_PRODUCER_EPOCH"):
+            await transaction.commit()
+        await one(producer, b"3")
+    assert (cluster.committed, cluster.ends) == ([b"3"], [False, True])
+
+
+# --- records on their way when it fails ---------------------------------------------------------------------
+
+
+async def test_what_waits_behind_a_refused_record_is_not_sent_in_an_epoch_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Epochs are the coordinator's to give."""
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer:
+        accumulator, arrived = producer._accumulator, producer._accumulator.arrived
+
+        def woken_as_well(node: int, muted_until: float = 0.0) -> None:
+            producer._sender.wake()  # as when a record is posted in the same turn
+            arrived(node, muted_until)
+
+        transaction = await producer.transaction().begin()
+        gate = cluster.hold(ApiKey.PRODUCE)
+        await transaction.post("t", b"1")
+        await until(lambda: cluster.requests_of(ApiKey.PRODUCE), "the request")
+        waiting = await transaction.post("t", b"behind")
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+        monkeypatch.setattr(accumulator, "arrived", woken_as_well)
+        gate.set()
+        with pytest.raises(TransactionAborted, match="MESSAGE_TOO_LARGE"):
+            await transaction.commit()
+        assert isinstance(waiting.exception(), TransactionAborted)
+        assert len(cluster.requests_of(ApiKey.PRODUCE)) == 1
+        await one(producer, b"2")
+    assert cluster.committed == [b"2"]
+
+
+async def test_an_announcement_that_comes_behind_its_abort_begins_nothing() -> None:
+    """Nobody knows when it arrives: the epoch is over by then."""
+    cluster = TransactionCluster(1)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.deaf.add(ApiKey.ADD_PARTITIONS_TO_TXN)
+        await transaction.post("u", b"2")
+        await until(lambda: len(cluster.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)) == 2, "the announcement")
+        await transaction.abort()
+        late = cluster.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN)[-1]
+        assert late.v3_and_below_producer_epoch < cluster.identity.epoch
+        cluster.deaf.clear()
+        await one(producer, b"3")
+    assert (cluster.committed, cluster.ends) == ([b"3"], [False, True])
+
+
+# --- cancelled ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "api_key", "kept"),
+    [
+        (1, ApiKey.ADD_PARTITIONS_TO_TXN, False),
+        (1, ApiKey.PRODUCE, False),
+        (2, ApiKey.PRODUCE, False),
+        (1, ApiKey.END_TXN, True),
+        (2, ApiKey.END_TXN, True),
+    ],
+)
+async def test_a_commit_that_is_cancelled(level: int, api_key: ApiKey, kept: bool) -> None:
+    """While records are sent, it becomes an abort; later it stays a commit."""
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await producer.transaction().begin()
+        gate = cluster.hold(api_key)
+        await transaction.post("t", b"1")
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: cluster.requests_of(api_key), "the request")
+        await cancelled(commit)
+        gate.set()
+        await one(producer, b"2")
+    assert cluster.committed == ([b"1", b"2"] if kept else [b"2"])
+    assert cluster.ends == [kept, True]
+
+
+@LEVELS
+async def test_a_commit_that_is_cancelled_while_the_coordinator_is_looked_up(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.moves_at = ApiKey.END_TXN
+        asked = len(cluster.requests_of(ApiKey.FIND_COORDINATOR))
+        gate = cluster.hold(ApiKey.FIND_COORDINATOR)
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: len(cluster.requests_of(ApiKey.FIND_COORDINATOR)) > asked, "the search")
+        await cancelled(commit)
+        gate.set()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"1", 7, b"2"], [True, True])
+
+
+@pytest.mark.parametrize(
+    ("level", "api_key"),
+    [
+        (1, ApiKey.PRODUCE),
+        (2, ApiKey.PRODUCE),
+        (1, ApiKey.END_TXN),
+        (2, ApiKey.END_TXN),
+        (1, ApiKey.INIT_PRODUCER_ID),
+    ],
+)
+async def test_an_abort_that_is_cancelled_stays_an_abort(level: int, api_key: ApiKey) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        if api_key is ApiKey.INIT_PRODUCER_ID:  # with which the epoch is renewed
+            cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+            with pytest.raises(KafkaError):
+                await transaction.send("t", b"too large")
+        asked = len(cluster.requests_of(api_key))
+        gate = cluster.hold(api_key)
+        if api_key is ApiKey.PRODUCE:
+            await transaction.post("t", b"late")
+            await until(lambda: len(cluster.requests_of(api_key)) > asked, "the record")
+        abort = asyncio.create_task(transaction.abort())
+        if api_key is ApiKey.PRODUCE:
+            await turns()
+        await until(lambda: len(cluster.requests_of(api_key)) > asked, "the request")
+        await cancelled(abort)
+        gate.set()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
+
+
+@LEVELS
+@pytest.mark.parametrize("end", [Transaction.commit, Transaction.abort])
+async def test_cancelled_at_any_turn_the_next_one_works(
+    level: int, end: Callable[[Transaction[bytes, bytes]], Coroutine[Any, Any, None]]
+) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        for count in range(40):
+            transaction = await producer.transaction().begin()
+            for _ in range(2):
+                await transaction.post("t", b"%d" % count)
+            ending = asyncio.create_task(end(transaction))
+            await turns(count)
+            ending.cancel()
+            await asyncio.wait([ending])
+            if of(producer).state is State.OPEN:  # it was cancelled before it ran
+                await transaction.abort()
+        await one(producer, b"last")
+    *whole, last = cluster.committed
+    assert last == b"last"
+    assert whole[::2] == whole[1::2]
+    assert len(set(whole)) == len(whole) / 2
+
+
+# --- closed -------------------------------------------------------------------------------------------------
+
+
+@LEVELS
+async def test_closing_aborts_what_is_open(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        await producer.close()
+        for call in (transaction.commit, transaction.abort, transaction.begin):
+            with pytest.raises(Closed):
+                await call()
+    assert (cluster.committed, cluster.ends) == ([], [False])
+
+
+@LEVELS
+async def test_a_block_whose_producer_is_closed_does_not_end_as_if_it_were_committed(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+
+        async def block() -> None:
+            async with producer.transaction() as transaction:
+                await transaction.send("t", b"1")
+                await producer.close()
+
+        with pytest.raises(Closed):
+            await block()
+    assert (cluster.committed, cluster.ends) == ([], [False])
+
+
+@LEVELS
+async def test_closing_waits_for_what_is_being_committed(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        gate = cluster.hold(ApiKey.END_TXN)
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: cluster.requests_of(ApiKey.END_TXN), "the commit")
+        closing = asyncio.create_task(producer.close())
+        await turns()
+        assert not closing.done()
+        gate.set()
+        await commit
+        await closing
+    assert (cluster.committed, cluster.ends) == ([b"1", 7], [True])
+
+
+@LEVELS
+@pytest.mark.parametrize("cancels", [True, False])
+async def test_closing_does_not_wait_for_ever(level: int, cancels: bool) -> None:
+    """Who waited for the commit hears that it is not certain; who wants to begin, that there is no more."""
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction, following = await begun(producer), producer.transaction()
+        cluster.deaf.add(ApiKey.END_TXN)
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: cluster.requests_of(ApiKey.END_TXN), "the commit")
+        begin = asyncio.create_task(following.begin())
+        if cancels:
+            closing = asyncio.create_task(producer.close())
+            await turns()
+            await cancelled(closing)
+        else:
+            await producer.close(0.05)
+        with pytest.raises(Closed, match="may be committed or not"):
+            await commit
+        with pytest.raises(Closed):
+            await begin
+        with pytest.raises(Closed):
+            await following.begin()
+
+
+@LEVELS
+async def test_closing_an_abort_that_hangs(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.deaf.add(ApiKey.END_TXN)
+        await producer.close(0.05)
+        with pytest.raises(Closed):
+            await transaction.commit()
+    assert cluster.committed == []
+
+
+async def test_closing_while_records_of_a_commit_are_sent_aborts_it() -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer:
+        transaction = await producer.transaction().begin()
+        gate = cluster.hold(ApiKey.PRODUCE)
+        await transaction.post("t", b"1")
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: cluster.requests_of(ApiKey.PRODUCE), "the record")
+        closing = asyncio.create_task(producer.close())
+        await turns()
+        gate.set()
+        with pytest.raises((TransactionAborted, Closed)):
+            await commit
+        await closing
+    assert (cluster.committed, cluster.ends) == ([], [False])
