@@ -133,7 +133,10 @@ async def test_a_node_without_the_listener_is_told_by_its_first(start_brokers: S
         ),
         ({"listener_security_protocol_map": "A:PLAINTEXT"}, "none are named"),
         ({"listeners": "A://h:9092", "listener_security_protocol_map": "A:TLS"}, "it takes NAME:PROTOCOL"),
-        ({"listeners": "SSL://h:9092"}, "^ssl_keystore_location: .* PEM file of the broker's key"),
+        (
+            {"listeners": "SSL://h:9092"},
+            "^ssl_keystore_location is required; it takes the PEM file of the broker's key",
+        ),
         ({"ssl_keystore_location": "k.pem"}, "^ssl_keystore_location: .* no listener has the protocol SSL"),
         (
             {"listeners": "SSL://h:9092", "ssl_keystore_location": "k", "ssl_client_auth": "required"},
