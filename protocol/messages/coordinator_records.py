@@ -7,17 +7,14 @@ store written by a later version can still be opened.
 
 from __future__ import annotations
 
-import struct as binary
 import uuid
 from functools import lru_cache
 from typing import Final
 
-from muster.protocol import codec
-from muster.protocol.errors import DecodeError, EncodeError
+from muster.protocol.errors import EncodeError
 from muster.protocol.message import Message, Struct, field, record, struct
+from muster.protocol.messages.keyed_records import Schemas, decode, frame_key, frame_value
 from muster.protocol.types import ZERO_UUID, Array, Bytes, Int8, Int32, Int64, String, Uuid
-
-_INT16: Final = binary.Struct(">h")
 
 
 @record(versions="0")
@@ -252,7 +249,7 @@ def offset_commit_value_version(value: OffsetCommitValue) -> int:
     return 4 if value.expire_timestamp == -1 else 1
 
 
-_SCHEMAS: Final[dict[int, tuple[type[Message], type[Message]]]] = {
+_SCHEMAS: Final[Schemas] = {
     0: (OffsetCommitKey, OffsetCommitValue),  # as Kafka wrote them before 0.9; only ever read
     1: (OffsetCommitKey, OffsetCommitValue),
     2: (GroupMetadataKey, GroupMetadataValue),
@@ -264,7 +261,6 @@ _SCHEMAS: Final[dict[int, tuple[type[Message], type[Message]]]] = {
     8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
     16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
 }
-"""Record type -> key and value."""
 
 _RECORD_TYPES: Final = {key_class: record_type for record_type, (key_class, _) in _SCHEMAS.items()}
 """Key -> record type; of several the last, which is the one to write."""
@@ -277,19 +273,19 @@ def encode_key(key: Message) -> bytes:
     record_type = _RECORD_TYPES.get(type(key))
     if record_type is None:
         raise EncodeError(f"{type(key).__name__} is not the key of a coordinator record")
-    return _INT16.pack(record_type) + codec.encode(key, 0)
+    return frame_key(record_type, key)
 
 
 @lru_cache(maxsize=4096)
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
     """The same partitions are committed again and again."""
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
-    return _INT16.pack(_RECORD_TYPES[OffsetCommitKey]) + codec.encode(key, 0)
+    return frame_key(_RECORD_TYPES[OffsetCommitKey], key)
 
 
 def encode_value(value: Message, version: int) -> bytes:
     """The schema version and the value's fields in that version."""
-    return _INT16.pack(version) + codec.encode(value, version)
+    return frame_value(value, version)
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[Message, Message | None] | None:
@@ -299,18 +295,4 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[Message, Message | N
     Keys of type 0 come out as the OffsetCommitKey of today. Raises DecodeError for bytes that do not fit the
     schema, and for value versions that are newer than the schema.
     """
-    schemas = _SCHEMAS.get(_int16(key, "record type"))
-    if schemas is None:
-        return None
-    key_class, value_class = schemas
-    decoded_key = codec.decode(key_class, 0, key, 2)
-    if value is None:
-        return decoded_key, None
-    return decoded_key, codec.decode(value_class, _int16(value, "value version"), value, 2)
-
-
-def _int16(blob: bytes, what: str) -> int:
-    if len(blob) < 2:
-        raise DecodeError(f"{what}: 2 bytes expected, {len(blob)} there")
-    number: int = _INT16.unpack_from(blob)[0]
-    return number
+    return decode(_SCHEMAS, key, value)

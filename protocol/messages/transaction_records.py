@@ -6,16 +6,11 @@ its fields; no value (a tombstone) forgets the id.
 
 from __future__ import annotations
 
-import struct as binary
-from typing import Final
+from typing import Final, cast
 
-from muster.protocol import codec
-from muster.protocol.errors import DecodeError
 from muster.protocol.message import Message, Struct, field, record, struct
+from muster.protocol.messages.keyed_records import Schemas, decode, frame_key, frame_value
 from muster.protocol.types import Array, Int8, Int16, Int32, Int64, String
-
-_INT16: Final = binary.Struct(">h")
-_RECORD_TYPE: Final = 0
 
 TRANSACTION_LOG_VALUE_VERSION: Final = 1
 """The version Kafka writes from transaction.version 1 on; v0 is read only."""
@@ -58,14 +53,17 @@ class TransactionLogValue(Message):
     client_transaction_version: int = field(Int16, "1+", tag=2, default=0)
 
 
+_SCHEMAS: Final[Schemas] = {0: (TransactionLogKey, TransactionLogValue)}
+
+
 def encode_key(key: TransactionLogKey) -> bytes:
     """The record type and the transactional id."""
-    return _INT16.pack(_RECORD_TYPE) + codec.encode(key, 0)
+    return frame_key(0, key)
 
 
 def encode_value(value: TransactionLogValue) -> bytes:
     """The schema version and the value's fields in that version."""
-    return _INT16.pack(TRANSACTION_LOG_VALUE_VERSION) + codec.encode(value, TRANSACTION_LOG_VALUE_VERSION)
+    return frame_value(value, TRANSACTION_LOG_VALUE_VERSION)
 
 
 def decode_record(
@@ -74,16 +72,4 @@ def decode_record(
     """The record's key and value; (key, None) for a tombstone; None for a record type this module does not
     know. Raises DecodeError for bytes that do not fit the schema, and for value versions newer than the
     schema."""
-    if _int16(key, "record type") != _RECORD_TYPE:
-        return None
-    decoded = codec.decode(TransactionLogKey, 0, key, 2)
-    if value is None:
-        return decoded, None
-    return decoded, codec.decode(TransactionLogValue, _int16(value, "value version"), value, 2)
-
-
-def _int16(blob: bytes, what: str) -> int:
-    if len(blob) < 2:
-        raise DecodeError(f"{what}: 2 bytes expected, {len(blob)} there")
-    number: int = _INT16.unpack_from(blob)[0]
-    return number
+    return cast("tuple[TransactionLogKey, TransactionLogValue | None] | None", decode(_SCHEMAS, key, value))
