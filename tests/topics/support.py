@@ -3,9 +3,13 @@ over files in memory or over rows of PostgreSQL."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
@@ -68,6 +72,19 @@ def read_records(data: bytes | memoryview) -> list[Record]:
         assert record_batch.crc_matches(data, position, header)
         found += record_batch.records(data, position, header)
     return found
+
+
+def killed_after(lines: int, program: str, folder: Path) -> int:
+    """Run a program on a folder and `kill -9` it once it has printed so many lines; how many it printed in
+    all."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        return lines + len(process.stdout.read().splitlines())
 
 
 class TestRows:

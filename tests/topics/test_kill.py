@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from muster.coordinator.storage.files import DiskFolder
-from tests.topics.support import OneLog
+from tests.topics.support import OneLog, killed_after
 
 _PROGRAM = """
 import sys
@@ -23,15 +20,7 @@ for number in range(10**9):
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(tmp_path / "log")], stdout=subprocess.PIPE, cwd=root
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(300):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        acknowledged = 300 + len(process.stdout.read().splitlines())
+    acknowledged = killed_after(300, _PROGRAM, tmp_path / "log")
     one = OneLog(DiskFolder(tmp_path / "log"), internal_segment_bytes="4000")
     values = [record.value for record in one.records()]
     assert acknowledged <= len(values) // 2 <= acknowledged + 1  # the last one may not have been told

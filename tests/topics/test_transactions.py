@@ -4,9 +4,6 @@ consumer of committed records is told."""
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from muster.protocol import record_batch
 from muster.protocol.control_batch import read_marker
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.each import each
-from tests.topics.support import NOW_MS, OneLog, batch, read_records
+from tests.topics.support import NOW_MS, OneLog, batch, killed_after, read_records
 
 ANY = 2**31 - 1
 P, Q = 9, 10
@@ -604,15 +601,7 @@ while True:
 
 @pytest.mark.files
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(tmp_path / "log")], stdout=subprocess.PIPE, cwd=root
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(200):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        rounds = 200 + len(process.stdout.read().splitlines())
+    rounds = killed_after(200, _PROGRAM, tmp_path / "log")
     one = Transactions(DiskFolder(tmp_path / "log"), internal_segment_bytes="4000")
     per_round = 5
     aborted = [tuple(each) for each in one.log.aborted]
