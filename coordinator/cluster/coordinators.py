@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, shard_of
+from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from muster.coordinator.storage.store import Lease, LeaseKind
 
 
 class CoordinatorKind(NamedTuple):
-    """A kind of coordinator: each key (a group id) belongs to a shard, and whoever holds the shard's lease
-    coordinates it. How many shards there are is fixed when a store is created (`StoreCounts.leases`)."""
+    """A kind of coordinator: each key (a group id, a transactional id) belongs to a shard, and whoever holds
+    the shard's lease coordinates it. How many shards there are is fixed when a store is created
+    (`StoreCounts.leases`)."""
 
     key_type: int
     """By which FindCoordinator asks for it."""
@@ -28,5 +29,7 @@ class CoordinatorKind(NamedTuple):
 
 GROUPS: Final = CoordinatorKind(0, LeaseKind.GROUP, shard_of, (OFFSETS_TOPIC, EVENTS_TOPIC))
 
-COORDINATORS: Final[Mapping[int, CoordinatorKind]] = {each.key_type: each for each in (GROUPS,)}
+TRANSACTIONS: Final = CoordinatorKind(1, LeaseKind.TRANSACTION, shard_of, (TRANSACTIONS_TOPIC,))
+
+COORDINATORS: Final[Mapping[int, CoordinatorKind]] = {each.key_type: each for each in (GROUPS, TRANSACTIONS)}
 """By the key type of FindCoordinator."""

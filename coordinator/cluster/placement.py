@@ -14,23 +14,25 @@ from muster.protocol.java import java_hash
 GROUP_SHARDS = 50  # offsets.topic.num.partitions; fixed when a store is created
 OFFSETS_TOPIC = "__consumer_offsets"
 EVENTS_TOPIC = "__group_events"
+TRANSACTIONS_TOPIC = "__transaction_state"
 _INT32_MIN = -(2**31)
 _SHIFTS_MAX = 8
 
 
 @lru_cache(maxsize=16_384)
-def shard_of(group_id: str, count: int = GROUP_SHARDS) -> int:
-    """The partition of `__consumer_offsets` Kafka would keep this group in.
+def shard_of(key: str, count: int = GROUP_SHARDS) -> int:
+    """The partition of `__consumer_offsets` Kafka would keep this group in, or of `__transaction_state` this
+    transactional id.
 
     Kafka's Utils.abs takes the absolute value, and 0 for the one number that has none in 32 bits.
     """
-    value = java_hash(group_id)
+    value = java_hash(key)
     return 0 if value == _INT32_MIN else abs(value) % count
 
 
 def internal_topic_id(cluster_id: UUID, name: str) -> UUID:
-    """The id of OFFSETS_TOPIC or EVENTS_TOPIC, which are no topics of the store: every broker works out
-    the same one."""
+    """The id of a topic whose records are rows, which is no topic of the store: every broker works out the
+    same one."""
     return uuid5(cluster_id, name)
 
 

@@ -21,8 +21,9 @@ from muster.coordinator.base.endpoints import Endpoint, Listening
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.cluster.coordinators import GROUPS, TRANSACTIONS
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
-from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
+from muster.coordinator.cluster.topology import NO_NODE, Leader, Topology, partition_lease, shard_topics
 from muster.coordinator.config import Settings
 from muster.coordinator.group.config import GroupConfig, GroupConfigs, MigrationPolicy
 from muster.coordinator.group.effects import TopicsImage
@@ -30,14 +31,18 @@ from muster.coordinator.journal.entries import Member
 from muster.coordinator.observe.lag import Lag
 from muster.coordinator.observe.rebalances import RebalanceLog
 from muster.coordinator.observe.recovery import Recovery
+from muster.coordinator.peers.coordinators import TransactionCoordinators
+from muster.coordinator.peers.markers import Markers, Whereabouts
 from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
+from muster.coordinator.runtime.transactions import TransactionRuntime
 from muster.coordinator.security.scram import MadeUp
 from muster.coordinator.server.admission import Admission, overrides_of
 from muster.coordinator.server.apis import APIS, TRAFFIC
+from muster.coordinator.server.apis.peers import answer_peer
 from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
@@ -53,7 +58,7 @@ from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.quota_gate import QuotaGate
 from muster.coordinator.server.rights import UNRESTRICTED, Rights
 from muster.coordinator.server.session import Sessions
-from muster.coordinator.server.shards import DataShards, GroupShards
+from muster.coordinator.server.shards import CoordinatorShards, DataShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
 from muster.coordinator.server.test_mode.faults import Faults
 from muster.coordinator.server.unserved import Unserved
@@ -66,7 +71,10 @@ from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.replicas import Hosts
+from muster.coordinator.transactions.config import TransactionConfig
 from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
 
 _READ_AGAIN_S: Final = 1.0
 _READ_PAUSE_S: Final = 0.02
@@ -185,6 +193,25 @@ class Broker:
             records_written=self.consumer_offsets.written,
             journal_written=self.group_events.written,
         )
+        self.producer_ids = ProducerIds(store)
+        self.transaction_runtime = TransactionRuntime(
+            store,
+            self.clock,
+            self.membership,
+            TransactionConfig(settings.transaction_max_timeout_ms, settings.transactional_id_expiration_ms),
+            new_id=self.producer_ids.at_once,
+            shard_count=counts.leases[LeaseKind.TRANSACTION],
+            limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
+            observer=self._observe_transactions,
+        )
+        self._markers = Markers(
+            self._ask,
+            self.real_clock,
+            leader=self._leader_of,
+            read_topics=self.read_topics,
+            marked=self.transaction_runtime.marked,
+        )
+        self.transactions = TransactionCoordinators(self._ask, self._transaction_coordinator)
         self._shard_topics = shard_topics(counts.cluster_id)
         self._counts = counts
         self.partitions = Partitions(
@@ -208,8 +235,11 @@ class Broker:
             for kind in (LeaseKind.DATA, LeaseKind.REPLICAS)
         ]
         self.holders: Mapping[LeaseKind, LeaseHolder] = {
-            LeaseKind.GROUP: GroupShards(
-                self.runtime, self.partitions, (self.consumer_offsets, self.group_events)
+            LeaseKind.GROUP: CoordinatorShards(
+                GROUPS, self.runtime, self.partitions, (self.consumer_offsets, self.group_events)
+            ),
+            LeaseKind.TRANSACTION: CoordinatorShards(
+                TRANSACTIONS, self.transaction_runtime, self.partitions, (), self._markers.forget
             ),
             **dict(zip((LeaseKind.DATA, LeaseKind.REPLICAS), self._data_shards, strict=True)),
         }
@@ -225,7 +255,6 @@ class Broker:
             self.lag, self.clock, groups_of_shard=self.runtime.committing_groups, note=self.runtime.note
         )
         self.journal.listeners.append(self._recovery.observe)
-        self.producer_ids = ProducerIds(store)
         self.unserved = Unserved(self.real_clock)
         self.admission = Admission(
             self.real_clock, self.unserved, lambda address: self.quotas.in_force.of_address(address)
@@ -420,6 +449,9 @@ class Broker:
         await self.connections.drained(grace_s)
         await self.connections.close()
         await self.runtime.close()
+        await self.transaction_runtime.close()
+        self._markers.close()
+        await self.producer_ids.close()
         await self.partitions.close()
         await self.consumer_offsets.close()
         await self.group_events.close()
@@ -432,6 +464,9 @@ class Broker:
         self.connections.freeze()  # the dead do not answer that they are no coordinator any more
         self.membership.kill()
         self.runtime.kill()
+        self.transaction_runtime.kill()
+        self._markers.close()
+        await self.producer_ids.close()
         for each in self._data_shards:
             each.abandon()
         self.partitions.abandon()
@@ -481,6 +516,8 @@ class Broker:
         """What is being done without being asked for, in words; nothing when all is at rest and durable."""
         yield from self.connections.under_way()
         yield from self.runtime.under_way()
+        yield from self.transaction_runtime.under_way()
+        yield from self._markers.under_way()
         yield from self.partitions.under_way()
         if not self.membership.at_rest:
             yield "leases are still moving"
@@ -521,6 +558,37 @@ class Broker:
             cleaner_backoff_ms=self.configs.number("log.cleaner.backoff.ms"),
             producer_expiration_ms=self.configs.number("producer.id.expiration.ms"),
         )
+
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    def _observe_transactions(self, shard: int, events: Sequence[Any]) -> None:
+        epoch = self.transaction_runtime.epoch(shard)
+        if epoch is not None:
+            self._markers.observe(shard, epoch, events)
+
+    def _leader_of(self, name: str, partition: int) -> int | Whereabouts:
+        topic = self.catalogue.by_name(name)
+        if topic is None or not 0 <= partition < topic.partitions:
+            return Whereabouts.UNKNOWN
+        node_id = self.leader(topic, partition).node_id
+        return Whereabouts.NO_LEADER if node_id == NO_NODE else node_id
+
+    def _transaction_coordinator(self, transactional_id: str) -> int | None:
+        node = self.topology.coordinator(transactional_id, TRANSACTIONS)
+        return None if node is None else node.node_id
+
+    async def _ask(
+        self,
+        node_id: int,
+        api: ApiKey,
+        request: Message,
+        *,
+        timeout_ms: int,
+        under: tuple[Lease, int] | None = None,
+    ) -> Any:
+        if node_id != self.node_id:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {node_id} cannot be asked")
+        return await answer_peer(self, api, request)
 
     # --- topics ---------------------------------------------------------------------------------------------
 

@@ -1,14 +1,20 @@
-"""Ids for idempotent producers, taken from the store a block at a time so that few of them cost a write."""
+"""Producer ids, taken from the store a block at a time so that few of them cost a write."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-from muster.coordinator.storage.store import Store
+from muster.coordinator.base.log import Logger
+from muster.coordinator.storage.store import Store, StoreError
+from muster.protocol.errors import ErrorCode, KafkaError
 
 _BLOCK: Final = 1_000
 """Kafka's block size. What is left of a block when the broker ends is never handed out."""
+_LOW: Final = _BLOCK // 10
+"""With so few left the next block is fetched: Kafka's too."""
+
+_log: Final = Logger(part="broker")
 
 
 class ProducerIds:
@@ -16,17 +22,59 @@ class ProducerIds:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._next = 0
-        self._end = 0
-        self._refill = asyncio.Lock()
+        self._here: list[range] = []
+        self._refilling: asyncio.Task[None] | None = None
 
     async def allocate(self) -> int:
         """A fresh producer id. Raises StoreError."""
-        while self._next >= self._end:
-            async with self._refill:
-                if self._next >= self._end:
-                    self._next = await self._store.allocate_producer_ids(_BLOCK)
-                    self._end = self._next + _BLOCK
-        allocated = self._next
-        self._next += 1
-        return allocated
+        await self.fetch()
+        return self._take()
+
+    async def fetch(self) -> None:
+        """Return when there is an id at hand. Raises StoreError."""
+        while not self._left:
+            await asyncio.shield(self._refill())
+
+    def at_once(self) -> int:
+        """A fresh producer id. Raises KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if there is none at hand,
+        which clients try again after."""
+        if not self._left:
+            self._refill()
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the next producer ids are still being fetched"
+            )
+        return self._take()
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        if self._refilling is not None:
+            self._refilling.cancel()
+            await asyncio.wait([self._refilling])
+
+    @property
+    def _left(self) -> int:
+        return sum(map(len, self._here))
+
+    def _take(self) -> int:
+        first, *others = self._here
+        self._here = [first[1:], *others] if len(first) > 1 else others
+        if self._left <= _LOW:
+            self._refill()
+        return first[0]
+
+    def _refill(self) -> asyncio.Task[None]:
+        if self._refilling is None or self._refilling.done():
+            self._refilling = asyncio.get_running_loop().create_task(
+                self._fetch_block(), name="fetch producer ids"
+            )
+            self._refilling.add_done_callback(_note_failure)
+        return self._refilling
+
+    async def _fetch_block(self) -> None:
+        start = await self._store.allocate_producer_ids(_BLOCK)
+        self._here.append(range(start, start + _BLOCK))
+
+
+def _note_failure(refilling: asyncio.Task[None]) -> None:
+    if not refilling.cancelled() and isinstance(error := refilling.exception(), StoreError):
+        _log.warning("failed to fetch producer ids", why=str(error))

@@ -9,7 +9,9 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.topology import Leader, Topology
 from muster.coordinator.config import Settings
+from muster.coordinator.peers.coordinators import TransactionCoordinators
 from muster.coordinator.runtime.groups import GroupRuntime
+from muster.coordinator.runtime.transactions import TransactionRuntime
 from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.features import Features
@@ -44,6 +46,9 @@ class Broker(Protocol):
     catalogue: Catalogue
     partitions: Partitions
     runtime: GroupRuntime
+    transaction_runtime: TransactionRuntime
+    transactions: TransactionCoordinators
+    """The coordinators of transactional ids, here and elsewhere."""
     membership: Membership
     producer_ids: ProducerIds
     unserved: Unserved

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from muster.coordinator.cluster.coordinators import CoordinatorKind
 from muster.coordinator.cluster.handover import Deferred
-from muster.coordinator.runtime.groups import GroupRuntime
+from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreClosed, StoreError
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.rows import RowPartitions
@@ -16,27 +17,37 @@ from muster.coordinator.topics.rows import RowPartitions
 _READ_AGAIN_S: Final = 1.0
 
 
-class GroupShards:
-    """Who holds a group shard also leads the partitions of `__consumer_offsets` and `__group_events` that
-    stand for it."""
+class CoordinatorShards:
+    """Who holds a shard of a coordinator also leads the partitions of internal topics that stand for it:
+    those of `__consumer_offsets` and `__group_events` for a shard of groups."""
 
     def __init__(
-        self, runtime: GroupRuntime, partitions: Partitions, topics: Sequence[RowPartitions]
+        self,
+        kind: CoordinatorKind,
+        runtime: Runtime[Any],
+        partitions: Partitions,
+        topics: Sequence[RowPartitions],
+        disowned: Callable[[int], None] = lambda number: None,
     ) -> None:
+        """`disowned` is told the numbers of shards that are not served here any more."""
+        self._kind = kind.lease
         self._runtime = runtime
         self._partitions = partitions
         self._topics = topics
+        self._disowned = disowned
 
     def own(self, number: int, epoch: int) -> Awaitable[object]:
-        self._partitions.own(Lease(LeaseKind.GROUP, number), epoch)
+        self._disowned(number)  # in the epoch before
+        self._partitions.own(Lease(self._kind, number), epoch)
         for topic in self._topics:
             topic.own(number, epoch)
         return self._runtime.own(number, epoch)
 
     def disown(self, number: int) -> Awaitable[object]:
+        self._disowned(number)
         for topic in self._topics:
             topic.disown(number)
-        logs = self._partitions.disown(Lease(LeaseKind.GROUP, number))
+        logs = self._partitions.disown(Lease(self._kind, number))
         return Deferred(partial(self._at_rest, self._runtime.disown(number), logs))
 
     async def _at_rest(self, shard: Awaitable[object], logs: Awaitable[object]) -> None:

@@ -47,6 +47,9 @@ class LeaseKind(StrEnum):
 
     GROUP = "group"
     """A shard of groups; `number` is Kafka's partition of `__consumer_offsets`."""
+    TRANSACTION = "transaction"
+    """A shard of transactional ids; `number` is Kafka's partition of `__transaction_state`, its epoch the
+    coordinator epoch of the markers that its holder has written."""
     DATA = "data"
     """A shard of topic partitions that may be led by any broker; its epoch is their leader epoch."""
     REPLICAS = "replicas"
@@ -55,10 +58,10 @@ class LeaseKind(StrEnum):
 
 
 LEASE_COUNTS_DEFAULT: Mapping[LeaseKind, int] = MappingProxyType(
-    {LeaseKind.GROUP: 50, LeaseKind.DATA: 50, LeaseKind.REPLICAS: 1_000}
+    {LeaseKind.GROUP: 50, LeaseKind.TRANSACTION: 50, LeaseKind.DATA: 50, LeaseKind.REPLICAS: 1_000}
 )
-"""Leases of each kind in a new store: offsets.topic.num.partitions, as many shards for topic data, and as
-many replica lists as a cluster may ever use."""
+"""Leases of each kind in a new store: offsets.topic.num.partitions, transaction.state.log.num.partitions, as
+many shards for topic data, and as many replica lists as a cluster may ever use."""
 
 Replicas = tuple[int, ...]
 """A replica list: node ids, the preferred leader first."""

@@ -19,7 +19,7 @@ from muster.coordinator.storage.store import LEASE_COUNTS_DEFAULT, LeaseKind, St
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Grows with every change of the tables; `_VERSIONS` has the way to each."""
 
 _KINDS_AT_FIRST: Final = (LeaseKind.GROUP, LeaseKind.DATA)
@@ -126,8 +126,12 @@ _THIRD: Final = (
     )""",
 )
 
-_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD)
+_FOURTH: Final[Sequence[str]] = ()
+
+_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """The statements that lead from version n to n + 1."""
+_KINDS_ADDED: Final = {3: LeaseKind.REPLICAS, 4: LeaseKind.TRANSACTION}
+"""The kinds of leases that came later, by the version that brought each."""
 
 # Rows that are updated for ever: room for their next version beside them, and dead ones swept away early.
 _TUNING: Final = (
@@ -227,11 +231,12 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
         if version == 1:
             await _fill(connection)
             await _add_leases(connection, {kind: counts[kind] for kind in _KINDS_AT_FIRST})
-        if version == 3:
-            await _add_leases(connection, {LeaseKind.REPLICAS: counts[LeaseKind.REPLICAS]})
+        if (kind := _KINDS_ADDED.get(version)) is not None:
+            await _add_leases(connection, {kind: counts[kind]})
             await connection.execute(
                 "INSERT INTO muster.journals (lease_id, start_offset, next_offset, size_bytes) "
-                "SELECT lease_id, 0, 0, 0 FROM muster.leases WHERE kind = 'replicas'"
+                "SELECT lease_id, 0, 0, 0 FROM muster.leases WHERE kind = $1",
+                kind.value,
             )
     if before < SCHEMA_VERSION:
         for statement in _TUNING:

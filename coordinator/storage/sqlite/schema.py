@@ -12,7 +12,7 @@ from zlib import crc32
 
 from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Kept in the file's user_version; grows with every change that an older muster could not read."""
 
 APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databases
@@ -133,6 +133,7 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
             raise StoreError(f"{path} is a sqlite database, but not muster's")
         _add_checksums(connection)
         _add_replicas(connection, lease_counts[LeaseKind.REPLICAS])
+        _add_transactions(connection, lease_counts[LeaseKind.TRANSACTION])
         for table in _ADDED:
             connection.execute(table)
         (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
@@ -176,6 +177,14 @@ def _add_replicas(connection: sqlite3.Connection, lists: int) -> None:
         connection.execute(_REPLICA_LISTS)
         _add_leases(connection, {LeaseKind.REPLICAS: lists})
         connection.execute("PRAGMA user_version = 3")
+
+
+def _add_transactions(connection: sqlite3.Connection, shards: int) -> None:
+    """Bring a file of schema 3 up to 4."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 3:
+        _add_leases(connection, {LeaseKind.TRANSACTION: shards})
+        connection.execute("PRAGMA user_version = 4")
 
 
 def _add_leases(connection: sqlite3.Connection, lease_counts: Mapping[LeaseKind, int]) -> None:

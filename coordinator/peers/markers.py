@@ -1,0 +1,316 @@
+"""Sends the markers that end transactions, until every partition has its own (KIP-98).
+
+The coordinator's core says which are due, when the outcome is durable and again when a shard was loaded
+(`MarkersDue`), and is told which partitions have theirs. Each goes to whoever leads the partition then, under
+the epoch of the shard's lease: when that is over, the next holder sends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any, Final
+
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
+from muster.coordinator.peers.asking import Ask
+from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
+from muster.coordinator.transactions.events import MarkersDue
+from muster.coordinator.transactions.transaction import TopicPartition
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+_ASK_TIMEOUT_MS: Final = 30_000
+_AGAIN_MS: Final = 20
+_AGAIN_MAX_MS: Final = 1_000
+_TOLD_AT: Final = 10
+"""An attempt, some ten seconds after the first: by then somebody should hear of it."""
+
+_DONE: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
+)
+_OVERTAKEN: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""Somebody newer has ended the transaction, or will."""
+
+_log: Final = Logger(part="transactions")
+
+_Marker = WriteTxnMarkersRequest.WritableTxnMarker
+
+
+class Whereabouts(Enum):
+    """Where a partition is, if no node leads it."""
+
+    NO_LEADER = "no broker leads it now"
+    UNKNOWN = "there is none, as far as was heard"
+
+
+class _Owed:
+    """A transaction whose markers are on their way."""
+
+    __slots__ = ("attempts", "due", "epoch", "left", "shard")
+
+    def __init__(self, shard: int, epoch: int, due: MarkersDue) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.due = due
+        self.left = set(due.partitions)
+        self.attempts = 0
+
+
+_Batch = dict[_Owed, list[TopicPartition]]
+
+
+class Markers:
+    """Those of the shards that one broker has. Belongs to its event loop."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        *,
+        leader: Callable[[str, int], int | Whereabouts],
+        read_topics: Callable[[], Awaitable[object]],
+        marked: Callable[[int, int, MarkersDue, Iterable[TopicPartition]], None],
+    ) -> None:
+        """`clock` is real time. `leader`: the node that leads a partition, as last read; `read_topics`
+        returns when the topics have been read anew; `marked(shard, epoch, due, partitions)` is told of
+        partitions that have their markers, or are gone."""
+        self._ask = ask
+        self._clock = clock
+        self._leader = leader
+        self._read_topics = read_topics
+        self._marked = marked
+        self._owed: dict[tuple[int, str], _Owed] = {}
+        self._queues: dict[tuple[int, int], _Batch] = {}  # by node and shard
+        self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._again: _Batch = {}
+        self._timer: Timer | None = None
+        self._looking: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Markers of {len(self._owed)} transactions>"
+
+    def observe(self, shard: int, epoch: int, events: Sequence[Any]) -> None:
+        """Take the events of a shard that this broker has in this epoch of its lease."""
+        for event in events:
+            if isinstance(event, MarkersDue) and not self._closed:
+                owed = self._owed[shard, event.transactional_id] = _Owed(shard, epoch, event)
+                self._route({owed: sorted(event.partitions)})
+
+    def forget(self, shard: int) -> None:
+        """The shard is not this broker's any more."""
+        for key in [key for key in self._owed if key[0] == shard]:
+            del self._owed[key]
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._closed = True
+        self._owed.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (*self._tasks.values(), *self._looking):
+            task.cancel()
+
+    def under_way(self) -> Iterator[str]:
+        """What is being done, in words."""
+        if self._owed:
+            yield f"the markers of {len(self._owed)} transactions are still being written"
+
+    # --- to whom --------------------------------------------------------------------------------------------
+
+    def _route(self, batch: _Batch) -> None:
+        """Send to the leaders of partitions, or look for them again later."""
+        unknown: _Batch = {}
+        for owed, partitions in batch.items():
+            if not self._is_owed(owed):
+                continue
+            for partition in partitions:
+                node_id = self._leader(*partition)
+                if node_id is Whereabouts.UNKNOWN:
+                    unknown.setdefault(owed, []).append(partition)
+                elif node_id is Whereabouts.NO_LEADER:
+                    self._send_later({owed: [partition]})
+                else:
+                    assert isinstance(node_id, int)
+                    self._enqueue(node_id, owed, partition)
+        if unknown:
+            self._look_for(unknown)
+
+    def _is_owed(self, owed: _Owed) -> bool:
+        return self._owed.get((owed.shard, owed.due.transactional_id)) is owed
+
+    def _look_for(self, unknown: _Batch) -> None:
+        """A topic that was just made may not have been heard of here, so the store is asked before a
+        partition counts as gone."""
+
+        async def look() -> None:
+            try:
+                await self._read_topics()
+            except StoreError as error:
+                _log.warning("failed to read topics, retrying", why=str(error))
+                self._send_later(unknown)
+                return
+            found: _Batch = {}
+            for owed, partitions in unknown.items():
+                gone = [each for each in partitions if self._leader(*each) is Whereabouts.UNKNOWN]
+                found[owed] = [each for each in partitions if each not in gone]
+                self._done(owed, gone)
+            self._route(found)
+
+        looking = asyncio.get_running_loop().create_task(look(), name="look for topics to be marked")
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
+
+    def _send_later(self, batch: _Batch) -> None:
+        for owed, partitions in batch.items():
+            if self._is_owed(owed) and partitions:
+                if owed not in self._again:
+                    owed.attempts += 1
+                    self._tell_stuck(owed, partitions)
+                self._again.setdefault(owed, []).extend(partitions)
+        if self._again and self._timer is None and not self._closed:
+            attempts = min(owed.attempts for owed in self._again)
+            delay_ms = min(_AGAIN_MS * 2 ** min(attempts - 1, 10), _AGAIN_MAX_MS)
+            self._timer = self._clock.at(self._clock.now_ms() + delay_ms, self._send_again)
+
+    def _send_again(self) -> None:
+        self._timer = None
+        batch, self._again = self._again, {}
+        self._route(batch)
+
+    def _tell_stuck(self, owed: _Owed, partitions: Sequence[TopicPartition]) -> None:
+        if owed.attempts == _TOLD_AT:
+            _log.warning(
+                "a transaction cannot end yet: partitions do not take its marker",
+                transactional_id=owed.due.transactional_id,
+                partitions=[f"{topic}-{number}" for topic, number in partitions[:10]],
+            )
+
+    # --- sending --------------------------------------------------------------------------------------------
+
+    def _enqueue(self, node_id: int, owed: _Owed, partition: TopicPartition) -> None:
+        key = node_id, owed.shard
+        self._queues.setdefault(key, {}).setdefault(owed, []).append(partition)
+        if key not in self._tasks:
+            task = asyncio.get_running_loop().create_task(
+                self._send_all(node_id, owed.shard), name=f"markers of shard {owed.shard} to node {node_id}"
+            )
+            self._tasks[key] = task
+            task.add_done_callback(partial(self._sent_all, key))
+
+    def _sent_all(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
+        del self._tasks[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("failed to send markers, retrying", exc_info=error)
+            self._send_later(self._queues.pop(key, {}))
+
+    async def _send_all(self, node_id: int, shard: int) -> None:
+        """One request is under way to a node for each shard; what comes meanwhile goes into the next."""
+        while queue := self._queues.pop((node_id, shard), None):
+            batch, left = _one_each(queue)
+            if left:
+                self._queues[node_id, shard] = left
+            batch = {owed: partitions for owed, partitions in batch.items() if self._is_owed(owed)}
+            if not batch:
+                continue
+            request = WriteTxnMarkersRequest(markers=[_marker(*each) for each in batch.items()])
+            lease = Lease(LeaseKind.TRANSACTION, shard)
+            # One epoch: those of an earlier one are owed no more.
+            epoch = next(iter(batch)).epoch
+            try:
+                response = await self._ask(
+                    node_id,
+                    ApiKey.WRITE_TXN_MARKERS,
+                    request,
+                    timeout_ms=_ASK_TIMEOUT_MS,
+                    under=(lease, epoch),
+                )
+            except KafkaError:
+                self._send_later(batch)
+            except Exception:
+                self._send_later(batch)
+                raise
+            else:
+                self._answered(batch, response)
+
+    def _answered(self, batch: _Batch, response: WriteTxnMarkersResponse) -> None:
+        codes = _codes(response)
+        again: _Batch = {}
+        doubtful: _Batch = {}
+        for owed, partitions in batch.items():
+            done: list[TopicPartition] = []
+            for partition in partitions:
+                code = codes.get((owed.due.producer_id, partition), ErrorCode.UNKNOWN_SERVER_ERROR)
+                if code in _DONE:
+                    done.append(partition)
+                elif code in _OVERTAKEN:
+                    self._give_up(owed, partition, code)
+                elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    doubtful.setdefault(owed, []).append(partition)
+                else:
+                    again.setdefault(owed, []).append(partition)
+            self._done(owed, done)
+        self._send_later(again)
+        if doubtful:
+            self._look_for(doubtful)
+
+    def _done(self, owed: _Owed, partitions: Sequence[TopicPartition]) -> None:
+        if partitions and self._is_owed(owed):
+            owed.left.difference_update(partitions)
+            if not owed.left:
+                del self._owed[owed.shard, owed.due.transactional_id]
+            self._marked(owed.shard, owed.epoch, owed.due, partitions)
+
+    def _give_up(self, owed: _Owed, partition: TopicPartition, code: int) -> None:
+        if self._is_owed(owed):
+            del self._owed[owed.shard, owed.due.transactional_id]
+            _log.warning(
+                "a marker was refused, since the partition has heard of a newer producer or coordinator",
+                transactional_id=owed.due.transactional_id,
+                producer_id=owed.due.producer_id,
+                producer_epoch=owed.due.producer_epoch,
+                partition=f"{partition[0]}-{partition[1]}",
+                code=code,
+            )
+
+
+def _one_each(queue: _Batch) -> tuple[_Batch, _Batch]:
+    """A batch with one transaction of each producer, whose answers would be one; and the rest."""
+    batch: _Batch = {}
+    left: _Batch = {}
+    producers: set[int] = set()
+    for owed, partitions in queue.items():
+        chosen = left if owed.due.producer_id in producers else batch
+        producers.add(owed.due.producer_id)
+        chosen[owed] = partitions
+    return batch, left
+
+
+def _marker(owed: _Owed, partitions: Iterable[TopicPartition]) -> _Marker:
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return _Marker(
+        producer_id=owed.due.producer_id,
+        producer_epoch=owed.due.producer_epoch,
+        transaction_result=owed.due.commits,
+        topics=[
+            _Marker.WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
+            for name, numbers in topics.items()
+        ],
+        coordinator_epoch=owed.epoch,
+        transaction_version=owed.due.version,
+    )
+
+
+def _codes(response: WriteTxnMarkersResponse) -> Mapping[tuple[int, TopicPartition], int]:
+    return {
+        (marker.producer_id, (topic.name, each.partition_index)): each.error_code
+        for marker in response.markers
+        for topic in marker.topics
+        for each in topic.partitions
+    }

@@ -1,0 +1,70 @@
+"""The transaction shards of one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.cluster.coordinators import TRANSACTIONS
+from muster.coordinator.cluster.lease import LeaseKeeper
+from muster.coordinator.runtime.machine import MachineKind, Operation, Traits
+from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.storage.store import Store
+from muster.coordinator.transactions.config import TransactionConfig
+from muster.coordinator.transactions.events import MarkersDue
+from muster.coordinator.transactions.shard import TransactionShard
+from muster.coordinator.transactions.transaction import TopicPartition
+
+OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
+    {
+        TransactionShard.verify_partitions: Traits(reads=True),
+        TransactionShard.describe: Traits(reads=True),
+        TransactionShard.list_transactions: Traits(reads=True),
+    }
+)
+
+
+def transaction_kind(config: TransactionConfig, new_id: Callable[[], int]) -> MachineKind:
+    """Shards of transactional ids with this configuration, which take producer ids from `new_id`."""
+    return MachineKind(TRANSACTIONS, partial(_make_shard, config, new_id), OPERATIONS)
+
+
+def _make_shard(config: TransactionConfig, new_id: Callable[[], int], number: int) -> TransactionShard:
+    return TransactionShard(number, config, new_id=new_id)
+
+
+class TransactionRuntime(Runtime[TransactionShard]):
+    """`Runtime` of transaction shards."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        leases: LeaseKeeper,
+        config: TransactionConfig,
+        *,
+        new_id: Callable[[], int],
+        **options: Any,
+    ) -> None:
+        """`new_id` gives a producer id that nobody has had (`TransactionShard`); `options` are those of
+        `Runtime`."""
+        super().__init__(transaction_kind(config, new_id), store, clock, leases, **options)
+
+    def epoch(self, number: int) -> int | None:
+        """The coordinator epoch of a shard that is here."""
+        host = self._hosts.get(number)
+        return None if host is None else host.epoch
+
+    def marked(self, number: int, epoch: int, due: MarkersDue, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions have their markers, or are gone: told to the shard, unless it went meanwhile."""
+        host = self._hosts.get(number)
+        if host is not None and host.epoch == epoch:
+            done = frozenset(partitions)
+            host.tell(
+                lambda shard, step: shard.marked(
+                    due.transactional_id, due.producer_id, due.producer_epoch, done, step
+                )
+            )
