@@ -138,14 +138,14 @@ class Markers:
                     assert isinstance(node_id, int)
                     self._enqueue(node_id, owed, partition)
         if unknown:
-            self._look_for(unknown)
+            self._look_for(unknown, self._route)
 
     def _is_owed(self, owed: _Owed) -> bool:
         return self._owed.get((owed.shard, owed.due.transactional_id)) is owed
 
-    def _look_for(self, unknown: _Batch) -> None:
+    def _look_for(self, unknown: _Batch, there: Callable[[_Batch], None]) -> None:
         """A topic that was just made may not have been heard of here, so the store is asked before a
-        partition counts as gone."""
+        partition counts as gone; `there` is called with those that are not."""
 
         async def look() -> None:
             try:
@@ -159,7 +159,7 @@ class Markers:
                 gone = [each for each in partitions if self._leader(*each) is Whereabouts.UNKNOWN]
                 found[owed] = [each for each in partitions if each not in gone]
                 self._done(owed, gone)
-            self._route(found)
+            there(found)
 
         looking = asyncio.get_running_loop().create_task(look(), name="look for topics to be marked")
         self._looking.add(looking)
@@ -196,17 +196,24 @@ class Markers:
         key = node_id, owed.shard
         self._queues.setdefault(key, {}).setdefault(owed, []).append(partition)
         if key not in self._tasks:
-            task = asyncio.get_running_loop().create_task(
-                self._send_all(node_id, owed.shard), name=f"markers of shard {owed.shard} to node {node_id}"
-            )
-            self._tasks[key] = task
-            task.add_done_callback(partial(self._sent_all, key))
+            self._begin(key)
+
+    def _begin(self, key: tuple[int, int]) -> None:
+        node_id, shard = key
+        task = asyncio.get_running_loop().create_task(
+            self._send_all(node_id, shard), name=f"markers of shard {shard} to node {node_id}"
+        )
+        self._tasks[key] = task
+        task.add_done_callback(partial(self._sent_all, key))
 
     def _sent_all(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
         del self._tasks[key]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             _log.error("failed to send markers, retrying", exc_info=error)
-            self._send_later(self._queues.pop(key, {}))
+        if key in self._queues:
+            self._begin(key)
 
     async def _send_all(self, node_id: int, shard: int) -> None:
         """One request is under way to a node for each shard; what comes meanwhile goes into the next."""
@@ -256,7 +263,7 @@ class Markers:
             self._done(owed, done)
         self._send_later(again)
         if doubtful:
-            self._look_for(doubtful)
+            self._look_for(doubtful, self._send_later)
 
     def _done(self, owed: _Owed, partitions: Sequence[TopicPartition]) -> None:
         if partitions and self._is_owed(owed):
