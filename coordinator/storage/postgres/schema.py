@@ -19,7 +19,7 @@ from muster.coordinator.storage.store import LEASE_COUNTS_DEFAULT, LeaseKind, St
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Grows with every change of the tables; `_VERSIONS` has the way to each."""
 
 _KINDS_AT_FIRST: Final = (LeaseKind.GROUP, LeaseKind.DATA)
@@ -126,7 +126,20 @@ _THIRD: Final = (
     )""",
 )
 
-_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD)
+# What brokers tell each other, until it is taken: of no worth once the server has died.
+_LETTERS: Final = (
+    """CREATE TABLE muster.letters (
+        node_id integer NOT NULL,
+        sender uuid NOT NULL,
+        number bigint NOT NULL,
+        incarnation uuid NOT NULL,
+        posted_ms bigint NOT NULL,
+        payload bytea NOT NULL,
+        PRIMARY KEY (node_id, sender, number)
+    )""",
+)
+
+_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD, _LETTERS)
 """The statements that lead from version n to n + 1."""
 
 # Rows that are updated for ever: room for their next version beside them, and dead ones swept away early.
@@ -143,6 +156,9 @@ _TUNING: Final = (
         )
     ),
     "ALTER TABLE muster.records SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05)",
+    "ALTER TABLE muster.letters SET UNLOGGED",
+    "ALTER TABLE muster.letters SET (autovacuum_vacuum_scale_factor = 0.0, "
+    "autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)",
     *RECORD_TUNING,
 )
 """What a database that does not know it may refuse."""
