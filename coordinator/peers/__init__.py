@@ -1,0 +1,2 @@
+"""What brokers of a cluster say to each other. It goes through the store, which all of them reach: their
+advertised addresses are for clients, and need not be reachable from here."""
