@@ -303,7 +303,7 @@ class Post:
             await asyncio.wait(tasks)
 
     def kill(self) -> None:
-        """Die as a process does: nothing is sent or answered any more, and whoever waits here is cancelled."""
+        """Die as a process does: nothing is sent or answered any more, whoever waits here is cancelled."""
         self._end()
         for task in (*self._sending, *self._serving, *([self._answering] if self._answering else ())):
             task.cancel()
