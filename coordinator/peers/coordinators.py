@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from muster.coordinator.peers.asking import Ask
+from muster.coordinator.peers.post import Ask
 from muster.coordinator.transactions.transaction import TopicPartition
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError

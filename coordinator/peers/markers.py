@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
-from muster.coordinator.peers.asking import Ask
+from muster.coordinator.peers.post import Ask
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
 from muster.coordinator.transactions.events import MarkersDue
 from muster.coordinator.transactions.transaction import TopicPartition

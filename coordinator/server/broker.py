@@ -33,6 +33,7 @@ from muster.coordinator.observe.rebalances import RebalanceLog
 from muster.coordinator.observe.recovery import Recovery
 from muster.coordinator.peers.coordinators import TransactionCoordinators
 from muster.coordinator.peers.markers import Markers, Whereabouts
+from muster.coordinator.peers.post import Post
 from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
@@ -73,7 +74,6 @@ from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.replicas import Hosts
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 
 _READ_AGAIN_S: Final = 1.0
@@ -204,14 +204,17 @@ class Broker:
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
             observer=self._observe_transactions,
         )
+        self._post = Post(
+            store, self.real_clock, node_id=node_id, incarnation=self.incarnation, serve=self._answer
+        )
         self._markers = Markers(
-            self._ask,
+            self._post.ask,
             self.real_clock,
             leader=self._leader_of,
             read_topics=self.read_topics,
             marked=self.transaction_runtime.marked,
         )
-        self.transactions = TransactionCoordinators(self._ask, self._transaction_coordinator)
+        self.transactions = TransactionCoordinators(self._post.ask, self._transaction_coordinator)
         self._shard_topics = shard_topics(counts.cluster_id)
         self._counts = counts
         self.partitions = Partitions(
@@ -403,6 +406,7 @@ class Broker:
         )
         self.partitions.start()
         await self.membership.register(node)
+        self._post.start()
 
     async def start(self, node: NodeRow) -> None:
         """Once registered: take the leases that are due to this node, and accept connections. Returns when
@@ -451,6 +455,7 @@ class Broker:
         await self.runtime.close()
         await self.transaction_runtime.close()
         self._markers.close()
+        await self._post.close()
         await self.producer_ids.close()
         await self.partitions.close()
         await self.consumer_offsets.close()
@@ -466,6 +471,7 @@ class Broker:
         self.runtime.kill()
         self.transaction_runtime.kill()
         self._markers.close()
+        self._post.kill()
         await self.producer_ids.close()
         for each in self._data_shards:
             each.abandon()
@@ -518,6 +524,7 @@ class Broker:
         yield from self.runtime.under_way()
         yield from self.transaction_runtime.under_way()
         yield from self._markers.under_way()
+        yield from self._post.under_way()
         yield from self.partitions.under_way()
         if not self.membership.at_rest:
             yield "leases are still moving"
@@ -577,18 +584,8 @@ class Broker:
         node = self.topology.coordinator(transactional_id, TRANSACTIONS)
         return None if node is None else node.node_id
 
-    async def _ask(
-        self,
-        node_id: int,
-        api: ApiKey,
-        request: Message,
-        *,
-        timeout_ms: int,
-        under: tuple[Lease, int] | None = None,
-    ) -> Any:
-        if node_id != self.node_id:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {node_id} cannot be asked")
-        return await answer_peer(self, api, request)
+    async def _answer(self, api: ApiKey, version: int, request: Message) -> Message:
+        return await answer_peer(self, api, version, request)
 
     # --- topics ---------------------------------------------------------------------------------------------
 

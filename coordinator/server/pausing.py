@@ -1,18 +1,20 @@
 """A store that one broker sees and that can be stopped for it, as part of pausing that broker.
 
 A paused process neither gets answers nor hears of changes, while the other brokers on the same store go on.
-So a broker does not use the shared store directly, but through this: its own list of `changed` callbacks, and
-calls whose outcome it learns only when it runs.
+So a broker does not use the shared store directly, but through this: its own list of `changed` callbacks,
+calls whose outcome it learns only when it runs, and letters that it finds when it goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
 from typing import Any, cast
+from uuid import UUID
 
-from muster.coordinator.storage.store import Store
+from muster.coordinator.storage.mailboxes import Pile
+from muster.coordinator.storage.store import Deliver, Store
 
 
 class PausableStore:
@@ -24,6 +26,7 @@ class PausableStore:
         self._running = asyncio.Event()
         self._running.set()
         self._missed_change = False
+        self._mailboxes: dict[tuple[int, UUID], tuple[Deliver, Pile]] = {}
         store.changed.append(self._on_change)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
@@ -51,10 +54,25 @@ class PausableStore:
         if self._missed_change:
             self._missed_change = False
             self._on_change()
+        for deliver, pile in list(self._mailboxes.values()):
+            if payloads := pile.take():
+                deliver(payloads)
+
+    def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
+        """As of the shared store; what comes during a pause is delivered after it."""
+        self._store.open_mailbox(node_id, incarnation, partial(self._on_letters, (node_id, incarnation)))
+        self._mailboxes[node_id, incarnation] = deliver, Pile()
+
+    def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
+        """As of the shared store, also during a pause."""
+        self._store.close_mailbox(node_id, incarnation)
+        self._mailboxes.pop((node_id, incarnation), None)
 
     def detach(self) -> None:
         """Hear of nothing any more; the shared store outlives the broker."""
         self._store.changed.remove(self._on_change)
+        for mailbox in list(self._mailboxes):
+            self.close_mailbox(*mailbox)
 
     def as_store(self) -> Store:
         return cast(Store, self)
@@ -65,3 +83,13 @@ class PausableStore:
             return
         for callback in list(self.changed):
             callback()
+
+    def _on_letters(self, mailbox: tuple[int, UUID], payloads: Sequence[bytes]) -> None:
+        if mailbox not in self._mailboxes:
+            return
+        deliver, pile = self._mailboxes[mailbox]
+        if self._running.is_set():
+            deliver(payloads)
+            return
+        for payload in payloads:
+            pile.add(payload)

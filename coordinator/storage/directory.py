@@ -19,6 +19,7 @@ from typing import ClassVar
 from muster.coordinator.base.system import try_lock
 from muster.coordinator.storage.lease_table import LeaseTable
 from muster.coordinator.storage.left_behind import inspect
+from muster.coordinator.storage.mailboxes import Mailboxes
 from muster.coordinator.storage.store import StoreError, StoreLocked
 
 _STORE = "store.sqlite"
@@ -30,6 +31,7 @@ class _Lock:
     descriptor: int
     pid: int  # a forked child inherits this module's state, but not the lock
     lease_table: LeaseTable = field(default_factory=LeaseTable)
+    mailboxes: Mailboxes = field(default_factory=Mailboxes)
     turn: threading.Lock = field(default_factory=threading.Lock)
     users: int = 1
 
@@ -48,12 +50,16 @@ class DataDirectory:
     NAMES: ClassVar = (_STORE, _TOPICS)
     """What it has, of which one is always there once it was used."""
 
-    def __init__(self, path: Path, lease_table: LeaseTable, turn: threading.Lock) -> None:
+    def __init__(
+        self, path: Path, lease_table: LeaseTable, mailboxes: Mailboxes, turn: threading.Lock
+    ) -> None:
         self.path = path
         self.lease_table = lease_table
         """Leases and registrations of those who use the directory. All are in this process while it has the
         lock, and none is left when it has let go.
         """
+        self.mailboxes = mailboxes
+        """Of the nodes among them."""
         self.turn = turn
         """Held by an owner while it opens or closes the store's file. sqlite's busy timeout does not cover
         these: it refuses at once where two connections turn a new file to WAL, or one removes the WAL.
@@ -89,7 +95,7 @@ class DataDirectory:
                     lock = _held[path] = _take(path)
         except OSError as error:
             raise StoreError(f"cannot use data directory {path}: {error.strerror or error}") from error
-        return cls(path, lock.lease_table, lock.turn)
+        return cls(path, lock.lease_table, lock.mailboxes, lock.turn)
 
     def release(self) -> None:
         """Give up this owner's share. Harmless when called again."""

@@ -123,6 +123,13 @@ class LeaseTable:
                 if lease.kind is kind and expires_ms > now_ms
             }
 
+    def holds(self, lease: Lease, epoch: int) -> bool:
+        """Whether the lease is held in this epoch, or was when it ran out, and nobody is claiming it: then it
+        is the present one. Otherwise only the backend knows."""
+        with self._guard:
+            grant, _ = self._held.get(lease, (None, 0))
+            return grant is not None and grant.epoch == epoch and lease not in self._claiming
+
     def _current(self, grant: Grant) -> Grant | None:
         held, _ = self._held.get(grant.lease, (None, 0))
         same = held is not None and (held.node_id, held.epoch) == (grant.node_id, grant.epoch)
@@ -188,6 +195,12 @@ class LeaseTable:
             del self._nodes[node_id]
             self._revision += 1
             return True
+
+    def incarnation(self, node_id: int, now_ms: int) -> UUID | None:
+        """Which one of a node is registered."""
+        with self._guard:
+            node, registered_ms = self._nodes.get(node_id, (None, 0))
+            return None if node is None or registered_ms + node.term_ms <= now_ms else node.incarnation
 
     def nodes(self, now_ms: int) -> list[NodeRow]:
         """As `Store.nodes`."""

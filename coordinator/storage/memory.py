@@ -13,17 +13,21 @@ from uuid import UUID, uuid4
 
 from muster.coordinator.base.clock import monotonic_ms
 from muster.coordinator.storage.lease_table import LeaseTable
+from muster.coordinator.storage.mailboxes import Mailboxes
 from muster.coordinator.storage.store import (
     FIRST_SEQ,
     LEASE_COUNTS_DEFAULT,
     Append,
     BrokerConfigsRow,
+    Deliver,
     Grant,
     JournalBounds,
     Lease,
     LeaseKind,
+    Letter,
     NodeRow,
     Outcome,
+    Posted,
     RecordBounds,
     Replicas,
     StoreClosed,
@@ -104,6 +108,7 @@ class MemoryStore:
         self._replica_lists: dict[Replicas, int] = {}
         self._broker_configs: dict[str, BrokerConfigsRow] = {}
         self._lease_table = LeaseTable()
+        self._mailboxes = Mailboxes()
         self._revision = 0
         self._next_producer_id = 0
 
@@ -116,6 +121,7 @@ class MemoryStore:
 
     async def close(self) -> None:
         self._open = False
+        self._mailboxes.close_all()
 
     # --- images -----------------------------------------------------------------------------------
 
@@ -355,6 +361,28 @@ class MemoryStore:
     async def nodes(self) -> list[NodeRow]:
         self._check_open()
         return self._lease_table.nodes(self._now_ms())
+
+    # --- post -------------------------------------------------------------------------------------
+
+    async def post(self, letters: Sequence[Letter]) -> list[Posted]:
+        self._check_open()
+        now_ms = self._now_ms()
+        return self._mailboxes.post(
+            letters,
+            in_force=self._in_force,
+            registered=lambda node_id: self._lease_table.incarnation(node_id, now_ms),
+        )
+
+    def _in_force(self, lease: Lease, epoch: int) -> bool:
+        row = self._leases.get(lease)
+        return row is not None and row.owned_in(epoch)
+
+    def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
+        self._check_open()
+        self._mailboxes.open(node_id, incarnation, deliver)
+
+    def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
+        self._mailboxes.close(node_id, incarnation)
 
     # --- the rest ---------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ Rules that hold for every method of `Store`:
 - *Atomic.* Each call is one transaction. The appends of one call share it, each with an outcome of its own;
   what is grouped into a call is the caller's business (`runtime.appender`).
 - *Ordered.* Changes of one store object take effect in the order in which its methods were called, but that
-  renewals, releases and registrations may overtake others. A read sees every change whose call returned
-  before the read was made.
+  renewals, releases, registrations and letters may overtake others. A read sees every change whose call
+  returned before the read was made.
 - *Never blocks the event loop.* Disk and network are reached from executors or asynchronously. A store object
   belongs to the event loop that opened it; several brokers on that loop may share it.
 - *Time.* Terms are counted on the store's own clock, which never goes back nor leaps: a monotonic one where
@@ -56,6 +56,13 @@ class LeaseKind(StrEnum):
     """A shard of the topic partitions with one replica list; `number` is that of the list
     (`Store.replica_lists`), its epoch counts into their leader epoch (`Assignment`)."""
 
+
+LETTER_BYTES_MAX = 1_048_576
+"""Of a letter's payload."""
+LETTERS_KEPT_MAX = 1_000
+"""Letters to one node that wait to be delivered; more are not taken."""
+LETTERS_KEPT_BYTES_MAX = 16_777_216
+"""Of their payloads: when as much waits, no more is taken."""
 
 LEASE_COUNTS_DEFAULT: Mapping[LeaseKind, int] = MappingProxyType(
     {LeaseKind.GROUP: 50, LeaseKind.TRANSACTION: 50, LeaseKind.DATA: 50, LeaseKind.REPLICAS: 1_000}
@@ -255,6 +262,38 @@ class NodeRow:
     """Whether it knows replica lists; a broker of an earlier version, on its way out, does not."""
     age_ms: int = field(default=0, compare=False)
     """Set in answers: how long ago it registered last, by the store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A small message to a node. Raises ValueError for more than LETTER_BYTES_MAX."""
+
+    node_id: int
+    payload: bytes = field(repr=False)
+    incarnation: UUID | None = None
+    """Which one of the node it is for; None: whichever is registered."""
+    under: tuple[Lease, int] | None = None
+    """The lease and the epoch in which its sender speaks: sent only while that is the lease's present one."""
+
+    def __post_init__(self) -> None:
+        if len(self.payload) > LETTER_BYTES_MAX:
+            raise ValueError(f"a letter of {len(self.payload)} bytes; allowed are {LETTER_BYTES_MAX}")
+
+
+class Posted(Enum):
+    """What became of one `Letter`."""
+
+    SENT = "sent"
+    """It will be delivered, unless something happens to the node or the store."""
+    FENCED = "fenced"
+    """The epoch it was to be sent under is over. Nobody will see it."""
+    UNDELIVERABLE = "undeliverable"
+    """No such node is registered, or as many letters to it wait as may. Nobody will see it."""
+
+
+Deliver = Callable[[Sequence[bytes]], None]
+"""Given the payloads of letters on the event loop, those of one sender in the order of sending. Must not
+block or raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +535,24 @@ class Store(Protocol):
 
     async def nodes(self) -> list[NodeRow]:
         """The nodes whose term has not run out, by id, with their `age_ms`."""
+
+    # --- post -------------------------------------------------------------------------------------
+
+    async def post(self, letters: Sequence[Letter]) -> list[Posted]:
+        """Send letters to nodes; what became of each, in the order given.
+
+        Nothing of this is durable: a letter arrives at most once, and is lost with the node, with the server,
+        and when the node does not take it within about a minute. Only registered nodes can be sent to, and a
+        letter is for the incarnation that is registered when it is sent. Does not move `revision()`.
+        StoreBusy when too many letters wait to be sent.
+        """
+
+    def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
+        """Have letters to this incarnation of a node delivered from now on, until `close_mailbox` or the
+        store's end. A node has one mailbox: that of a new incarnation takes the place of the old one."""
+
+    def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
+        """Deliver nothing more; harmless when there is no such mailbox, or the store is closed."""
 
     # --- the rest ---------------------------------------------------------------------------------
 

@@ -69,13 +69,13 @@ class Cluster:
     async def ask(
         self,
         node_id: int,
-        api: ApiKey,
+        api_key: ApiKey,
         request: Message,
         *,
         timeout_ms: int,
         under: tuple[Lease, int] | None = None,
     ) -> Any:
-        assert api is ApiKey.WRITE_TXN_MARKERS
+        assert api_key is ApiKey.WRITE_TXN_MARKERS
         assert isinstance(request, WriteTxnMarkersRequest)
         self.asked.append((node_id, request))
         self.under.append(under)

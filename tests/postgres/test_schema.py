@@ -19,13 +19,16 @@ from muster.coordinator.storage.store import (
     JournalRow,
     Lease,
     LeaseKind,
+    Letter,
     NodeRow,
     Outcome,
+    Posted,
     StoreBusy,
     StoreError,
     TopicRow,
 )
 from tests.support.each import each
+from tests.support.facts import until
 from tests.support.ports import free_ports
 from tests.support.postgres import Postgres
 
@@ -134,7 +137,7 @@ async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that
     connection = await asyncpg.connect(url)
     insert = "INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms)"
     await connection.execute(f"{insert} VALUES ($1, 'orders', 3, '{{}}', 5)", UUID(int=1))
-    assert await migrate(url) == (2, 3)
+    assert await migrate(url) == (2, SCHEMA_VERSION)
     # As the version before registers, and goes on creating topics.
     await connection.execute(
         "INSERT INTO muster.nodes (node_id, host, port, rack, term_ms, incarnation, drained, listeners, "
@@ -157,6 +160,24 @@ async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that
     assigned = replace(old, assignments={0: Assignment((2, 1))})
     await store.update_topic(assigned, expected=old, epochs={grant.lease: grant.epoch})
     assert (await store.topics())[1] == assigned
+    await store.close()
+
+
+async def test_tables_of_version_3_get_letters(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = postgres.empty_database()
+    with monkeypatch.context() as at_version_3:
+        at_version_3.setattr(schema, "SCHEMA_VERSION", 3)
+        at_version_3.setattr(schema, "_VERSIONS", schema._VERSIONS[:3])
+        assert await migrate(url) == (None, 3)
+    assert await migrate(url) == (3, SCHEMA_VERSION)
+    store = PostgresStore(url)
+    await store.open()
+    node = NodeRow(1, "one", 9092, None, 60_000, UUID(int=1))
+    await store.register_node(node)
+    got: list[bytes] = []
+    store.open_mailbox(1, node.incarnation, got.extend)
+    assert await store.post([Letter(1, b"hello")]) == [Posted.SENT]
+    await until(lambda: got == [b"hello"], "the letter")
     await store.close()
 
 

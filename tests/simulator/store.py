@@ -24,12 +24,15 @@ from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import (
     Append,
     BrokerConfigsRow,
+    Deliver,
     Grant,
     JournalBounds,
     Lease,
     LeaseKind,
+    Letter,
     NodeRow,
     Outcome,
+    Posted,
     RecordBounds,
     Replicas,
     StoreBusy,
@@ -408,6 +411,27 @@ class SimulatedStore:
 
     async def nodes(self) -> list[NodeRow]:
         return await self._read(lambda: run(self._durable.memory.nodes()))
+
+    async def post(self, letters: Sequence[Letter]) -> list[Posted]:
+        sent = list(letters)
+        return await self._change(lambda: run(self._durable.memory.post(sent)), needs_room=False)
+
+    def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
+        arriving: deque[Sequence[bytes]] = deque()
+
+        def arrive(payloads: Sequence[bytes]) -> None:
+            arriving.append(payloads)
+            self._loop.call_later(self._rng.uniform(*self._weather.latency_s), hear)
+
+        def hear() -> None:
+            payloads = arriving.popleft()  # in order, whichever latency has passed
+            if not self._dead:
+                deliver(payloads)
+
+        self._durable.memory.open_mailbox(node_id, incarnation, arrive)
+
+    def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
+        self._durable.memory.close_mailbox(node_id, incarnation)
 
     async def counts(self) -> StoreCounts:
         return await self._read(lambda: run(self._durable.memory.counts()))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.apis.transactions import write_txn_markers
 from muster.coordinator.server.serving import Broker
-from muster.protocol.api import ApiKey, versions
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 
@@ -17,9 +17,10 @@ _HANDLERS: Final[Mapping[ApiKey, Callable[[Broker, Any, RequestContext], Awaitab
 }
 
 
-async def answer_peer(broker: Broker, api: ApiKey, request: Message) -> Any:
-    """The response to another broker, or to this one, in the newest version."""
+async def answer_peer(broker: Broker, api: ApiKey, version: int, request: Message) -> Message:
+    """The response to another broker, or to this one. Raises KafkaError."""
     handler = _HANDLERS.get(api)
     if handler is None:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{api.name} is not a question for brokers")
-    return await handler(broker, request, RequestContext(versions(api).last, "", "", 0))
+    answer: Message = await handler(broker, request, RequestContext(version, "", "", 0))
+    return answer

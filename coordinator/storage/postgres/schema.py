@@ -126,7 +126,18 @@ _THIRD: Final = (
     )""",
 )
 
-_FOURTH: Final[Sequence[str]] = ()
+# What brokers tell each other, until it is taken: of no worth once the server has died.
+_FOURTH: Final = (
+    """CREATE TABLE muster.letters (
+        node_id integer NOT NULL,
+        sender uuid NOT NULL,
+        number bigint NOT NULL,
+        incarnation uuid NOT NULL,
+        posted_ms bigint NOT NULL,
+        payload bytea NOT NULL,
+        PRIMARY KEY (node_id, sender, number)
+    )""",
+)
 
 _VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """The statements that lead from version n to n + 1."""
@@ -147,6 +158,9 @@ _TUNING: Final = (
         )
     ),
     "ALTER TABLE muster.records SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05)",
+    "ALTER TABLE muster.letters SET UNLOGGED",
+    "ALTER TABLE muster.letters SET (autovacuum_vacuum_scale_factor = 0.0, "
+    "autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)",
     *RECORD_TUNING,
 )
 """What a database that does not know it may refuse."""

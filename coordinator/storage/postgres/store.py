@@ -1,7 +1,7 @@
 """The store in a PostgreSQL database, which several processes share.
 
 One connection writes, one call after the other. Leases and registrations are renewed on another, which never
-waits for a write, and a few more read.
+waits for a write, and a few more read. Letters have two of their own (`post_office`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from muster.coordinator.storage.postgres.connect import (
     Unreachable,
     parse,
 )
+from muster.coordinator.storage.postgres.post_office import PostOffice
 from muster.coordinator.storage.postgres.schema import check
 from muster.coordinator.storage.postgres.watch import POLL_MS_DEFAULT, Watch
 from muster.coordinator.storage.store import (
     Append,
     BrokerConfigsRow,
+    Deliver,
     Grant,
     JournalBounds,
     Lease,
     LeaseKind,
+    Letter,
     NodeRow,
     Outcome,
+    Posted,
     RecordBounds,
     Replicas,
     StoreBusy,
@@ -62,8 +66,9 @@ class PostgresStore:
     """`Store` in the schema `muster` of the database at `url`, which `migrate` has made.
 
     `name` is what the database calls its connections (application_name), of which there are `readers` and
-    three. No statement takes longer than `statement_timeout_ms`, connecting included; those about leases no
-    longer than a third of their term. `now_ms` is for tests: a clock in the place of the server's.
+    three, and two more once letters are sent and received. No statement takes longer than
+    `statement_timeout_ms`, connecting included; those about leases no longer than a third of their term.
+    `now_ms` is for tests: a clock in the place of the server's.
     """
 
     def __init__(
@@ -128,6 +133,16 @@ class PostgresStore:
         self._leases_by_id = {lease_id: lease for lease, lease_id in lease_ids.items()}
         self._writer, self._lease_link, self._watch = writer, leases, watch
         self._writers = Writers(lease_ids)
+        self._post_office = PostOffice(
+            self._server,
+            lease_ids,
+            name=self._name,
+            connect_timeout_ms=self._connect_timeout_ms,
+            statement_timeout_ms=self._statement_timeout_ms,
+            poll_ms=self._poll_ms,
+            listen=self._listen,
+            now_ms=self._now_ms,
+        )
         self._reader_links = readers
         self._idle_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for reader in reversed(readers):
@@ -150,6 +165,7 @@ class PostgresStore:
         self._open = False
         while self._calls:
             await asyncio.wait(self._calls)
+        await self._post_office.close()
         await self._watch.close()
         for link in (self._writer, self._lease_link, *self._reader_links):
             await link.close()
@@ -417,6 +433,18 @@ class PostgresStore:
 
     async def nodes(self) -> list[NodeRow]:
         return await self._read("reading the nodes", lambda c: statements.nodes.read(c, self._now_ms()))
+
+    async def post(self, letters: Sequence[Letter]) -> list[Posted]:
+        self._check_open()
+        return await self._post_office.post(letters)
+
+    def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
+        self._check_open()
+        self._post_office.open_mailbox(node_id, incarnation, deliver)
+
+    def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
+        if self._open:
+            self._post_office.close_mailbox(node_id, incarnation)
 
     async def counts(self) -> StoreCounts:
         self._check_open()

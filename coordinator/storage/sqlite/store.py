@@ -30,12 +30,15 @@ from muster.coordinator.storage.store import (
     LEASE_COUNTS_DEFAULT,
     Append,
     BrokerConfigsRow,
+    Deliver,
     Grant,
     JournalBounds,
     Lease,
     LeaseKind,
+    Letter,
     NodeRow,
     Outcome,
+    Posted,
     RecordBounds,
     Replicas,
     StoreClosed,
@@ -95,6 +98,7 @@ class SqliteStore:
         self._own_executors: list[Executor] = []
         self._files: _Files | None = None
         self._revision = 0
+        self._mailboxes_here: set[tuple[int, UUID]] = set()
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._path} {'closed' if self._files is None else 'open'}>"
@@ -137,6 +141,9 @@ class SqliteStore:
         if self._files is None:
             return
         files, self._files = self._files, None
+        for mailbox in self._mailboxes_here:
+            files.directory.mailboxes.close(*mailbox)
+        self._mailboxes_here.clear()
         loop = asyncio.get_running_loop()
         # What is under way comes first: an executor runs its calls in order.
         await loop.run_in_executor(self._reader, files.close_reading)
@@ -318,6 +325,33 @@ class SqliteStore:
 
     async def nodes(self) -> list[NodeRow]:
         return self._lease_table.nodes(self._now_ms())
+
+    async def post(self, letters: Sequence[Letter]) -> list[Posted]:
+        directory = self._opened_files().directory
+        under = {letter.under for letter in letters if letter.under is not None}
+        unsure = {each for each in under if not directory.lease_table.holds(*each)}
+        if unsure:
+            rows = await self._read(partial(statements.leases.rows_of, wanted={lease for lease, _ in unsure}))
+            under -= {
+                (lease, epoch)
+                for lease, epoch in unsure
+                if epoch < 1 or rows.get(lease, statements.leases.NO_LEASE)[1] != epoch
+            }
+        now_ms = self._now_ms()
+        return directory.mailboxes.post(
+            letters,
+            in_force=lambda lease, epoch: (lease, epoch) in under,
+            registered=lambda node_id: directory.lease_table.incarnation(node_id, now_ms),
+        )
+
+    def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
+        self._opened_files().directory.mailboxes.open(node_id, incarnation, deliver)
+        self._mailboxes_here.add((node_id, incarnation))
+
+    def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
+        if self._files is not None:
+            self._files.directory.mailboxes.close(node_id, incarnation)
+        self._mailboxes_here.discard((node_id, incarnation))
 
     async def counts(self) -> StoreCounts:
         return self._opened_files().counts

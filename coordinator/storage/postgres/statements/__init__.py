@@ -12,6 +12,7 @@ A change that moves the revision answers the new one, or None.
 from muster.coordinator.storage.postgres.statements import broker_configs as broker_configs
 from muster.coordinator.storage.postgres.statements import journal as journal
 from muster.coordinator.storage.postgres.statements import leases as leases
+from muster.coordinator.storage.postgres.statements import letters as letters
 from muster.coordinator.storage.postgres.statements import meta as meta
 from muster.coordinator.storage.postgres.statements import nodes as nodes
 from muster.coordinator.storage.postgres.statements import records as records

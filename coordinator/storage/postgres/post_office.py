@@ -1,0 +1,290 @@
+"""Letters through PostgreSQL: rows that their receiver takes out again, and hears of at once where the server
+passes notifications on. Elsewhere it looks for them again and again.
+
+No commit of a letter is waited for until it is synced, and what lies there is gone with the server: their
+table is unlogged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID, uuid4
+
+from muster.coordinator.base.log import Logger
+from muster.coordinator.storage.postgres import statements
+from muster.coordinator.storage.postgres.connect import Link, Server
+from muster.coordinator.storage.postgres.statements.letters import CHANNEL, Columns
+from muster.coordinator.storage.store import (
+    Deliver,
+    Lease,
+    Letter,
+    Posted,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+WAITING_MAX: Final = 10_000
+"""Letters that wait to be sent."""
+_BATCH_BYTES: Final = 4_194_304
+"""How much goes out in one statement, but for the last letter."""
+_LOOK_MS: Final = 1_000
+"""How often letters are looked for where notifications tell of them: one may have been lost with its
+connection."""
+SWEEP_S: Final = 10.0
+"""How often what nobody takes is deleted."""
+_NO_LEASE: Final = -1
+"""No row of `leases` has this id."""
+
+
+class _Waiting(NamedTuple):
+    letters: Sequence[Letter]
+    posted: asyncio.Future[list[Posted]]
+
+
+class _Mailbox(NamedTuple):
+    incarnation: UUID
+    deliver: Deliver
+
+
+class PostOffice:
+    """Sends on one connection, one statement at a time; whatever comes meanwhile goes into the next. Takes
+    what has come on another. Both are made when they are needed first.
+
+    `listen` says whether to try notifications.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        lease_ids: Mapping[Lease, int],
+        *,
+        name: str,
+        connect_timeout_ms: int,
+        statement_timeout_ms: int,
+        poll_ms: int,
+        listen: bool,
+        now_ms: Callable[[], int | None],
+    ) -> None:
+        self._server = server
+        self._lease_ids = lease_ids
+        self._log = Logger(part="store", name=name)
+        self._poll_ms = poll_ms
+        self._notify = self._listen = listen
+        self._now_ms = now_ms
+        self._sender = uuid4()
+        self._numbers = count()
+        link = partial(
+            Link,
+            server,
+            name=name,
+            connect_timeout_ms=connect_timeout_ms,
+            statement_timeout_ms=statement_timeout_ms,
+        )
+        self._outgoing = link(prepare=self._prepare_outgoing)
+        self._incoming = link(prepare=self._prepare_incoming)
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_letters = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._mailboxes: dict[int, _Mailbox] = {}
+        self._receiving: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
+        self._sweep_at_s = 0.0
+        self._closing = False
+
+    def __repr__(self) -> str:
+        return f"<PostOffice of {sorted(self._mailboxes)} waiting={self._waiting_letters}>"
+
+    async def close(self) -> None:
+        """Send what waits, deliver nothing more; within the statement timeout."""
+        self._closing = True
+        self._mailboxes.clear()
+        self._look.set()
+        for task in (self._sending, self._receiving):
+            if task is not None:
+                await task
+        await self._outgoing.close()
+        await self._incoming.close()
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    async def post(self, letters: Sequence[Letter]) -> list[Posted]:
+        """As `Store.post`."""
+        if self._closing:
+            raise StoreClosed(f"the store in {self._server.name} is closing")
+        if not letters:
+            return []
+        if self._waiting_letters + len(letters) > WAITING_MAX:
+            raise StoreBusy(f"posting letters in {self._server.name}: {self._waiting_letters} wait already")
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(tuple(letters), loop.create_future())
+        self._waiting.append(waiting)
+        self._waiting_letters += len(letters)
+        if self._sending is None:
+            # It begins in the next turn, and takes along what this one brings.
+            self._sending = loop.create_task(self._send(), name="post letters")
+        return await waiting.posted
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                await self._send_batch(self._next_batch())
+        finally:
+            self._sending = None
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        size_bytes = 0
+        while self._waiting and size_bytes < _BATCH_BYTES:
+            batch.append(self._waiting.popleft())
+            self._waiting_letters -= len(batch[-1].letters)
+            size_bytes += sum(len(letter.payload) for letter in batch[-1].letters)
+        return batch
+
+    async def _send_batch(self, batch: list[_Waiting]) -> None:
+        columns = Columns(*([] for _ in Columns._fields))
+        for waiting in batch:
+            for letter in waiting.letters:
+                self._add(columns, letter)
+        try:
+            outcomes = await self._outgoing.run(
+                "posting letters",
+                lambda c: statements.letters.post(
+                    c, self._now_ms(), self._sender, columns, notify=self._notify
+                ),
+            )
+        except Exception as error:
+            for waiting in batch:
+                if not waiting.posted.done():
+                    waiting.posted.set_exception(_again(error))
+            return
+        posted = (outcomes[number] for number in columns.numbers)
+        for waiting in batch:
+            of_these = [next(posted) for _ in waiting.letters]
+            if not waiting.posted.done():
+                waiting.posted.set_result(of_these)
+
+    def _add(self, columns: Columns, letter: Letter) -> None:
+        lease_id, epoch = None, 0
+        if letter.under is not None:
+            lease, epoch = letter.under
+            # Below 1: never claimed.
+            lease_id = self._lease_ids.get(lease, _NO_LEASE) if epoch >= 1 else _NO_LEASE
+        columns.numbers.append(next(self._numbers))
+        columns.node_ids.append(letter.node_id)
+        columns.incarnations.append(letter.incarnation)
+        columns.lease_ids.append(lease_id)
+        columns.epochs.append(epoch)
+        columns.payloads.append(letter.payload)
+
+    async def _prepare_outgoing(self, connection: Connection) -> None:
+        await _commit_quickly(connection)
+        if self._notify:
+            self._notify = await self._supported(
+                "NOTIFY", connection.execute(f"SELECT pg_notify('{CHANNEL}', '')")
+            )
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
+        """As `Store.open_mailbox`."""
+        self._mailboxes[node_id] = _Mailbox(incarnation, deliver)
+        self._sweep_at_s = 0.0  # what was for the node's earlier incarnations
+        self._look.set()
+        if self._receiving is None:
+            self._receiving = asyncio.get_running_loop().create_task(self._receive(), name="take letters")
+
+    def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
+        """As `Store.close_mailbox`."""
+        mailbox = self._mailboxes.get(node_id)
+        if mailbox is not None and mailbox.incarnation == incarnation:
+            del self._mailboxes[node_id]
+
+    async def _receive(self) -> None:
+        away = False
+        while not self._closing:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_s()):
+                    await self._look.wait()
+            self._look.clear()
+            if not self._mailboxes:
+                continue
+            try:
+                taken = await self._incoming.run("taking letters", self._take)
+            except StoreError as error:
+                if not away:
+                    self._log.warning("failed to look for letters of other brokers, retrying", why=str(error))
+                away = True
+                self._look.clear()  # that the connection ended was heard
+            except Exception as error:
+                self._log.error("failed to look for letters of other brokers, retrying", exc_info=error)
+            else:
+                away = False
+                self._deliver(taken)
+
+    def _patience_s(self) -> float | None:
+        if not self._mailboxes:
+            return None
+        return (max(self._poll_ms, _LOOK_MS) if self._listen else self._poll_ms) / 1000
+
+    async def _take(self, connection: Connection) -> list[tuple[int, bytes]]:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._sweep_at_s:
+            self._sweep_at_s = now_s + SWEEP_S
+            await statements.letters.sweep(connection, self._now_ms())
+        incarnations = [mailbox.incarnation for mailbox in self._mailboxes.values()]
+        return await statements.letters.take(connection, list(self._mailboxes), incarnations)
+
+    def _deliver(self, taken: Sequence[tuple[int, bytes]]) -> None:
+        by_node: dict[int, list[bytes]] = {}
+        for node_id, payload in taken:
+            by_node.setdefault(node_id, []).append(payload)
+        for node_id, payloads in by_node.items():
+            mailbox = self._mailboxes.get(node_id)  # closed meanwhile, perhaps
+            if mailbox is not None:
+                mailbox.deliver(payloads)
+
+    async def _prepare_incoming(self, connection: Connection) -> None:
+        await _commit_quickly(connection)
+        if self._listen:
+            self._listen = await self._supported("LISTEN", connection.add_listener(CHANNEL, self._hear))
+            connection.add_termination_listener(lambda _: self._look.set())
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, node_id: str) -> None:
+        if node_id.isdigit() and int(node_id) in self._mailboxes:
+            self._look.set()
+
+    async def _supported(self, what: str, trying: Any) -> bool:
+        try:
+            await trying
+        except Exception as error:
+            # Not supported, or no such syntax or function. Any other failure may be over the next time.
+            if not str(getattr(error, "sqlstate", None)).startswith(("0A", "42")):
+                raise
+            self._log.info(f"{what} is not supported; polling for letters", why=str(error))
+            return False
+        return True
+
+
+async def _commit_quickly(connection: Connection) -> None:
+    import asyncpg
+
+    try:
+        await connection.execute("SET synchronous_commit = off")
+    except asyncpg.PostgresError:  # unknown there: its commits take what they take
+        if connection.is_closed():
+            raise
+
+
+def _again(error: Exception) -> Exception:
+    """The same for one more caller."""
+    return type(error)(str(error)) if isinstance(error, StoreError) else error
