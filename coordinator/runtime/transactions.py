@@ -27,13 +27,13 @@ OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
 )
 
 
-def transaction_kind(config: TransactionConfig, new_id: Callable[[], int]) -> MachineKind:
-    """Shards of transactional ids with this configuration, which take producer ids from `new_id`."""
-    return MachineKind(TRANSACTIONS, partial(_make_shard, config, new_id), OPERATIONS)
-
-
-def _make_shard(config: TransactionConfig, new_id: Callable[[], int], number: int) -> TransactionShard:
-    return TransactionShard(number, config, new_id=new_id)
+def transaction_kind(
+    config: TransactionConfig, new_id: Callable[[], int], version: Callable[[], int]
+) -> MachineKind:
+    """Shards of transactional ids with this configuration; `new_id` and `version` as `TransactionShard` has
+    them."""
+    make = partial(TransactionShard, config=config, new_id=new_id, version=version)
+    return MachineKind(TRANSACTIONS, make, OPERATIONS)
 
 
 class TransactionRuntime(Runtime[TransactionShard]):
@@ -47,11 +47,11 @@ class TransactionRuntime(Runtime[TransactionShard]):
         config: TransactionConfig,
         *,
         new_id: Callable[[], int],
+        version: Callable[[], int],
         **options: Any,
     ) -> None:
-        """`new_id` gives a producer id that nobody has had (`TransactionShard`); `options` are those of
-        `Runtime`."""
-        super().__init__(transaction_kind(config, new_id), store, clock, leases, **options)
+        """`new_id` and `version` as `TransactionShard` has them; `options` are those of `Runtime`."""
+        super().__init__(transaction_kind(config, new_id, version), store, clock, leases, **options)
 
     def epoch(self, number: int) -> int | None:
         """The coordinator epoch of a shard that is here."""

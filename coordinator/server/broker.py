@@ -49,7 +49,7 @@ from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.doors import Doors, Listen
-from muster.coordinator.server.features import Features
+from muster.coordinator.server.features import TRANSACTION_VERSION, Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.coordinator.server.listener import BindError, Listener
@@ -200,6 +200,7 @@ class Broker:
             self.membership,
             TransactionConfig(settings.transaction_max_timeout_ms, settings.transactional_id_expiration_ms),
             new_id=self.producer_ids.at_once,
+            version=lambda: self.features.level(TRANSACTION_VERSION),
             shard_count=counts.leases[LeaseKind.TRANSACTION],
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
             observer=self._observe_transactions,
@@ -542,6 +543,9 @@ class Broker:
             "node.id": node_id,
             "offsets.topic.num.partitions": str(self._group_shards),
             "offsets.topic.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": str(self._counts.leases[LeaseKind.TRANSACTION]),
+            "transaction.state.log.replication.factor": "1",
         }
         if settings.mechanisms:
             fixed["sasl.enabled.mechanisms"] = ",".join(settings.mechanisms)

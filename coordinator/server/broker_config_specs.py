@@ -65,6 +65,19 @@ _FIXED_HERE: Final = (
         3,
         "copies of committed offsets; the store keeps one",
     ),
+    _fixed("transaction.state.log.min.isr", Type.INT, 2, "copies that must have a transaction's state"),
+    _fixed(
+        "transaction.state.log.num.partitions",
+        Type.INT,
+        50,
+        "number of shards that transactional ids are divided into",
+    ),
+    _fixed(
+        "transaction.state.log.replication.factor",
+        Type.SHORT,
+        3,
+        "copies of transactions' state; the store keeps one",
+    ),
 )
 """What tools look for in any broker, and here follows from other settings or cannot be set."""
 

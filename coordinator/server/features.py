@@ -34,17 +34,18 @@ METADATA_VERSION: Final = 33
 """The level of Apache Kafka 4.4: tools read from it as which release a cluster answers."""
 
 GROUP_VERSION: Final = "group.version"
+TRANSACTION_VERSION: Final = "transaction.version"
 
 FEATURES: Final[Mapping[str, Feature]] = {
     # 1: members of the consumer protocol (KIP-848) are served.
     GROUP_VERSION: Feature(0, 1, 1, fixed=False),
     # There is no log of metadata here whose format could be older.
     "metadata.version": Feature(METADATA_VERSION, METADATA_VERSION, METADATA_VERSION),
-    # Off: there are no transactions.
-    "transaction.version": Feature(0, 0, 0),
+    # 2: clients leave it to brokers to add partitions, and get a new epoch with each transaction (KIP-890).
+    TRANSACTION_VERSION: Feature(0, 2, 2, fixed=False),
 }
 
-EPOCH: Final = 2
+EPOCH: Final = 3
 """To be raised whenever FEATURES change: clients keep what they have read under the highest epoch."""
 
 _ROW: Final = "features"

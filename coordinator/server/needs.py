@@ -188,6 +188,15 @@ def group(operation: Operation, field: str = "group_id") -> Check:
     return check
 
 
+def transactional_id(operation: Operation, field: str = "transactional_id") -> Check:
+    """The operation on the transactional id that a field names."""
+
+    def check(asking: Asking, request: Any) -> KafkaError | None:
+        return transactional_id_refusal(asking, operation, getattr(request, field))
+
+    return check
+
+
 def every_topic(operation: Operation, attribute: str) -> Check:
     """The operation on every topic of a list of names."""
 
@@ -205,6 +214,12 @@ def group_refusal(asking: Asking, operation: Operation, group_id: str) -> KafkaE
     """None where it is allowed."""
     allowed = asking.rights.may(operation, ResourceType.GROUP, group_id)
     return None if allowed else denied(operation, ResourceType.GROUP)
+
+
+def transactional_id_refusal(asking: Asking, operation: Operation, name: str) -> KafkaError | None:
+    """None where it is allowed."""
+    allowed = asking.rights.may(operation, ResourceType.TRANSACTIONAL_ID, name)
+    return None if allowed else denied(operation, ResourceType.TRANSACTIONAL_ID)
 
 
 def topic_refusal(asking: Asking, operation: Operation, name: str) -> KafkaError | None:

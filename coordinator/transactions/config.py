@@ -9,13 +9,10 @@ NEVER_MS: Final = 2**31 - 1
 
 
 class TransactionConfig(NamedTuple):
-    """Milliseconds, but `version`."""
+    """Milliseconds."""
 
     max_timeout_ms: int = 900_000
     """transaction.max.timeout.ms: no producer may ask for a longer transaction.timeout.ms."""
     id_expiration_ms: int = 604_800_000
     """transactional.id.expiration.ms: an id without a transaction is forgotten so long after its last
     change."""
-    version: int = 2
-    """The finalized level of the feature transaction.version: how transactions are aborted that no client
-    ends."""

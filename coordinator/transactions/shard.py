@@ -66,9 +66,18 @@ class TransactionShard:
     who come between a transaction's decision and its last marker.
     """
 
-    def __init__(self, number: int, config: TransactionConfig, *, new_id: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        number: int,
+        config: TransactionConfig,
+        *,
+        new_id: Callable[[], int],
+        version: Callable[[], int] = lambda: 2,
+    ) -> None:
         """`new_id` gives a producer id that nobody has had. It raises
-        KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if there is none at hand: clients then try again."""
+        KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if there is none at hand: clients then try again. `version`
+        is the level in force of the feature transaction.version: by its rules transactions are aborted that
+        no client ends."""
         self.number = number
         self.config = config
         self.transactions: dict[str, Transaction] = {}
@@ -80,6 +89,7 @@ class TransactionShard:
         self._unmarked: dict[str, set[TopicPartition]] = {}
         """The partitions that have yet to be marked, of transactions that are prepared."""
         self._new_id = new_id
+        self._version = version
 
     def __repr__(self) -> str:
         return f"<TransactionShard {self.number} ids={len(self.transactions)} ending={len(self._unmarked)}>"
@@ -289,7 +299,7 @@ class TransactionShard:
 
     def _abort(self, transactional_id: str, transaction: Transaction, trigger: Trigger, step: Step) -> None:
         """End a transaction that its producer does not end, which is fenced by that."""
-        version = self.config.version
+        version = self._version()
         ended = transaction if version >= 2 else ending.fenced_off(transaction)
         self._prepare(transactional_id, transaction, ended, version, trigger, step)
 

@@ -99,6 +99,7 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("the broker*", "log.cleaner.enable s*"): _NEEDS_SETTING,
     ("the broker*", "log.dirs *"): "muster keeps all in memory here",
     ("the broker*", "num.partitions s*"): _NEEDS_SETTING,
+    ("the broker*", "transaction.state.log.num.partitions *"): "the tests' Kafka has one shard of them",
     ("the broker*", "muster.drained *"): "muster's own",
     ("the broker*", "queued.max.request.bytes *"): "muster has a bound by default",
     ("an operation that does not exist", "error"): "Kafka fails unexpectedly; muster says what is wrong",

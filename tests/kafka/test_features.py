@@ -13,47 +13,46 @@ from muster.protocol.messages.consumer_group import (
 )
 from muster.protocol.messages.features import UpdateFeaturesRequest
 from tests.kafka.conftest import KafkaOfConfigs
-from tests.kafka.stories import KAFKA_CONFIGS, Side, assert_told_alike
+from tests.kafka.stories import KAFKA_CONFIGS, Side, Story, assert_told_alike
 from tests.support.wire_topics import until
 
 pytestmark = pytest.mark.kafka
 
 _GROUPS = "group.version"
+_TRANSACTIONS = "transaction.version"
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-def _level(side: Side) -> tuple[int, int]:
-    """Of groups, as ApiVersions tells it, and the epoch."""
+def _level(side: Side, name: str) -> tuple[int, int]:
+    """Of a feature, as ApiVersions tells it, and the epoch."""
     asked = ApiVersionsRequest(client_software_name="story", client_software_version="1")
     answer = side.quietly(asked, 4)
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
-    return levels.get(_GROUPS, 0), answer.finalized_features_epoch
+    return levels.get(name, 0), answer.finalized_features_epoch
 
 
-def _await_level(side: Side, level: int) -> None:
+def _await_level(side: Side, name: str, level: int) -> None:
     """Kafka's brokers learn it after the answer."""
-    until(lambda: _level(side)[0] == level, f"{_GROUPS} is {level}")
+    until(lambda: _level(side, name)[0] == level, f"{name} is {level}")
 
 
-def _update(
-    level: int, type: int, *, name: str = _GROUPS, validate_only: bool = False
-) -> UpdateFeaturesRequest:
-    each = UpdateFeaturesRequest.FeatureUpdateKey(feature=_GROUPS, max_version_level=level, upgrade_type=type)
+def _update(name: str, level: int, type: int, *, validate_only: bool = False) -> UpdateFeaturesRequest:
+    each = UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=type)
     return UpdateFeaturesRequest(feature_updates=[each], validate_only=validate_only)
 
 
-def _unasked(side: Side, when: str) -> None:
+def _unasked(side: Side, name: str, when: str) -> None:
     """Every update, validated only."""
     for version in (1, 2):
-        for level in (-1, 0, 1, 2, 9):
+        for level in (-1, 0, 1, 2, 3, 9):
             for type in range(5):
                 title = f"{when}: {level} ({type}), v{version}"
-                side.ask(title, _update(level, type, validate_only=True), version)
+                side.ask(title, _update(name, level, type, validate_only=True), version)
     # v0 has no validate_only: what would change the level is left out.
-    for level in {0, _level(side)[0], 9}:
+    for level in {0, _level(side, name)[0], 9}:
         for allowed in (False, True):
             each = UpdateFeaturesRequest.FeatureUpdateKey(
-                feature=_GROUPS, max_version_level=level, allow_downgrade=allowed
+                feature=name, max_version_level=level, allow_downgrade=allowed
             )
             side.ask(f"{when}: {level} ({allowed}), v0", UpdateFeaturesRequest(feature_updates=[each]), 0)
 
@@ -77,28 +76,51 @@ def _consumer_groups(side: Side, when: str) -> None:
 
 def levels_of_groups(side: Side) -> None:
     side.coordinate("g")
-    _unasked(side, "at 1")
-    epochs = [_level(side)[1]]
+    _unasked(side, _GROUPS, "at 1")
+    epochs = [_level(side, _GROUPS)[1]]
     for level, type in ((0, _SAFE_DOWNGRADE), (1, _UPGRADE), (0, _UNSAFE_DOWNGRADE), (1, _UPGRADE)):
         number = len(epochs)
-        side.ask(f"{number}: to {level} ({type})", _update(level, type), 2)
-        _await_level(side, level)
-        epochs.append(_level(side)[1])
+        epochs.append(_changed(side, _GROUPS, level, type, number))
         if not level:
-            _unasked(side, f"{number}: at 0")
+            _unasked(side, _GROUPS, f"{number}: at 0")
             _consumer_groups(side, f"{number}: at 0")
-        side.ask(f"{number}: again to {level} ({type})", _update(level, type), 2)
+        side.ask(f"{number}: again to {level} ({type})", _update(_GROUPS, level, type), 2)
     side.note("epochs grow", epochs == sorted(set(epochs)))
 
 
-def test_apache_kafka_answers_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
+def levels_of_transactions(side: Side) -> None:
+    _unasked(side, _TRANSACTIONS, "at 2")
+    epochs = [_level(side, _TRANSACTIONS)[1]]
+    for level, type in (
+        (1, _SAFE_DOWNGRADE),
+        (0, _UNSAFE_DOWNGRADE),
+        (2, _UPGRADE),
+        (0, _SAFE_DOWNGRADE),
+        (1, _UPGRADE),
+        (2, _UPGRADE),
+    ):
+        number = len(epochs)
+        epochs.append(_changed(side, _TRANSACTIONS, level, type, number))
+        _unasked(side, _TRANSACTIONS, f"{number}: at {level}")
+    side.note("epochs grow", epochs == sorted(set(epochs)))
+
+
+def _changed(side: Side, name: str, level: int, type: int, number: int) -> int:
+    """Change a level; the epoch afterwards."""
+    side.ask(f"{number}: to {level} ({type})", _update(name, level, type), 2)
+    _await_level(side, name, level)
+    return _level(side, name)[1]
+
+
+@pytest.mark.parametrize("story", [levels_of_groups, levels_of_transactions])
+def test_apache_kafka_answers_as_muster_does(kafka_of_configs: KafkaOfConfigs, story: Story) -> None:
     with Broker(auto_create_topics_enable=False) as broker:
-        assert_told_alike(levels_of_groups, kafka_of_configs(KAFKA_CONFIGS), broker)
+        assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)
 
 
 def consumer_groups_switched_off(side: Side) -> None:
     side.coordinate("g")
-    side.note("group.version", _level(side)[0])
+    side.note("group.version", _level(side, _GROUPS)[0])
     _consumer_groups(side, "off")
 
 

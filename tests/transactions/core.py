@@ -26,8 +26,10 @@ T0, T1 = ("t", 0), ("t", 1)
 class Core:
     """A shard with its store: after every step a second shard is loaded from the rows, and has to agree."""
 
-    def __init__(self, config: TransactionConfig | None = None) -> None:
+    def __init__(self, config: TransactionConfig | None = None, *, version: int = 2) -> None:
+        """`version`: the level of the feature transaction.version."""
         self.config = config or TransactionConfig()
+        self.version = version
         ids = count(FIRST_PRODUCER_ID)
         self.new_id: Callable[[], int] = lambda: next(ids)
         self.now_ms = START_MS
@@ -38,7 +40,7 @@ class Core:
         self.shard = self._made()
 
     def _made(self) -> TransactionShard:
-        return TransactionShard(0, self.config, new_id=lambda: self.new_id())
+        return TransactionShard(0, self.config, new_id=lambda: self.new_id(), version=lambda: self.version)
 
     def step(self, act: Callable[[Step], None]) -> Any:
         """What the step answers, if anything."""

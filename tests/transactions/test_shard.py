@@ -371,7 +371,7 @@ def test_a_coordinator_that_takes_over_sends_all_markers_again(core: Core) -> No
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_transaction_is_aborted_after_its_timeout(version: int) -> None:
-    core = Core(TransactionConfig(version=version))
+    core = Core(version=version)
     producer = core.start()
     core.pass_time(50_000)
     core.add(producer, T0)
@@ -398,7 +398,7 @@ def test_a_transaction_that_never_times_out() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_timeout_in_the_last_epoch(version: int) -> None:
-    core = Core(TransactionConfig(version=version))
+    core = Core(version=version)
     last = at_epoch(core, LAST_EPOCH)
     core.add(last, T0)
     core.pass_time(TIMEOUT_MS + 1)
@@ -517,7 +517,7 @@ def test_every_way_is_one_that_a_rule_takes() -> None:
     for version, empty, commits, raises_epoch in itertools.product(
         (1, 2), (False, True), (True, False), (False, True)
     ):
-        core = Core(TransactionConfig(version=version))
+        core = Core(version=version)
         for _ in range(2):  # from Empty, and from the state before
             producer = core.start()
             for _ in range(2):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from muster.coordinator.base.regexes import BadRegex, compiled
 from muster.protocol.errors import ErrorCode, KafkaError
 
 REFRESH_MIN_MS: Final = 10_000
@@ -35,30 +36,17 @@ class Look:
         found: dict[str, frozenset[str]] = {}
         names = self.topics if self.sees is None else list(filter(self.sees, self.topics))
         for expression in self.expressions:
-            matches = _compiled(expression).fullmatch
+            matches = compiled(expression).fullmatch
             found[expression] = frozenset(name for name in names if matches(name))
         return found
 
 
 def require_valid(expression: str) -> None:
     """Raises INVALID_REGULAR_EXPRESSION."""
-    import re2  # most brokers never see one
-
     try:
-        _compiled(expression)
-    except re2.error as error:
-        why = error.args[0] if error.args else ""
-        if isinstance(why, bytes):
-            why = why.decode(errors="replace")
+        compiled(expression)
+    except BadRegex as error:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {why}.",
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {error}.",
         ) from None
-
-
-def _compiled(expression: str) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    return re2.compile(expression, options)

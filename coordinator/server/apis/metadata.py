@@ -6,7 +6,7 @@ from typing import Final
 
 from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.cluster.coordinators import COORDINATORS, GROUPS
+from muster.coordinator.cluster.coordinators import COORDINATORS, GROUPS, TRANSACTIONS
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.names import TOPICS, Listed, Names, itself
@@ -18,12 +18,13 @@ from muster.coordinator.server.needs import (
     decided_by_handler,
     group_refusal,
     nothing,
+    transactional_id_refusal,
 )
 from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import entry, listing
 from muster.coordinator.server.rights import Rights, denied
 from muster.coordinator.server.serving import Broker
-from muster.coordinator.server.unserved import no_share_groups, no_transactions
+from muster.coordinator.server.unserved import no_share_groups
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
 from muster.coordinator.topics.catalogue import Topic, check_name
 from muster.protocol.api import ApiKey
@@ -46,8 +47,8 @@ _Coordinator = FindCoordinatorResponse.Coordinator
 
 _BROKERS, _CONTROLLERS = 1, 2
 _KEYS_FROM: Final = 4
-_TRANSACTIONS, _SHARES = 1, 2
-"""Key types of coordinators that muster does not have."""
+_SHARES: Final = 2
+"""The key type of coordinators that muster does not have."""
 _PARTITIONS_DESCRIBED_MAX: Final = 2_000
 """Kafka's max.request.partition.size.limit."""
 
@@ -327,8 +328,8 @@ def _lease(lease: Lease, grant: Grant | None) -> DescribeClusterResponse.Lease:
 async def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """The holder of each group's shard. Refusals are per key from v4 on, before it for the one key there
-    is."""
+    """The holder of the shard of each group or transactional id. Refusals are per key from v4 on, before it
+    for the one key there is."""
     if context.api_version < _KEYS_FROM:
         node = _coordinator(broker, request.key, request.key_type, context.api_version)
         at = reached_at(node, context.listener)
@@ -355,8 +356,6 @@ def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> NodeR
         if node is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker holds its shard right now")
         return node
-    if key_type == _TRANSACTIONS:
-        raise no_transactions()
     if key_type == _SHARES and version >= 6:
         raise no_share_groups()
     raise KafkaError(
@@ -375,9 +374,8 @@ def _needs_one(asking: Asking, request: FindCoordinatorRequest) -> KafkaError | 
 def _needs_key(asking: Asking, request: FindCoordinatorRequest, key: str) -> KafkaError | None:
     if request.key_type == GROUPS.key_type:
         return group_refusal(asking, Operation.DESCRIBE, key)
-    if request.key_type == _TRANSACTIONS:
-        allowed = asking.rights.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
-        return None if allowed else denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
+    if request.key_type == TRANSACTIONS.key_type:
+        return transactional_id_refusal(asking, Operation.DESCRIBE, key)
     return None
 
 

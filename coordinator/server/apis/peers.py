@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server.apis.transactions import write_txn_markers
+from muster.coordinator.server.apis.producers import write_txn_markers
+from muster.coordinator.server.apis.transactions import add_partitions_to_txn
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 
 _HANDLERS: Final[Mapping[ApiKey, Callable[[Broker, Any, RequestContext], Awaitable[Any]]]] = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
 }
 

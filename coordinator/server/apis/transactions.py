@@ -1,174 +1,335 @@
-"""InitProducerId, WriteTxnMarkers, DescribeProducers.
-
-There are no transaction coordinators yet, and whoever wants a transaction is told at once and for good. What
-partitions do when one ends is there: tools end transactions that hang by markers of their own.
-"""
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, ListTransactions: what
+transaction coordinators are asked (KIP-98, KIP-360, KIP-664, KIP-890)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
+from muster.coordinator.base.regexes import BadRegex, compiled
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.cluster.coordinators import GROUPS
 from muster.coordinator.cluster.placement import OFFSETS_TOPIC
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.metadata import named_topic
-from muster.coordinator.server.apis.several import Turns
-from muster.coordinator.server.names import TOPICS, Names
-from muster.coordinator.server.needs import Asking, Needs
-from muster.coordinator.server.needs import topics as on_topics
-from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
+from muster.coordinator.server.apis.several import Turns, several
+from muster.coordinator.server.names import Listed, Names, by
+from muster.coordinator.server.needs import (
+    Asking,
+    Elements,
+    Needs,
+    cluster,
+    decided_by_handler,
+    group,
+    transactional_id_refusal,
+)
+from muster.coordinator.server.needs import transactional_id as on_transactional_id
+from muster.coordinator.server.refusal import Each, Refusal, entry, listing
 from muster.coordinator.server.rights import denied
 from muster.coordinator.server.serving import Broker
-from muster.coordinator.server.unserved import no_transactions
 from muster.coordinator.storage.store import StoreError
-from muster.coordinator.topics.partitions import Appended
-from muster.coordinator.topics.producers import Marker
-from muster.coordinator.topics.writer import refuse
+from muster.coordinator.topics.catalogue import INTERNAL_TOPICS
+from muster.coordinator.transactions.adding import AddPartitions, VerifyPartitions
+from muster.coordinator.transactions.ending import End, Ended
+from muster.coordinator.transactions.shard import TransactionShard, unknown_states
+from muster.coordinator.transactions.transaction import TopicPartition
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Versions
 from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.transactions import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 
-_Producers = DescribeProducersResponse.TopicResponse.PartitionResponse
-_Ended = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+_Added = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+_AddedTopic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_AddedTransaction = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_AskedTopic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+
+_OF_BROKERS_FROM: Final = 4
+"""AddPartitionsToTxn: earlier versions are for clients, with one transaction."""
+_SECOND_GENERATION_FROM: Final = 5
+"""EndTxn: each transaction ends with a new producer epoch."""
+_BROKERS_ADD: Final = 2
+"""The transaction.version of clients for whom brokers add partitions."""
+
+_FENCED_FROM: Final[Mapping[ApiKey, int]] = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+"""The first versions that know PRODUCER_FENCED (KIP-588); INVALID_PRODUCER_EPOCH says it to earlier ones."""
+
+
+async def _ask(
+    broker: Broker,
+    api: ApiKey,
+    transactional_id: str,
+    operation: Callable[..., None],
+    request: Any,
+    context: RequestContext,
+) -> Any:
+    """What the shard of an id answers. Raises KafkaError with a code that the version knows."""
+    try:
+        return await broker.transaction_runtime.call(transactional_id, operation, request, context)
+    except KafkaError as error:
+        if error.code is ErrorCode.PRODUCER_FENCED and context.api_version < _FENCED_FROM[api]:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.why) from error
+        raise
 
 
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """A new id with epoch 0 for an idempotent producer.
+    """A transactional id in its producer's hands: the next epoch, as `TransactionShard.start` says.
 
-    One that comes back with the id it has (KIP-360) gets a new one too, as from Kafka: only transactional ids
-    keep theirs.
+    Without one, a new id with epoch 0 for an idempotent producer. If it comes back with the id it has
+    (KIP-360), it gets a new one too, as from Kafka: only transactional ids keep theirs.
     """
-    if request.transactional_id == "":
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-    if request.transactional_id is not None:
-        raise no_transactions()
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch must be given together")
+    transactional_id = request.transactional_id
     try:
-        producer_id = await broker.producer_ids.allocate()
+        if transactional_id is None:
+            return InitProducerIdResponse(producer_id=await broker.producer_ids.allocate(), producer_epoch=0)
+        # The shard takes one from those at hand.
+        await broker.producer_ids.fetch()
     except StoreError as error:
         # Clients try again after it; the store may have recovered.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    started: InitProducerIdResponse = await _ask(
+        broker, ApiKey.INIT_PRODUCER_ID, transactional_id, TransactionShard.start, request, context
+    )
+    return started
 
 
-async def write_txn_markers(
-    broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
-) -> WriteTxnMarkersResponse:
-    """End transactions in the partitions named: answered when all markers are stored, or refused.
+# --- adding -------------------------------------------------------------------------------------------------
 
-    Markers of one producer share their answer, as from Kafka.
-    """
-    appends: dict[int, dict[str, dict[int, asyncio.Future[Appended]]]] = {}
-    turns = Turns()
-    for asked in request.markers:
-        marker = Marker(
-            asked.producer_id,
-            asked.producer_epoch,
-            asked.coordinator_epoch,
-            asked.transaction_result,
-            asked.transaction_version,
+
+class _Adding(NamedTuple):
+    """One transaction of AddPartitionsToTxn, in any version."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    verify_only: bool
+    topics: list[_AskedTopic]
+    client_version: int
+
+
+async def add_partitions_to_txn(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse:
+    """Add the partitions that a client names, before it writes to them; from v4 on, those that brokers name,
+    for several transactions, which may only ask for what is there already (KIP-890)."""
+    if context.api_version < _OF_BROKERS_FROM:
+        results = await _add(
+            broker,
+            _Adding(
+                request.v3_and_below_transactional_id,
+                request.v3_and_below_producer_id,
+                request.v3_and_below_producer_epoch,
+                False,
+                request.v3_and_below_topics,
+                0,
+            ),
+            context,
         )
-        of_producer = appends.setdefault(asked.producer_id, {})
-        for topic in asked.topics:
-            of_topic = of_producer.setdefault(topic.name, {})
-            for index in topic.partition_indexes:
-                await turns.next()
-                of_topic[index] = _append_marker(broker, topic.name, index, marker)
-    response = WriteTxnMarkersResponse(markers=[])
-    for producer_id, of_producer in appends.items():
-        result = WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=producer_id, topics=[])
-        for name, of_topic in of_producer.items():
-            ended = [
-                _Ended(partition_index=index, error_code=await _outcome(append))
-                for index, append in of_topic.items()
-            ]
-            result.topics.append(
-                WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=name, partitions=ended)
-            )
-        response.markers.append(result)
-    return response
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+    async def add(asked: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction) -> _AddedTransaction:
+        results = await _add(
+            broker,
+            _Adding(
+                asked.transactional_id,
+                asked.producer_id,
+                asked.producer_epoch,
+                asked.verify_only,
+                asked.topics,
+                _BROKERS_ADD,
+            ),
+            context,
+        )
+        return _AddedTransaction(transactional_id=asked.transactional_id, topic_results=results)
+
+    return AddPartitionsToTxnResponse(results_by_transaction=await several(add, request.transactions))
 
 
-def _append_marker(broker: Broker, name: str, partition: int, marker: Marker) -> asyncio.Future[Appended]:
+async def _add(broker: Broker, adding: _Adding, context: RequestContext) -> list[_AddedTopic]:
+    """Add all partitions, or none: what is wrong stands at each, and at the others that nothing was done."""
+    codes = await _refused_partitions(broker, adding.topics, context)
+    if any(codes.values()):
+        return _by_topic({each: code or ErrorCode.OPERATION_NOT_ATTEMPTED for each, code in codes.items()})
+    who = adding.transactional_id, adding.producer_id, adding.producer_epoch
+    operation: Callable[..., None]
+    request: AddPartitions | VerifyPartitions
+    if adding.verify_only:
+        operation, request = TransactionShard.verify_partitions, VerifyPartitions(*who, frozenset(codes))
+    else:
+        operation = TransactionShard.add_partitions
+        request = AddPartitions(*who, frozenset(codes), adding.client_version)
     try:
-        topic = broker.catalogue.named(name)
-        if topic.name == OFFSETS_TOPIC:
-            # Its coordinator does not take part in transactions yet.
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} takes no markers yet")
-    except KafkaError as refusal:
-        refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        refuse(refused, refusal)
-        return refused
-    return broker.partitions.append_marker(topic, partition, marker)
+        verified = await _ask(broker, ApiKey.ADD_PARTITIONS_TO_TXN, who[0], operation, request, context)
+    except KafkaError as error:
+        return _by_topic(dict.fromkeys(codes, error.code))
+    return _by_topic({**codes, **verified} if adding.verify_only else codes)
 
 
-async def _outcome(append: asyncio.Future[Appended]) -> int:
-    try:
-        await append
-    except KafkaError as refusal:
-        return refusal.code
-    return 0
-
-
-async def describe_producers(
-    broker: Broker, request: DescribeProducersRequest, context: RequestContext
-) -> DescribeProducersResponse:
-    """The producers of each partition that its leader still knows (producer.id.expiration.ms).
-
-    A partition is described once, however often it is named: it may have many producers.
-    """
-    response = DescribeProducersResponse(topics=[])
-    described: set[tuple[str, int]] = set()
+async def _refused_partitions(
+    broker: Broker, topics: Iterable[_AskedTopic], context: RequestContext
+) -> dict[TopicPartition, ErrorCode]:
+    """Each partition that is named, in the request's order, with what it is refused for, or NONE."""
+    of_client = context.api_version < _OF_BROKERS_FROM
+    rights = broker.rights(context)
+    codes: dict[TopicPartition, ErrorCode] = {}
     turns = Turns()
-    for asked in request.topics:
-        described_here = []
-        for index in asked.partition_indexes:
+    for asked in topics:
+        topic = broker.catalogue.by_name(asked.name)
+        denies = of_client and (
+            asked.name in INTERNAL_TOPICS or not rights.may(Operation.WRITE, ResourceType.TOPIC, asked.name)
+        )
+        for number in asked.partitions:
             await turns.next()
-            if (asked.name, index) in described:
-                continue
-            described.add((asked.name, index))
-            try:
-                topic = named_topic(broker, asked.name)
-                found = await broker.partitions.of(topic).active_producers(topic, index)
-            except KafkaError as error:
-                described_here.append(entry(_Producers, context.api_version, error, partition_index=index))
-                continue
-            active = [
-                _Producers.ProducerState(
-                    producer_id=each.producer_id,
-                    producer_epoch=each.epoch,
-                    last_sequence=each.last_sequence,
-                    last_timestamp=each.last_ms,
-                    coordinator_epoch=each.coordinator_epoch,
-                    current_txn_start_offset=each.transaction_start,
-                )
-                for each in found
-            ]
-            described_here.append(_Producers(partition_index=index, active_producers=active))
-        response.topics.append(
-            DescribeProducersResponse.TopicResponse(name=asked.name, partitions=described_here)
-        )
-    return response
+            if denies:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None or not 0 <= number < topic.partitions:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                code = ErrorCode.NONE
+            codes[asked.name, number] = code
+    return codes
+
+
+def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[_AddedTopic]:
+    topics: dict[str, _AddedTopic] = {}
+    for (name, number), code in codes.items():
+        topic = topics.setdefault(name, _AddedTopic(name=name, results_by_partition=[]))
+        topic.results_by_partition.append(_Added(partition_index=number, partition_error_code=code))
+    return list(topics.values())
+
+
+async def add_offsets_to_txn(
+    broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse:
+    """Add the partition of `__consumer_offsets` that a group's offsets are in. Only clients that add
+    partitions themselves ask for it."""
+    offsets = broker.catalogue.named(OFFSETS_TOPIC)
+    partition = offsets.name, GROUPS.route(request.group_id, offsets.partitions)
+    asked = AddPartitions(
+        request.transactional_id, request.producer_id, request.producer_epoch, frozenset([partition])
+    )
+    await _ask(
+        broker,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        request.transactional_id,
+        TransactionShard.add_partitions,
+        asked,
+        context,
+    )
+    return AddOffsetsToTxnResponse()
+
+
+# --- ending -------------------------------------------------------------------------------------------------
+
+
+async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    """Commit or abort: answered when that is decided for good, before partitions have their markers. The
+    version of the request alone says by which rules."""
+    asked = End(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.committed,
+        raises_epoch=context.api_version >= _SECOND_GENERATION_FROM,
+    )
+    ended: Ended = await _ask(
+        broker, ApiKey.END_TXN, request.transactional_id, TransactionShard.end, asked, context
+    )
+    if not asked.raises_epoch:
+        return EndTxnResponse()
+    return EndTxnResponse(producer_id=ended.producer_id, producer_epoch=ended.producer_epoch)
+
+
+# --- looking ------------------------------------------------------------------------------------------------
+
+
+async def describe_transactions(
+    broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
+) -> DescribeTransactionsResponse:
+    """Where ids stand, without the topics that the client may not see."""
+    Described = DescribeTransactionsResponse.TransactionState
+    rights = broker.rights(context)
+
+    async def describe(transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
+        try:
+            told: DescribeTransactionsResponse.TransactionState = await broker.transaction_runtime.call(
+                transactional_id, TransactionShard.describe, transactional_id, context
+            )
+        except KafkaError as error:
+            return entry(Described, context.api_version, error, transactional_id=transactional_id)
+        told.topics = [
+            each
+            for each in told.topics
+            if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.topic, logged=False)
+        ]
+        return told
+
+    return DescribeTransactionsResponse(transaction_states=await several(describe, request.transactional_ids))
+
+
+async def list_transactions(
+    broker: Broker, request: ListTransactionsRequest, context: RequestContext
+) -> ListTransactionsResponse:
+    """The ids that this broker coordinates, that pass the filters and that the client may see; clients ask
+    every broker. The pattern is RE2's, and stands for a whole id."""
+    runtime, rights = broker.transaction_runtime, broker.rights(context)
+    found = [
+        each
+        for of_shard in await runtime.call_shards(TransactionShard.list_transactions, request, context)
+        for each in of_shard
+        if rights.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, logged=False)
+    ]
+    if request.transactional_id_pattern:
+        ids = [each.transactional_id for each in found]
+        # It may take long: not on the loop.
+        matching = await asyncio.to_thread(_matching, request.transactional_id_pattern, ids)
+        found = [each for each in found if each.transactional_id in matching]
+    return ListTransactionsResponse(
+        unknown_state_filters=unknown_states(request.state_filters), transaction_states=found
+    )
+
+
+def _matching(pattern: str, transactional_ids: Iterable[str]) -> frozenset[str]:
+    try:
+        matches = compiled(pattern).fullmatch
+    except BadRegex as error:
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"Transaction ID pattern `{pattern}` is not a valid regular expression: {error}.",
+        ) from None
+    return frozenset(each for each in transactional_ids if matches(each))
+
+
+# --- needs --------------------------------------------------------------------------------------------------
 
 
 def _needs_to_write(asking: Asking, request: InitProducerIdRequest) -> KafkaError | None:
     """A transactional id; or without one the leave to write somewhere."""
     rights, transactional_id = asking.rights, request.transactional_id
     if transactional_id is not None:
-        allowed = rights.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        return None if allowed else denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
+        return transactional_id_refusal(asking, Operation.WRITE, transactional_id)
     if rights.may_with_cluster(Operation.IDEMPOTENT_WRITE, logged=False) or rights.may_with_any(
         Operation.WRITE, ResourceType.TOPIC
     ):
@@ -177,37 +338,58 @@ def _needs_to_write(asking: Asking, request: InitProducerIdRequest) -> KafkaErro
     return denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
 
 
-def _needs_to_end_transactions(asking: Asking, request: WriteTxnMarkersRequest) -> KafkaError | None:
-    rights = asking.rights
-    if rights.may_with_cluster(Operation.ALTER, logged=False):
-        return None
-    allowed = rights.may_with_cluster(Operation.CLUSTER_ACTION)
-    return None if allowed else denied(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+def _needs_to_add(asking: Asking, request: AddPartitionsToTxnRequest) -> KafkaError | None:
+    """A client needs its transactional id, a broker to be one."""
+    if asking.context.api_version >= _OF_BROKERS_FROM:
+        return cluster(Operation.CLUSTER_ACTION)(asking, request)
+    return transactional_id_refusal(asking, Operation.WRITE, request.v3_and_below_transactional_id)
+
+
+def _needs_to_describe(asking: Asking, request: Any, transactional_id: str) -> KafkaError | None:
+    return transactional_id_refusal(asking, Operation.DESCRIBE, transactional_id)
+
+
+def _refused_partition(number: int, version: int, error: KafkaError) -> _Added:
+    return _Added(partition_index=number, partition_error_code=error.code)
 
 
 APIS: Final = (
     Api(ApiKey.INIT_PRODUCER_ID, init_producer_id, needs=Needs((_needs_to_write,))),
     Api(
-        ApiKey.WRITE_TXN_MARKERS,
-        write_txn_markers,
-        needs=Needs((_needs_to_end_transactions,)),
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        add_partitions_to_txn,
+        needs=decided_by_handler("a topic that is refused has the others left alone", _needs_to_add),
+        names=Names(topics=(Listed("v3_and_below_topics", by("name")),)),
         refuse=Refusal(
             (
                 Each(
-                    "markers",
-                    "markers",
-                    Each(
-                        "topics", "topics", Each("partitions", "partition_indexes", itself="partition_index")
-                    ),
+                    "results_by_topic_v3_and_below",
+                    "v3_and_below_topics",
+                    Each("results_by_partition", "partitions", entry=_refused_partition),
+                    versions=Versions(0, _OF_BROKERS_FROM - 1),
                 ),
             )
         ),
     ),
     Api(
-        ApiKey.DESCRIBE_PRODUCERS,
-        describe_producers,
-        needs=Needs(elements=on_topics(Operation.READ)),
-        names=Names(topics=TOPICS),
-        refuse=partitions(in_asked="partition_indexes", itself="partition_index"),
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        add_offsets_to_txn,
+        needs=Needs((on_transactional_id(Operation.WRITE), group(Operation.READ))),
+        names=Names(group="group_id"),
+    ),
+    Api(ApiKey.END_TXN, end_txn, needs=Needs((on_transactional_id(Operation.WRITE),))),
+    Api(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        describe_transactions,
+        needs=decided_by_handler(
+            "topics that may not be seen are left out",
+            elements=Elements("transactional_ids", _needs_to_describe, str),
+        ),
+        refuse=listing("transaction_states", "transactional_ids", "transactional_id"),
+    ),
+    Api(
+        ApiKey.LIST_TRANSACTIONS,
+        list_transactions,
+        needs=decided_by_handler("ids that may not be seen are left out"),
     ),
 )

@@ -1,0 +1,171 @@
+"""WriteTxnMarkers, DescribeProducers: what the partitions have of transactions.
+
+Markers come from transaction coordinators, and from tools that end a transaction which hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.cluster.placement import OFFSETS_TOPIC
+from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.metadata import named_topic
+from muster.coordinator.server.apis.several import Turns
+from muster.coordinator.server.names import TOPICS, Names
+from muster.coordinator.server.needs import Asking, Needs
+from muster.coordinator.server.needs import topics as on_topics
+from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
+from muster.coordinator.server.rights import denied
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.topics.partitions import Appended
+from muster.coordinator.topics.producers import Marker
+from muster.coordinator.topics.writer import refuse
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation, ResourceType
+from muster.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+_Producers = DescribeProducersResponse.TopicResponse.PartitionResponse
+_Ended = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+
+async def write_txn_markers(
+    broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
+) -> WriteTxnMarkersResponse:
+    """End transactions in the partitions named: answered when all markers are stored, or refused.
+
+    Markers of one producer share their answer, as from Kafka.
+    """
+    appends: dict[int, dict[str, dict[int, asyncio.Future[Appended]]]] = {}
+    turns = Turns()
+    for asked in request.markers:
+        marker = Marker(
+            asked.producer_id,
+            asked.producer_epoch,
+            asked.coordinator_epoch,
+            asked.transaction_result,
+            asked.transaction_version,
+        )
+        of_producer = appends.setdefault(asked.producer_id, {})
+        for topic in asked.topics:
+            of_topic = of_producer.setdefault(topic.name, {})
+            for index in topic.partition_indexes:
+                await turns.next()
+                of_topic[index] = _append_marker(broker, topic.name, index, marker)
+    response = WriteTxnMarkersResponse(markers=[])
+    for producer_id, of_producer in appends.items():
+        result = WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=producer_id, topics=[])
+        for name, of_topic in of_producer.items():
+            ended = [
+                _Ended(partition_index=index, error_code=await _outcome(append))
+                for index, append in of_topic.items()
+            ]
+            result.topics.append(
+                WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=name, partitions=ended)
+            )
+        response.markers.append(result)
+    return response
+
+
+def _append_marker(broker: Broker, name: str, partition: int, marker: Marker) -> asyncio.Future[Appended]:
+    try:
+        topic = broker.catalogue.named(name)
+        if topic.name == OFFSETS_TOPIC:
+            # Its coordinator does not take part in transactions yet.
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} takes no markers yet")
+    except KafkaError as refusal:
+        refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        refuse(refused, refusal)
+        return refused
+    return broker.partitions.append_marker(topic, partition, marker)
+
+
+async def _outcome(append: asyncio.Future[Appended]) -> int:
+    try:
+        await append
+    except KafkaError as refusal:
+        return refusal.code
+    return 0
+
+
+async def describe_producers(
+    broker: Broker, request: DescribeProducersRequest, context: RequestContext
+) -> DescribeProducersResponse:
+    """The producers of each partition that its leader still knows (producer.id.expiration.ms).
+
+    A partition is described once, however often it is named: it may have many producers.
+    """
+    response = DescribeProducersResponse(topics=[])
+    described: set[tuple[str, int]] = set()
+    turns = Turns()
+    for asked in request.topics:
+        described_here = []
+        for index in asked.partition_indexes:
+            await turns.next()
+            if (asked.name, index) in described:
+                continue
+            described.add((asked.name, index))
+            try:
+                topic = named_topic(broker, asked.name)
+                found = await broker.partitions.of(topic).active_producers(topic, index)
+            except KafkaError as error:
+                described_here.append(entry(_Producers, context.api_version, error, partition_index=index))
+                continue
+            active = [
+                _Producers.ProducerState(
+                    producer_id=each.producer_id,
+                    producer_epoch=each.epoch,
+                    last_sequence=each.last_sequence,
+                    last_timestamp=each.last_ms,
+                    coordinator_epoch=each.coordinator_epoch,
+                    current_txn_start_offset=each.transaction_start,
+                )
+                for each in found
+            ]
+            described_here.append(_Producers(partition_index=index, active_producers=active))
+        response.topics.append(
+            DescribeProducersResponse.TopicResponse(name=asked.name, partitions=described_here)
+        )
+    return response
+
+
+def _needs_to_end_transactions(asking: Asking, request: WriteTxnMarkersRequest) -> KafkaError | None:
+    rights = asking.rights
+    if rights.may_with_cluster(Operation.ALTER, logged=False):
+        return None
+    allowed = rights.may_with_cluster(Operation.CLUSTER_ACTION)
+    return None if allowed else denied(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+
+
+APIS: Final = (
+    Api(
+        ApiKey.WRITE_TXN_MARKERS,
+        write_txn_markers,
+        needs=Needs((_needs_to_end_transactions,)),
+        refuse=Refusal(
+            (
+                Each(
+                    "markers",
+                    "markers",
+                    Each(
+                        "topics", "topics", Each("partitions", "partition_indexes", itself="partition_index")
+                    ),
+                ),
+            )
+        ),
+    ),
+    Api(
+        ApiKey.DESCRIBE_PRODUCERS,
+        describe_producers,
+        needs=Needs(elements=on_topics(Operation.READ)),
+        names=Names(topics=TOPICS),
+        refuse=partitions(in_asked="partition_indexes", itself="partition_index"),
+    ),
+)
