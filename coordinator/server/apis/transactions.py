@@ -23,8 +23,8 @@ from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import no_transactions
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.topics.partitions import Appended
-from muster.coordinator.topics.producers import Marker
 from muster.coordinator.topics.writer import refuse
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import Operation, ResourceType
