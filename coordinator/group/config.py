@@ -59,6 +59,8 @@ class GroupConfig:
     """How long offsets outlive the group's last member (or, for a group without members, the commit)
     (KIP-211)."""
     offsets_retention_check_interval_ms: int = 600_000
+    producer_id_expiration_ms: int = 86_400_000
+    """How long an idle producer of transactions is known; `GroupConfigs` has what is in force."""
 
     # ---- consumer groups (KIP-848); `GroupConfigs` has what is set for one group
     group_consumer_session_timeout_ms: int = 45_000
@@ -97,8 +99,8 @@ Sees = Callable[[RequestContext], Callable[[str], bool]]
 
 
 class GroupConfigs:
-    """What is in force for each consumer group: the broker's values, and over them what was set for the group
-    (KIP-848).
+    """What may change while a broker runs. For each consumer group: the broker's values, and over them what
+    was set for the group (KIP-848).
 
     The server tells of changes with `become`; shards ask with `of`, at any time.
     """
@@ -110,6 +112,8 @@ class GroupConfigs:
             config.group_consumer_assignment_interval_ms,
         )
         self._of: Mapping[str, GroupOverrides] = {}
+        self.producer_id_expiration_ms = config.producer_id_expiration_ms
+        """Of the broker: it may be altered while it runs."""
         self.sees: Sees | None = None
         """Which topics a regular expression may stand for; None: all."""
 

@@ -17,6 +17,9 @@ from muster.coordinator.group.heard import Heard
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.group_admin import DescribeGroupsResponse, ListGroupsResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest
+from muster.protocol.messages.transactions import TxnOffsetCommitRequest
+
+Commit = OffsetCommitRequest | TxnOffsetCommitRequest
 
 RetentionBase = Callable[[CommittedOffset], int]
 """When the retention of an offset begins, in epoch milliseconds."""
@@ -44,6 +47,10 @@ class Group(Protocol):
 
     def validate_commit(self, request: OffsetCommitRequest, step: Step) -> None:
         """Raise unless the sender may commit; if it is a member, it was heard of."""
+
+    def validate_transactional_commit(self, request: TxnOffsetCommitRequest, step: Step) -> None:
+        """Raise unless the sender may commit in a transaction. It may say nothing of itself; a member that
+        sends it was not heard of."""
 
     def validate_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Raise unless a member that says who it is may fetch offsets (OffsetFetch v9): UNKNOWN_MEMBER_ID,
@@ -155,6 +162,16 @@ class MemberView(NamedTuple):
     """What it subscribes to; None where that cannot be read."""
     assignment: Callable[[], Sequence[TopicPartition] | None]
     """What it was assigned last; None where that cannot be read."""
+
+
+def names_its_sender(request: TxnOffsetCommitRequest) -> bool:
+    """Whether a commit says who in the group sends it (KIP-447). Older producers do not, and others need
+    not."""
+    return (
+        request.generation_id_or_member_epoch >= 0
+        or request.member_id != ""
+        or request.group_instance_id is not None
+    )
 
 
 def committed_at(committed: CommittedOffset) -> int:

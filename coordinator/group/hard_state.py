@@ -1,5 +1,5 @@
-"""What a shard keeps through a failover: committed offsets, each classic group's last GroupMetadata, and the
-state of consumer groups."""
+"""What a shard keeps through a failover: committed offsets, those of transactions that are not over, each
+classic group's last GroupMetadata, and the state of consumer groups."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group.consumer.records import TABLES as CONSUMER_TABLES
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.effects import Record
+from muster.coordinator.group.pending_offsets import PendingOffsets
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    PendingOffsetKey,
+    TransactionalProducerKey,
+    TransactionalProducerValue,
 )
 
 UNKNOWN_TIME: Final = -1
@@ -66,16 +70,21 @@ class StoredGroup(NamedTuple):
     members: tuple[StoredMember, ...]
 
 
-Durable = tuple[
-    dict[str, StoredGroup], dict[str, tuple[object, ...]], dict[str, dict[TopicPartition, CommittedOffset]]
-]
-"""Classic groups, consumer groups, and offsets, in a form that compares."""
+class Durable(NamedTuple):
+    """What the records say, in a form that compares."""
+
+    groups: dict[str, StoredGroup]
+    """The classic ones."""
+    consumers: dict[str, tuple[object, ...]]
+    """The consumer groups."""
+    offsets: dict[str, dict[TopicPartition, CommittedOffset]]
+    pending: tuple[object, ...]
 
 
 class HardState:
     """The tables that records change, and nothing else does."""
 
-    __slots__ = ("consumers", "groups", "offsets")
+    __slots__ = ("consumers", "groups", "offsets", "pending")
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
@@ -83,6 +92,7 @@ class HardState:
         self.consumers: dict[str, ConsumerState] = {}
         """The consumer groups."""
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.pending = PendingOffsets()
 
     def __repr__(self) -> str:
         offsets = sum(map(len, self.offsets.values()))
@@ -126,12 +136,21 @@ class HardState:
             if state.is_gone:
                 del self.consumers[key.group_id]
 
+    def has_offsets(self, group_id: str) -> bool:
+        """Whether the group has any, be they pending."""
+        return group_id in self.offsets or bool(self.pending.of_group(group_id))
+
+    def partitions_of(self, group_id: str) -> list[TopicPartition]:
+        """Those that the group has an offset for, be it pending."""
+        return list(dict.fromkeys((*self.offsets.get(group_id, ()), *self.pending.of_group(group_id))))
+
     def durable(self) -> Durable:
         """A copy that compares."""
-        return (
+        return Durable(
             dict(self.groups),
             {group_id: state.durable() for group_id, state in self.consumers.items()},
             {group_id: dict(offsets) for group_id, offsets in self.offsets.items()},
+            self.pending.durable(),
         )
 
 
@@ -143,8 +162,8 @@ class _Table(NamedTuple):
     delete: Callable[[HardState, Any], None]
 
 
-def _put_offset(hard: HardState, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
-    hard.offsets.setdefault(key.group, {})[key.topic, key.partition] = CommittedOffset(
+def _committed(value: OffsetCommitValue) -> CommittedOffset:
+    return CommittedOffset(
         value.offset,
         value.leader_epoch,
         value.metadata,
@@ -154,12 +173,34 @@ def _put_offset(hard: HardState, key: OffsetCommitKey, value: OffsetCommitValue)
     )
 
 
+def _put_offset(hard: HardState, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+    partition = key.topic, key.partition
+    hard.offsets.setdefault(key.group, {})[partition] = _committed(value)
+    hard.pending.overtake(key.group, partition)
+
+
 def _delete_offset(hard: HardState, key: OffsetCommitKey) -> None:
     offsets = hard.offsets.get(key.group)
     if offsets is not None:
         offsets.pop((key.topic, key.partition), None)
         if not offsets:
             del hard.offsets[key.group]
+
+
+def _put_pending(hard: HardState, key: PendingOffsetKey, value: OffsetCommitValue) -> None:
+    hard.pending.put(key.producer_id, key.group, (key.topic, key.partition), _committed(value))
+
+
+def _delete_pending(hard: HardState, key: PendingOffsetKey) -> None:
+    hard.pending.delete(key.producer_id, key.group, (key.topic, key.partition))
+
+
+def _put_producer(hard: HardState, key: TransactionalProducerKey, value: TransactionalProducerValue) -> None:
+    hard.pending.put_producer(key.producer_id, value)
+
+
+def _delete_producer(hard: HardState, key: TransactionalProducerKey) -> None:
+    hard.pending.delete_producer(key.producer_id)
 
 
 def _put_group(hard: HardState, key: GroupMetadataKey, value: GroupMetadataValue) -> None:
@@ -197,5 +238,7 @@ def _stored_group(value: GroupMetadataValue) -> StoredGroup:
 _TABLES: Final[Mapping[type[Message], _Table]] = {
     OffsetCommitKey: _Table(OffsetCommitValue, _put_offset, _delete_offset),
     GroupMetadataKey: _Table(GroupMetadataValue, _put_group, _delete_group),
+    PendingOffsetKey: _Table(OffsetCommitValue, _put_pending, _delete_pending),
+    TransactionalProducerKey: _Table(TransactionalProducerValue, _put_producer, _delete_producer),
 }
 """By the type of a record's key."""

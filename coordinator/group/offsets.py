@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from muster.coordinator.base.step import Step
@@ -28,6 +29,7 @@ NO_OFFSET = -1
 
 _CommittedTopic = OffsetCommitResponse.Topic
 _CommittedPartition = OffsetCommitResponse.Partition
+_FetchedPartition = OffsetFetchResponse.Group.Topics.Partitions
 
 
 class FetchOffsets(NamedTuple):
@@ -37,8 +39,7 @@ class FetchOffsets(NamedTuple):
     topics: list[OffsetFetchRequest.Group.Topics] | None
     """None: all the group has. Each topic names itself and, where it is known, its id."""
     require_stable: bool = False
-    """Partitions in an open transaction are to be refused (KIP-447). There are none before transactions
-    exist."""
+    """Partitions in an open transaction are to be refused (KIP-447)."""
     member_id: str | None = None
     member_epoch: int = -1
     """Checked for members of the consumer protocol only (KIP-848)."""
@@ -61,7 +62,7 @@ def commit(
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
             outcome = ErrorCode.NONE
-            if _utf16_units(metadata) > config.offset_metadata_max_bytes:
+            if is_too_long(metadata, config):
                 outcome = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 committed = CommittedOffset(
@@ -93,6 +94,11 @@ def _committed(topic: str, topic_id: uuid.UUID, partition: int) -> OffsetCommitR
     return OffsetCommitResponse(topics=[_CommittedTopic(name=topic, topic_id=topic_id, partitions=[done])])
 
 
+def is_too_long(metadata: str, config: GroupConfig) -> bool:
+    """Whether a commit's metadata is above offset.metadata.max.bytes."""
+    return _utf16_units(metadata) > config.offset_metadata_max_bytes
+
+
 def _utf16_units(text: str) -> int:
     """The length Java sees."""
     if text.isascii():
@@ -104,13 +110,21 @@ def _utf16_units(text: str) -> int:
 
 
 def fetch(request: FetchOffsets, hard: HardState) -> OffsetFetchResponse.Group:
-    """What the group has committed. No offset, like no group, is no error: offset -1."""
-    offsets = hard.offsets.get(request.group_id, {})
+    """What the group has committed. No offset, like no group, is no error: offset -1.
+    UNSTABLE_OFFSET_COMMIT is a partition's own."""
+    group_id = request.group_id
+    offsets = hard.offsets.get(group_id, {})
+
+    def fetched(topic: str, partition: int, committed: CommittedOffset | None) -> _FetchedPartition:
+        if request.require_stable and hard.pending.of_partition(group_id, (topic, partition)):
+            return _fetched(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return _fetched(partition, committed)
+
     topics: list[OffsetFetchResponse.Group.Topics] = []
     if request.topics is None:
-        by_topic: dict[str, list[OffsetFetchResponse.Group.Topics.Partitions]] = {}
+        by_topic: dict[str, list[_FetchedPartition]] = {}
         for (topic, partition), committed in offsets.items():
-            by_topic.setdefault(topic, []).append(_fetched(partition, committed))
+            by_topic.setdefault(topic, []).append(fetched(topic, partition, committed))
         topics = [
             OffsetFetchResponse.Group.Topics(name=name, partitions=partitions)
             for name, partitions in by_topic.items()
@@ -122,23 +136,23 @@ def fetch(request: FetchOffsets, hard: HardState) -> OffsetFetchResponse.Group:
                 found = offsets.get((wanted.name, partition))
                 if found is not None and not _same_topic(found.topic_id, wanted.topic_id):
                     found = None  # of a topic of that name which has been deleted since
-                partitions.append(_fetched(partition, found))
+                partitions.append(fetched(wanted.name, partition, found))
             topics.append(
                 OffsetFetchResponse.Group.Topics(
                     name=wanted.name, topic_id=wanted.topic_id, partitions=partitions
                 )
             )
-    return OffsetFetchResponse.Group(group_id=request.group_id, topics=topics)
+    return OffsetFetchResponse.Group(group_id=group_id, topics=topics)
 
 
 def _fetched(
-    partition: int, committed: CommittedOffset | None
-) -> OffsetFetchResponse.Group.Topics.Partitions:
+    partition: int, committed: CommittedOffset | None, code: ErrorCode = ErrorCode.NONE
+) -> _FetchedPartition:
     if committed is None:
-        return OffsetFetchResponse.Group.Topics.Partitions(
-            partition_index=partition, committed_offset=NO_OFFSET, metadata=""
+        return _FetchedPartition(
+            partition_index=partition, committed_offset=NO_OFFSET, metadata="", error_code=code
         )
-    return OffsetFetchResponse.Group.Topics.Partitions(
+    return _FetchedPartition(
         partition_index=partition,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
@@ -187,12 +201,15 @@ def delete(
 def remove(
     group_id: str, partitions: Iterable[TopicPartition], hard: HardState, step: Step
 ) -> list[TopicPartition]:
-    """Forget those of the partitions that have an offset, and tell which."""
+    """Forget those of the partitions that have an offset, and tell which. What is pending for them goes,
+    too, and nobody is told: it never was the group's."""
     removed: list[TopicPartition] = []
     for topic, partition in partitions:
         if (topic, partition) in hard.offsets.get(group_id, {}):
             hard.emit(records.offset_tombstone(group_id, topic, partition), step)
             removed.append((topic, partition))
+        for producer_id in list(hard.pending.of_partition(group_id, (topic, partition))):
+            hard.emit(records.pending_offset_tombstone(producer_id, group_id, (topic, partition)), step)
     return removed
 
 
@@ -214,12 +231,12 @@ def _retention_ends(
     group: Group, config: GroupConfig, hard: HardState
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Until when each of the group's offsets is kept, as the group is now; those that no end is in sight of
-    are left step."""
+    are left out, as are those for which another is pending."""
     retention_begins = group.retention_base()
     if retention_begins is None:
         return
     for (topic, partition), committed in hard.offsets.get(group.group_id, {}).items():
-        if group.is_subscribed(topic):
+        if group.is_subscribed(topic) or hard.pending.of_partition(group.group_id, (topic, partition)):
             continue
         if committed.expire_timestamp != -1:
             yield (topic, partition), committed.expire_timestamp
@@ -231,9 +248,9 @@ def _retention_ends(
 
 
 def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPartition]:
-    """The partitions with offsets of topics that have been deleted: those the image says, and those whose
-    name belongs to no topic by now, or to another. An offset without topic id goes with any topic of its
-    name."""
+    """The partitions with offsets, be they pending, of topics that have been deleted: those the image says,
+    and those whose name belongs to no topic by now, or to another. An offset without topic id goes with any
+    topic of its name."""
     deleted: dict[str, set[uuid.UUID]] = {}
     for name, topic_id in image.deleted:
         deleted.setdefault(name, set()).add(topic_id)
@@ -245,8 +262,13 @@ def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPa
             return False
         return topic not in image.live or not _same_topic(topic_id, image.live[topic])
 
-    return [
-        (topic, partition)
-        for (topic, partition), committed in hard.offsets.get(group_id, {}).items()
-        if is_orphaned(topic, committed.topic_id)
-    ]
+    committed = hard.offsets.get(group_id, {}).items()
+    pending = (
+        (partition, each.committed)
+        for partition, of_partition in hard.pending.of_group(group_id).items()
+        for each in of_partition.values()
+    )
+    found = chain(committed, pending)
+    return list(
+        dict.fromkeys(partition for partition, offset in found if is_orphaned(partition[0], offset.topic_id))
+    )

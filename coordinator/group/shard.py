@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import Step
-from muster.coordinator.group import offsets
+from muster.coordinator.group import offsets, transactional_offsets
 from muster.coordinator.group.classic.groups import ClassicGroups, require_group_id
 from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.connections import Connections
@@ -24,13 +24,15 @@ from muster.coordinator.group.events import (
     OffsetsRemoved,
     Trigger,
 )
-from muster.coordinator.group.group import Group, group_not_found, remove
+from muster.coordinator.group.group import Commit, Group, group_not_found, remove
 from muster.coordinator.group.hard_state import Durable, HardState, TopicPartition
 from muster.coordinator.group.presumption import Presumption
 from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import PRESUMPTION, SWEEP, TimerKey, TimerKind
 from muster.coordinator.group.topics import Topics
+from muster.coordinator.group.transactional_offsets import CommitInTransaction, Guards
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -46,8 +48,10 @@ from muster.protocol.messages.consumer_group import (
 )
 from muster.protocol.messages.group_admin import DeleteGroupsResponse, DescribeGroupsResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchResponse
+from muster.protocol.messages.transactions import TxnOffsetCommitRequest
 
 _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM = 9  # KIP-848
+_GROUP_ID_NOT_FOUND_TO_COMMIT_IN_TRANSACTION_FROM = 6
 _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM = 6
 
 
@@ -78,6 +82,7 @@ class Shard:
         self.groups: dict[str, Group] = {}
         self.hard = HardState()
         self.deadlines: Deadlines[TimerKey] = Deadlines()
+        self._guards = Guards()
         self._topics = Topics()
         self._connections = Connections()
         self._presumption: Presumption | None = None
@@ -113,8 +118,9 @@ class Shard:
     def contents(self) -> dict[str, int]:
         """How many groups there are, if any."""
         hard = self.hard
-        groups = len(self.groups.keys() | hard.groups.keys() | hard.consumers.keys() | hard.offsets.keys())
-        return {"groups": groups} if groups else {}
+        groups = self.groups.keys() | hard.groups.keys() | hard.consumers.keys() | hard.offsets.keys()
+        groups |= set(hard.pending.groups())
+        return {"groups": len(groups)} if groups else {}
 
     def loaded(self, step: Step) -> None:
         """Every row of the store has been applied: serve the groups they tell of."""
@@ -270,10 +276,8 @@ class Shard:
         group = self.groups.get(request.group_id)
         if group is not None:
             group.validate_commit(request, step)
-        elif request.generation_id_or_member_epoch >= 0:
-            if step.context.api_version >= _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM:
-                raise group_not_found(request.group_id)
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id!r}")
+        else:
+            _require_no_member(request, step, _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM)
         response = offsets.commit(request, hard=self.hard, config=self.config, step=step)
         if group is None and request.group_id in self.hard.offsets:
             # A group that only stores offsets: it has neither members nor a record of its own.
@@ -302,6 +306,40 @@ class Shard:
         self._tell_offsets_removed(group, deleted, Cause(Trigger.REQUESTED), step)
         step.reads_hard_state = True
         step.reply(response)
+
+    # --- offsets in transactions ----------------------------------------------------------------------------
+
+    def begin_transaction(self, request: TxnOffsetCommitRequest, step: Step) -> None:
+        """What a TxnOffsetCommit needs before its transaction's coordinator is asked: None if a transaction
+        of its producer and epoch is under way here, else the `Guard` that lets it begin one. Raises
+        INVALID_GROUP_ID, INVALID_PRODUCER_EPOCH."""
+        require_group_id(request.group_id)
+        under_way = transactional_offsets.is_under_way(request, self.hard)
+        step.reply(None if under_way else self._guards.give())
+
+    def commit_in_transaction(self, commit: CommitInTransaction, step: Step) -> None:
+        """TxnOffsetCommit: offsets that are the group's when the transaction has been committed. Raises,
+        beside what `Group.validate_transactional_commit` and `transactional_offsets.require_leave` raise,
+        INVALID_GROUP_ID, and GROUP_ID_NOT_FOUND or below v6 ILLEGAL_GENERATION for it."""
+        request = commit.request
+        require_group_id(request.group_id)
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            group.validate_transactional_commit(request, step)
+        else:
+            _require_no_member(request, step, _GROUP_ID_NOT_FOUND_TO_COMMIT_IN_TRANSACTION_FROM)
+        transactional_offsets.require_leave(commit, self.hard, self._guards)
+        response = transactional_offsets.commit(request, hard=self.hard, config=self.config, step=step)
+        if group is None and self.hard.has_offsets(request.group_id):
+            self._classic.create(request.group_id, step)
+        step.reply(response)
+
+    def end_transaction(self, marker: Marker, step: Step) -> None:
+        """A coordinator's marker: what its producer has committed becomes the groups' offsets, or goes, in
+        one step. Answers None. Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
+        transactional_offsets.end(marker, self.hard, step)
+        self._guards.marked(marker.producer_id)
+        step.reply(None)
 
     # --- groups seen from outside ---------------------------------------------------------------------------
 
@@ -362,7 +400,7 @@ class Shard:
         group = self._existing(group_id)
         group.validate_delete()
         cause = Cause(Trigger.REQUESTED)
-        self._remove_offsets(group, list(self.hard.offsets.get(group_id, ())), cause, step)
+        self._remove_offsets(group, self.hard.partitions_of(group_id), cause, step)
         remove(group, self.groups, cause, step)
         step.reply(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id))
 
@@ -387,18 +425,20 @@ class Shard:
             step.events.append(OffsetsRemoved(*group.stamp(step, cause), partitions=tuple(removed)))
 
     def _sweep(self, step: Step) -> None:
-        """Forget offsets past their retention, and empty groups that have none left."""
+        """Forget offsets past their retention, empty groups that have none left, and producers that have been
+        idle for too long."""
         cause = Cause(Trigger.RETENTION)
         for group in list(self.groups.values()):
             expired = offsets.expired(group, self.config, self.hard, step.now_ms)
             self._remove_offsets(group, expired, cause, step)
-            if group.is_empty and group.group_id not in self.hard.offsets:
+            if group.is_empty and not self.hard.has_offsets(group.group_id):
                 remove(group, self.groups, cause, step)
+        transactional_offsets.expire(self.hard, self._guards, self.configs.producer_id_expiration_ms, step)
         self._set_sweep(step.now_ms)
 
     def skip_sweeps(self, until_ms: int, now_ms: int) -> None:
         """Time is about to be moved to `until_ms`, perhaps past a thousand sweeps: leave out those that would
-        find nothing, and have one the moment the first offset is past its retention.
+        find nothing, and have one the moment the first offset is past its retention, or a producer.
 
         To be told again after a step that may have changed what there is to find.
         """
@@ -409,11 +449,14 @@ class Shard:
         regular_ms = now_ms + (sweep_ms - now_ms) % interval_ms
         next_ms = regular_ms + max((until_ms - regular_ms) // interval_ms + 1, 0) * interval_ms
         for group in self.groups.values():
-            if group.is_empty and group.group_id not in self.hard.offsets:
+            if group.is_empty and not self.hard.has_offsets(group.group_id):
                 next_ms = min(next_ms, regular_ms)  # which ends the group, if it stays as it is
             expiry_ms = offsets.next_expiry(group, self.config, self.hard)
             if expiry_ms is not None:
                 next_ms = min(next_ms, max(expiry_ms, now_ms))
+        expiry_ms = transactional_offsets.next_expiry(self.hard, self.configs.producer_id_expiration_ms)
+        if expiry_ms is not None:
+            next_ms = min(next_ms, max(expiry_ms, now_ms))
         self.deadlines.set(SWEEP, next_ms)
 
     def _set_sweep(self, now_ms: int) -> None:
@@ -422,6 +465,16 @@ class Shard:
     @property
     def _sweep_interval_ms(self) -> int:
         return max(self.config.offsets_retention_check_interval_ms, 1)
+
+
+def _require_no_member(request: Commit, step: Step, not_found_from: int) -> None:
+    """Nobody can be a member of a group that does not exist. Raises GROUP_ID_NOT_FOUND, or in versions below
+    the one that knows it ILLEGAL_GENERATION."""
+    if request.generation_id_or_member_epoch < 0:
+        return
+    if step.context.api_version >= not_found_from:
+        raise group_not_found(request.group_id)
+    raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id!r}")
 
 
 def _tell_disconnected(

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.step import NOBODY
 from muster.coordinator.cluster.coordinators import GROUPS
 from muster.coordinator.cluster.lease import LeaseKeeper
 from muster.coordinator.group.config import GroupConfig, GroupConfigs
@@ -20,7 +21,8 @@ from muster.coordinator.runtime.machine import MachineKind, Operation, Traits
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import HostState, ShardHost
 from muster.coordinator.storage.store import Store
-from muster.protocol.errors import ErrorCode
+from muster.coordinator.transactions.marker import Marker
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatResponse
 
 OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
@@ -31,12 +33,23 @@ OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
         # answered 27, which makes the member rejoin.
         Shard.sync: Traits(while_loading=ErrorCode.REBALANCE_IN_PROGRESS),
         Shard.fetch_offsets: Traits(reads=True),
+        Shard.begin_transaction: Traits(reads=True),
         Shard.consumer_heartbeat: Traits(returns=True, also_writes=True),
         Shard.describe: Traits(reads=True),
         Shard.describe_consumer: Traits(reads=True),
         Shard.list_groups: Traits(reads=True),
     }
 )
+
+
+_NOT_NOW: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""What those who send markers do not know of partitions."""
 
 
 def group_kind(config: GroupConfig, configs: GroupConfigs | None = None) -> MachineKind:
@@ -93,6 +106,19 @@ class GroupRuntime(Runtime[Shard]):
             if host.machine is not None and (number is None or host.lease.number == number)
             for group_id in host.machine.hard.offsets
         ]
+
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    async def end_transaction(self, number: int, marker: Marker) -> None:
+        """Write a transaction's marker to a shard, which is a partition of `__consumer_offsets`; return when
+        it is durable. Raises as the partition's leader does: INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED; NOT_LEADER_OR_FOLLOWER if it may come again, here or elsewhere."""
+        try:
+            await self.call_shard(number, Shard.end_transaction, marker, NOBODY)
+        except KafkaError as refusal:
+            if refusal.code not in _NOT_NOW:
+                raise
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.why) from refusal
 
     # --- the journal ----------------------------------------------------------------------------------------
 

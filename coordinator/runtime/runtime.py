@@ -146,12 +146,30 @@ class Runtime(Generic[M]):
         host = self._host_of(key)
         if host is None:
             raise self._not_here(key)
+        return await self._call(host, operation, request, context)
+
+    async def call_shard(
+        self, number: int, operation: Operation, request: Any, context: RequestContext
+    ) -> Any:
+        """What `call` does, with the shard of a number: `0 <= number < shard_count`."""
+        host = self._hosts.get(number)
+        if host is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} is not on this broker")
+        return await self._call(host, operation, request, context)
+
+    async def _call(
+        self, host: ShardHost[M], operation: Operation, request: Any, context: RequestContext
+    ) -> Any:
         if host.comes_back:
             answer = self._while_loading(host, operation)
             if isinstance(answer, KafkaError):
                 raise answer
             return answer
         return await host.call(operation, request, context)
+
+    def number_of(self, key: str) -> int:
+        """The shard of a key, wherever it is."""
+        return self._route(key, self._shard_count)
 
     def call_at_once(
         self, key: str, operation: Operation, request: Any, context: RequestContext, answered: Answered

@@ -565,9 +565,11 @@ class Broker:
             self.configs.number("max.connections.per.ip"),
             overrides_of(self.configs.text("max.connections.per.ip.overrides")),
         )
+        producer_expiration_ms = self.configs.number("producer.id.expiration.ms")
+        self.group_configs.in_force.producer_id_expiration_ms = producer_expiration_ms
         self.partitions.set_upkeep(
             cleaner_backoff_ms=self.configs.number("log.cleaner.backoff.ms"),
-            producer_expiration_ms=self.configs.number("producer.id.expiration.ms"),
+            producer_expiration_ms=producer_expiration_ms,
         )
 
     # --- transactions ---------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ tombstone for each delete. A record's offset is its `seq` in the store, which no
 of the lease changes, so a reader that comes back goes on from where it was. Tombstones stay for
 delete.retention.ms, as Kafka's do: whoever is away for longer reads from the start to hear of deletes.
 
+Rows of muster's own, which hold offsets back until their transaction is over, are passed over: to readers
+they are offsets without a record, as a cleaner leaves them.
+
 Commits pay nothing for it: no row is kept, encoded or numbered for readers, and without an index on `seq`
 each read looks at every row of its shard.
 """
@@ -19,9 +22,14 @@ from typing import Final
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import FIRST_SEQ, Lease, StoredRecord, StoreError
 from muster.coordinator.topics.log import ListTimestamp
-from muster.coordinator.topics.rows import BATCH_RECORDS_MAX, RowBounds, RowPartitions
+from muster.coordinator.topics.rows import BATCH_RECORDS_MAX, RowBounds, RowPartitions, RowsRead
 from muster.protocol.errors import DecodeError
-from muster.protocol.messages.coordinator_records import GroupMetadataValue, OffsetCommitValue, decode_record
+from muster.protocol.messages.coordinator_records import (
+    GroupMetadataValue,
+    OffsetCommitValue,
+    decode_record,
+    is_own,
+)
 from muster.protocol.record_batch import Record
 
 READ_ROWS_MAX: Final = 4 * BATCH_RECORDS_MAX
@@ -48,7 +56,7 @@ class ConsumerOffsets(RowPartitions):
             return
         led.changed()
         if led.watchers:
-            led.credit(sum(len(key) + len(value or b"") for key, value in records))
+            led.credit(sum(len(key) + len(value or b"") for key, value in records if not is_own(key)))
 
     async def expire(self) -> None:
         """Remove the tombstones that have been kept for long enough."""
@@ -73,32 +81,34 @@ class ConsumerOffsets(RowPartitions):
     async def _stored_ends(self, lease: Lease) -> tuple[int, int]:
         return 0, await self._store.next_seq(lease) - FIRST_SEQ
 
-    async def _stored_records(self, lease: Lease, offset: int, *, bytes_max: int) -> list[Record]:
+    async def _stored_rows(self, lease: Lease, offset: int, *, bytes_max: int) -> RowsRead:
         rows = await self._store.read_records(
             lease, offset + FIRST_SEQ, rows_max=READ_ROWS_MAX, bytes_max=bytes_max
         )
-        return [record async for record in _records(rows)]
+        end = rows[-1].seq - FIRST_SEQ + 1 if rows else offset
+        return RowsRead([record async for record in _records(rows)], end, len(rows))
 
     async def _stored_at(self, lease: Lease, timestamp: int) -> tuple[int, int] | None:
         newest: tuple[int, int] | None = None
         offset = 0
         while True:
-            records = await self._stored_records(lease, offset, bytes_max=_LOOKED_THROUGH_BYTES)
-            if not records:
+            read = await self._stored_rows(lease, offset, bytes_max=_LOOKED_THROUGH_BYTES)
+            if not read.rows:
                 return newest
-            for record in records:
+            for record in read.records:
                 if timestamp != ListTimestamp.MAX_TIMESTAMP:
                     if record.timestamp >= timestamp:
                         return record.offset, record.timestamp
                 elif newest is None or record.timestamp > newest[1]:
                     newest = record.offset, record.timestamp
-            offset = records[-1].offset + 1
+            offset = read.end
 
 
 async def _records(rows: Sequence[StoredRecord]) -> AsyncIterator[Record]:
-    """As clients see them. The loop gets a turn now and then."""
+    """Those that clients see, as they see them. The loop gets a turn now and then."""
     for number, row in enumerate(rows, 1):
-        yield Record(row.seq - FIRST_SEQ, _timestamp(row), row.key, row.value)
+        if not is_own(row.key):
+            yield Record(row.seq - FIRST_SEQ, _timestamp(row), row.key, row.value)
         if not number % BATCH_RECORDS_MAX:
             await asyncio.sleep(0)
 

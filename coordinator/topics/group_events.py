@@ -15,7 +15,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import Lease, Store, StoreError
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import ListTimestamp
-from muster.coordinator.topics.rows import BATCH_RECORDS_MAX, LedRows, RowBounds, RowPartitions
+from muster.coordinator.topics.rows import BATCH_RECORDS_MAX, LedRows, RowBounds, RowPartitions, RowsRead
 from muster.protocol.record_batch import Record
 
 TRIMMED_ROWS_MAX: Final = 1_000
@@ -76,11 +76,12 @@ class GroupEvents(RowPartitions):
     async def _stored_bounds(self, lease: Lease) -> RowBounds:
         return RowBounds(*await self._store.journal_bounds(lease))
 
-    async def _stored_records(
+    async def _stored_rows(
         self, lease: Lease, offset: int, *, bytes_max: int, rows_max: int = BATCH_RECORDS_MAX
-    ) -> list[Record]:
+    ) -> RowsRead:
         rows = await self._store.read_journal(lease, offset, rows_max=rows_max, bytes_max=bytes_max)
-        return [Record(row.offset, row.at_ms, row.key, row.value) for row in rows]
+        records = [Record(row.offset, row.at_ms, row.key, row.value) for row in rows]
+        return RowsRead(records, rows[-1].offset + 1 if rows else offset, len(rows))
 
     async def _stored_at(self, lease: Lease, timestamp: int) -> tuple[int, int] | None:
         if timestamp == ListTimestamp.MAX_TIMESTAMP:
@@ -90,7 +91,7 @@ class GroupEvents(RowPartitions):
         if offset is None:
             return None
         # It may have been trimmed meanwhile; then what comes next is the first there is.
-        records = await self._stored_records(lease, offset, bytes_max=0, rows_max=1)
+        records = (await self._stored_rows(lease, offset, bytes_max=0, rows_max=1)).records
         return (records[0].offset, records[0].timestamp) if records else None
 
     # --- retention --------------------------------------------------------------------------------

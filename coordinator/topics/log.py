@@ -30,13 +30,13 @@ from muster.coordinator.topics.epochs import Epochs
 from muster.coordinator.topics.producers import (
     NO_TRANSACTION,
     ActiveProducer,
-    Marker,
     MayBegin,
     Producers,
     nobody_may,
 )
 from muster.coordinator.topics.refused import Refused
 from muster.coordinator.topics.validation import Validated, validate
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.control_batch import EndMarker, build_marker, read_marker
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import Header, Record, batches, end_of, peek, records

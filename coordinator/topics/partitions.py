@@ -24,7 +24,7 @@ from muster.coordinator.topics.fetches import Fetches
 from muster.coordinator.topics.led import Led, report_recovery
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
-from muster.coordinator.topics.producers import ActiveProducer, Guard, Marker
+from muster.coordinator.topics.producers import ActiveProducer, Guard
 from muster.coordinator.topics.refused import COMES_AGAIN
 from muster.coordinator.topics.sources import (
     NOTHING_AVAILABLE,
@@ -40,6 +40,7 @@ from muster.coordinator.topics.sources import (
 )
 from muster.coordinator.topics.upkeep import Upkeep
 from muster.coordinator.topics.writer import Writer, refuse
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import Header, peek
 

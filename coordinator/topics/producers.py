@@ -13,17 +13,14 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
+from muster.coordinator.transactions.marker import NO_COORDINATOR_EPOCH, Marker, check_marker
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, SEQUENCE_MAX, Header
 
 BATCHES_KEPT: Final = 5
 """max.in.flight.requests.per.connection of an idempotent producer: no older batch can be repeated."""
 
-NO_COORDINATOR_EPOCH: Final = -1
 NO_TRANSACTION: Final = -1
-_EPOCH_MAX: Final = 2**15 - 1
-_EPOCH_RAISED_BY_MARKERS: Final = 2
-"""The transaction.version from which every marker has a higher epoch than its transaction."""
 
 _SNAPSHOT = Struct(">I")
 _PRODUCER = Struct(">qhqBiq")
@@ -56,16 +53,6 @@ MayBegin = Callable[[Header], Guard | None]
 def nobody_may(header: Header) -> Guard | None:
     """As long as no coordinator can be asked."""
     return None
-
-
-class Marker(NamedTuple):
-    """How a coordinator ends a transaction in a partition."""
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    committed: bool
-    transaction_version: int = 0
 
 
 class ActiveProducer(NamedTuple):
@@ -201,34 +188,15 @@ class Producers:
             raise self._out_of_order(header, f"sequence {guard.lowest_sequence} came before")
 
     def check_marker(self, marker: Marker) -> None:
-        """Raises unless the marker may be appended now; one of a producer that is not known, or has no
-        transaction open, may.
-
-        INVALID_PRODUCER_EPOCH (47) for an epoch older than the last, and from transaction.version 2 on for
-        one that is not newer, unless it is a repeat; TRANSACTION_COORDINATOR_FENCED (52) for a coordinator
-        epoch older than that of the last marker.
-        """
+        """Raises unless the marker may be appended now, as `transactions.marker.check_marker` says; one of a
+        producer that is not known may."""
         producer = self._by_id.get(marker.producer_id)
-        if producer is None:
-            return
-        epoch, known = marker.producer_epoch, producer.epoch
-        if marker.transaction_version < _EPOCH_RAISED_BY_MARKERS:
-            stale = epoch < known
-        else:
-            repeat = epoch == known and (
-                producer.transaction_start == NO_TRANSACTION or epoch == _EPOCH_MAX  # cannot be raised
-            )
-            stale = epoch <= known and not repeat
-        if stale:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {marker.producer_id} is at epoch {known}; the marker has epoch {epoch}",
-            )
-        if marker.coordinator_epoch < producer.coordinator_epoch:
-            raise KafkaError(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"producer {marker.producer_id} had a marker of coordinator epoch "
-                f"{producer.coordinator_epoch}; this one has {marker.coordinator_epoch}",
+        if producer is not None:
+            check_marker(
+                marker,
+                epoch=producer.epoch,
+                is_open=producer.transaction_start != NO_TRANSACTION,
+                coordinator_epoch=producer.coordinator_epoch,
             )
 
     def due(self, header: Header) -> int | None:

@@ -51,6 +51,16 @@ class RowBounds(NamedTuple):
     """Of all keys and values."""
 
 
+class RowsRead(NamedTuple):
+    """Some rows of a partition, as readers see them."""
+
+    records: Sequence[Record]
+    end: int
+    """Behind the last row, be it one that no reader is shown."""
+    rows: int
+    """How many, those included."""
+
+
 class LedRows:
     """One partition, for as long as its lease is held in one epoch."""
 
@@ -121,7 +131,7 @@ class RowPartitions(ABC):
         return (await self._stored_bounds(lease))[:2]
 
     @abstractmethod
-    async def _stored_records(self, lease: Lease, offset: int, *, bytes_max: int) -> list[Record]:
+    async def _stored_rows(self, lease: Lease, offset: int, *, bytes_max: int) -> RowsRead:
         """Rows from `offset` on, of `bytes_max` in all, but at least one if there is any. StoreError."""
 
     @abstractmethod
@@ -209,22 +219,23 @@ class RowPartitions(ABC):
             return FetchedPartition(None, b"", end, end, start, led.epoch, (part.last_fetched_epoch, end))
         if not start <= offset <= end:
             raise self._out_of_range(led, offset, start, end)
-        records: list[Record] = []
+        found = b""
         if offset < end and (limit or first_may_exceed):
             with self._asking(led):
-                records = await self._stored_records(led.lease, offset, bytes_max=limit)
+                read = await self._stored_rows(led.lease, offset, bytes_max=limit)
+            records = read.records
             if self.gapless and (not records or records[0].offset > offset):  # trimmed meanwhile
                 led.changed()
                 raise self._out_of_range(led, offset, records[0].offset if records else end, end)
-            if records and records[-1].offset >= end:  # more was appended, and is about to be told of
+            if read.end > end:  # more was appended, and is about to be told of
                 led.changed()
-                end = records[-1].offset + 1
-        found = await _batches(records, limit, led.epoch, first_may_exceed=first_may_exceed)
+                end = read.end
+            found = await _batches(read, offset, limit, led.epoch, first_may_exceed=first_may_exceed)
         return FetchedPartition(None, found, end, end, start, led.epoch)
 
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
         """See `Source`. A read that brings all the rows it may is as a segment's end: with more rows the
-        answer grows no longer."""
+        answer grows no longer. One that brings none to show moves the reader on."""
         available = []
         for part in asked:
             try:
@@ -240,14 +251,14 @@ class RowPartitions(ABC):
         # Before the store is asked: what is written meanwhile is rather counted twice than missed.
         written_bytes = led.written_bytes
         watched = parked.watch(led.watchers, written_bytes, part.max_bytes)
-        records: list[Record] = []
+        size = 0
         _, end = await self._bounds(led)
         if part.fetch_offset < end:
             with self._asking(led):
-                records = await self._stored_records(led.lease, part.fetch_offset, bytes_max=part.max_bytes)
-            if len(records) >= self.read_rows_max:
+                read = await self._stored_rows(led.lease, part.fetch_offset, bytes_max=part.max_bytes)
+            if read.rows >= self.read_rows_max or (read.rows and not read.records):
                 parked.wake()
-        size = sum(map(_size, records))
+            size = sum(map(_size, read.records))
         led.watchers[watched] = written_bytes - size
         watched.see(led.written_bytes - written_bytes + size)
         return Available(watched.available_bytes, end)
@@ -360,9 +371,17 @@ def _as_os_error() -> Iterator[None]:
 
 
 async def _batches(
-    records: Sequence[Record], limit: int, leader_epoch: int, *, first_may_exceed: bool
+    read: RowsRead, offset: int, limit: int, leader_epoch: int, *, first_may_exceed: bool
 ) -> bytes:
-    """As many of `records` as have room in `limit` bytes; the first one anyway if it may exceed it."""
+    """As many of the records from `offset` on as have room in `limit` bytes; the first one anyway if it may
+    exceed it. Rows at the end that no reader is shown are covered by the last batch, which is one without
+    records if there are no others: so readers get behind them."""
+    records = read.records
+    if not records:
+        if read.end == offset or (limit < HEADER_BYTES and not first_may_exceed):
+            return b""
+        last = min(read.end - 1, offset + _OFFSET_DELTA_MAX)
+        return build((), base_offset=offset, last_offset=last, leader_epoch=leader_epoch)
     made: list[bytes] = []
     at = 0
     while at < len(records):
@@ -371,8 +390,11 @@ async def _batches(
             break
         if made:
             await asyncio.sleep(0)  # a batch takes its time
-        made.append(build(some, leader_epoch=leader_epoch))
         at += len(some)
+        last = some[-1].offset
+        if at == len(records):
+            last = min(read.end - 1, some[0].offset + _OFFSET_DELTA_MAX)
+        made.append(build(some, last_offset=last, leader_epoch=leader_epoch))
         limit -= len(made[-1])
         first_may_exceed = False
     return b"".join(made)

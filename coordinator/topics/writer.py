@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from muster.coordinator.topics.log import Appended, PartitionLog
-from muster.coordinator.topics.producers import Marker
 from muster.coordinator.topics.validation import Laborious, Validated, validate
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.control_batch import CONTROL_BATCH_BYTES_MAX
 from muster.protocol.errors import ErrorCode, KafkaError
 

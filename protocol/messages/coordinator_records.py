@@ -3,6 +3,9 @@
 A key is an int16 record type followed by its fields, a value an int16 schema version followed by its fields;
 no value (a tombstone) deletes the key. Reading a log, records of an unknown type are passed over, so that a
 store written by a later version can still be opened.
+
+What Kafka says by the batch that a record stands in has record types of muster's own, from 10,000 on, which
+no reader of the topic is shown.
 """
 
 from __future__ import annotations
@@ -14,7 +17,18 @@ from typing import Final
 from muster.protocol.errors import EncodeError
 from muster.protocol.message import Message, Struct, field, record, struct
 from muster.protocol.messages.keyed_records import Schemas, decode, frame_key, frame_value
-from muster.protocol.types import ZERO_UUID, Array, Bytes, Int8, Int32, Int64, String, Uuid
+from muster.protocol.types import (
+    ZERO_UUID,
+    Array,
+    Boolean,
+    Bytes,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    String,
+    Uuid,
+)
 
 
 @record(versions="0")
@@ -239,6 +253,38 @@ class ConsumerGroupRegularExpressionValue(Message):
     timestamp: int = field(Int64, "0+")
 
 
+# --- transactions: record types of muster's own -------------------------------------------------------------
+
+
+@record(versions="0")
+class PendingOffsetKey(Message):
+    """Key of an offset committed in a transaction that is not over (record type 10000). Its value is an
+    OffsetCommitValue. In Kafka the batch of such a record says that it is transactional."""
+
+    producer_id: int = field(Int64, "0")
+    group: str = field(String, "0")
+    topic: str = field(String, "0")
+    partition: int = field(Int32, "0")
+
+
+@record(versions="0")
+class TransactionalProducerKey(Message):
+    """Key of a producer that has committed offsets in transactions, or had a marker (record type 10001)."""
+
+    producer_id: int = field(Int64, "0")
+
+
+@record(versions="0", flexible="0+")
+class TransactionalProducerValue(Message):
+    """What decides which markers and commits of the producer are let in. Kafka derives it from the headers
+    of batches. `last_timestamp` is epoch milliseconds, `coordinator_epoch` that of the last marker, or -1."""
+
+    producer_epoch: int = field(Int16, "0+")
+    coordinator_epoch: int = field(Int32, "0+")
+    last_timestamp: int = field(Int64, "0+")
+    in_transaction: bool = field(Boolean, "0+")
+
+
 GROUP_METADATA_VALUE_VERSION: Final = 3
 """The version Kafka 4.x writes group metadata in; v4 is read only."""
 
@@ -248,6 +294,8 @@ def offset_commit_value_version(value: OffsetCommitValue) -> int:
     say (v1 drops leader epoch and topic id), else v4."""
     return 4 if value.expire_timestamp == -1 else 1
 
+
+_OWN_RECORD_TYPES_FROM: Final = 10_000
 
 _SCHEMAS: Final[Schemas] = {
     0: (OffsetCommitKey, OffsetCommitValue),  # as Kafka wrote them before 0.9; only ever read
@@ -260,6 +308,8 @@ _SCHEMAS: Final[Schemas] = {
     7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
     8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
     16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+    _OWN_RECORD_TYPES_FROM: (PendingOffsetKey, OffsetCommitValue),
+    _OWN_RECORD_TYPES_FROM + 1: (TransactionalProducerKey, TransactionalProducerValue),
 }
 
 _RECORD_TYPES: Final = {key_class: record_type for record_type, (key_class, _) in _SCHEMAS.items()}
@@ -281,6 +331,11 @@ def _offset_key(group: str, topic: str, partition: int) -> bytes:
     """The same partitions are committed again and again."""
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
     return frame_key(_RECORD_TYPES[OffsetCommitKey], key)
+
+
+def is_own(key: bytes) -> bool:
+    """Whether the record is of a type that Kafka does not have."""
+    return int.from_bytes(key[:2], "big", signed=True) >= _OWN_RECORD_TYPES_FROM
 
 
 def encode_value(value: Message, version: int) -> bytes:

@@ -10,6 +10,7 @@ from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group import records
 from muster.coordinator.group.effects import Record
 from muster.coordinator.group.hard_state import CommittedOffset, HardState, StoredGroup, StoredMember
+from muster.coordinator.group.pending_offsets import PendingOffsets
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.coordinator_records import (
     GroupMetadataKey,
@@ -37,6 +38,7 @@ GROUP = StoredGroup(
     ),
 )
 EMPTY_GROUP = StoredGroup("", 0, None, None, -1, ())
+NOTHING_PENDING = PendingOffsets().durable()
 
 
 def through_bytes(record: Record) -> Record:
@@ -51,7 +53,7 @@ def test_an_offset_survives_its_record() -> None:
     record = records.offset_commit("orders", "clicks", 3, OFFSET)
     assert record.value_version == 4
     hard.apply(through_bytes(record))
-    assert hard.durable() == ({}, {}, {"orders": {("clicks", 3): OFFSET}})
+    assert hard.durable() == ({}, {}, {"orders": {("clicks", 3): OFFSET}}, NOTHING_PENDING)
 
 
 def test_an_offset_with_an_expiry_of_its_own_is_of_the_version_that_has_one() -> None:
@@ -69,7 +71,7 @@ def test_a_group_survives_its_record(group: StoredGroup) -> None:
     record = records.group_metadata("orders", group)
     assert record.value_version == 3
     hard.apply(through_bytes(record))
-    assert hard.durable() == ({"orders": group}, {}, {})
+    assert hard.durable() == ({"orders": group}, {}, {}, NOTHING_PENDING)
 
 
 def test_the_last_record_of_a_key_counts() -> None:
@@ -100,7 +102,7 @@ def test_tombstones_delete_and_what_is_not_there_they_ignore() -> None:
         assert tombstone.value_version == 0
         assert Record.from_row(*tombstone.row()) == tombstone
         hard.apply(through_bytes(tombstone))
-    assert hard.durable() == ({"clicks": GROUP}, {}, {"orders": {("clicks", 1): OFFSET}})
+    assert hard.durable() == ({"clicks": GROUP}, {}, {"orders": {("clicks", 1): OFFSET}}, NOTHING_PENDING)
     assert repr(hard) == "<HardState groups=1 offsets=1 in 1 groups>"
 
 
@@ -118,7 +120,7 @@ def test_what_durable_gives_does_not_change_with_the_state() -> None:
     before = hard.durable()
     hard.apply(records.offset_tombstone("orders", "clicks", 0))
     hard.apply(records.group_metadata("orders", GROUP))
-    assert before == ({}, {}, {"orders": {("clicks", 0): OFFSET}})
+    assert before == ({}, {}, {"orders": {("clicks", 0): OFFSET}}, NOTHING_PENDING)
 
 
 @each("rebalance_timeout, expected", [(-1, 10_000), (0, 0), (1, 1), (60_000, 60_000)])

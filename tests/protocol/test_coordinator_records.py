@@ -15,9 +15,13 @@ from muster.protocol.messages.coordinator_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    PendingOffsetKey,
+    TransactionalProducerKey,
+    TransactionalProducerValue,
     decode_record,
     encode_key,
     encode_value,
+    is_own,
     offset_commit_value_version,
 )
 from tests.protocol.golden_frames import read_records
@@ -180,6 +184,33 @@ def test_keys_from_before_0_9_are_read_as_those_of_today() -> None:
     value = offset_value(expire_timestamp=-1)
     assert decode_record(old_key, None) == (OFFSET_KEY, None)
     assert decode_record(old_key, encode_value(value, 4)) == (OFFSET_KEY, value)
+
+
+PENDING_KEY = PendingOffsetKey(producer_id=41, group="g", topic="t", partition=3)
+PRODUCER_KEY = TransactionalProducerKey(producer_id=41)
+PENDING_KEY_BYTES = bytes.fromhex("2710 0000000000000029 0001 67 0001 74 00000003")
+PRODUCER_KEY_BYTES = bytes.fromhex("2711 0000000000000029")
+
+
+def test_records_of_transactions() -> None:
+    """A store that was written keeps them: they may get new versions, and never other bytes in this one."""
+    assert encode_key(PENDING_KEY) == PENDING_KEY_BYTES
+    assert encode_key(PRODUCER_KEY) == PRODUCER_KEY_BYTES
+    offset = offset_value(expire_timestamp=-1)
+    assert decode_record(PENDING_KEY_BYTES, encode_value(offset, 4)) == (PENDING_KEY, offset)
+    producer = TransactionalProducerValue(
+        producer_epoch=7, coordinator_epoch=-1, last_timestamp=1000, in_transaction=True
+    )
+    encoded = bytes.fromhex("0000 0007 ffffffff 00000000000003e8 01 00")
+    assert encode_value(producer, 0) == encoded
+    assert decode_record(PRODUCER_KEY_BYTES, encoded) == (PRODUCER_KEY, producer)
+
+
+def test_which_records_are_not_kafkas() -> None:
+    assert is_own(PENDING_KEY_BYTES)
+    assert is_own(PRODUCER_KEY_BYTES)
+    assert is_own(b"\x7f\xff")  # of a later version
+    assert not any(is_own(kind.to_bytes(2, "big", signed=True)) for kind in (-32768, -1, 0, 1, 2, 16, 9999))
 
 
 @each("record_type", [*range(9, 16), *range(17, 25), 32767, -1, -32768])

@@ -33,6 +33,9 @@ from muster.protocol.messages.coordinator_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    PendingOffsetKey,
+    TransactionalProducerKey,
+    TransactionalProducerValue,
     encode_key,
     encode_value,
 )
@@ -365,3 +368,66 @@ async def test_the_end_answers_fetches_that_wait(way: str) -> None:
     assert answers[0].error is not None
     assert answers[0].error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await node.close()
+
+
+# --- rows that no reader is shown -----------------------------------------------------------------
+
+
+def pending(number: int, producer: int = 41) -> tuple[bytes, bytes]:
+    """An offset in a transaction that is not over."""
+    key = PendingOffsetKey(producer_id=producer, group="g", topic="t", partition=number)
+    return encode_key(key), commit(number)[1]
+
+
+def producer(producer_id: int = 41) -> tuple[bytes, bytes]:
+    value = TransactionalProducerValue(
+        producer_epoch=0, coordinator_epoch=-1, last_timestamp=NOW_MS, in_transaction=True
+    )
+    return encode_key(TransactionalProducerKey(producer_id=producer_id)), encode_value(value, 0)
+
+
+async def position_behind(node: Node, offset: int, **limits: Any) -> int:
+    """Where a reader goes on, who reads batches from `offset` on."""
+    (answer,) = await fetch(node.partitions, node.ask(offset, **limits))
+    assert answer.error is None
+    return max((header.last_offset + 1 for _, header in batches(answer.records)), default=offset)
+
+
+async def test_offsets_in_transactions_and_their_producers_are_shown_to_nobody(node: Node) -> None:
+    rows = producer(), pending(0), commit(1), pending(2), commit(3)
+    await node.write(*rows)
+    await node.write((pending(0)[0], None))
+    assert told(await node.read()) == [commit(1), commit(3)]
+    assert [record.offset for record in await node.read()] == [2, 4]
+    assert (await node.listed(ListTimestamp.LATEST))[0] == 6
+    assert (await node.listed(0))[0] == 2
+    assert (await node.listed(ListTimestamp.MAX_TIMESTAMP))[0] == 2
+
+
+async def test_readers_get_behind_what_they_are_not_shown(node: Node) -> None:
+    await node.write(commit(1), producer(), pending(0))
+    assert await position_behind(node, 0) == 3
+    assert await position_behind(node, 1) == 3, "a batch without records"
+    assert await node.read(1) == []
+    assert await position_behind(node, 3) == 3
+    await node.write(*(pending(number) for number in range(READ_ROWS_MAX + 7)), commit(2))
+    position, seen = 3, 0
+    for _ in range(3):
+        seen += len(await node.read(position))
+        position = await position_behind(node, position)
+    assert (position, seen) == (READ_ROWS_MAX + 11, 1)
+    assert (await node.listed(ListTimestamp.LATEST))[0] == position
+
+
+async def test_what_readers_are_not_shown_keeps_nobody_waiting(node: Node) -> None:
+    """Who waits for more is not woken by it; who has yet to get behind it does so at once."""
+    await node.write(commit(1))
+    waiting = await parked(fetch(node.partitions, node.ask(1), max_wait_ms=60_000))
+    await node.write(producer(), pending(0))
+    await settled()
+    assert not waiting.done()
+    behind = await parked(fetch(node.partitions, node.ask(1), max_wait_ms=60_000))
+    assert behind.done()
+    await node.write(commit(2))
+    (answer,) = await waiting
+    assert told(read_records(answer.records)) == [commit(2)]

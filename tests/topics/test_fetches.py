@@ -16,7 +16,8 @@ from muster.coordinator.storage.folders import Folders
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import FetchedPartition, FetchPartition, Partitions
-from muster.coordinator.topics.producers import Guard, Marker
+from muster.coordinator.topics.producers import Guard
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.record_batch import batches
 from tests.topics.support import NOW_MS, SHARDS, Brokers, InlineExecutor, batch

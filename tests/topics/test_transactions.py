@@ -13,8 +13,9 @@ import pytest
 from muster.coordinator.storage.files import DiskFolder
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp
-from muster.coordinator.topics.producers import ActiveProducer, Guard, Marker, Producers
+from muster.coordinator.topics.producers import ActiveProducer, Guard, Producers
 from muster.coordinator.topics.retention import expire
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol import record_batch
 from muster.protocol.control_batch import read_marker
 from muster.protocol.errors import ErrorCode, KafkaError

@@ -27,12 +27,14 @@ from muster.coordinator.group.events import (
     Trigger,
 )
 from muster.coordinator.group.group import (
+    Commit,
     GroupView,
     MemberView,
     PendingMember,
     RetentionBase,
     committed_at,
     group_not_found,
+    names_its_sender,
 )
 from muster.coordinator.group.hard_state import UNKNOWN_TIME, StoredGroup
 from muster.coordinator.group.heard import Heard
@@ -44,6 +46,7 @@ from muster.protocol.java import hash_map_order
 from muster.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
 from muster.protocol.messages.group_admin import DescribeGroupsResponse, ListGroupsResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest
+from muster.protocol.messages.transactions import TxnOffsetCommitRequest
 
 CONSUMER: Final = "consumer"
 """The protocol type of consumers: the coordinator understands their subscriptions."""
@@ -191,16 +194,35 @@ class ClassicGroup:
         REBALANCE_IN_PROGRESS."""
         try:
             self._validate_committer(request)
+            if self.state is GroupState.COMPLETING_REBALANCE:
+                # It has joined this generation but not its assignment; what it commits belongs to an earlier
+                # one.
+                raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} is waiting for its assignment")
         except KafkaError as refusal:
-            refusals.tell_fenced(self, "OffsetCommit", request, refusal, step)
-            refusals.tell_commit_refused(self, request, refusal, step)
+            self._tell_commit_refused("OffsetCommit", request, refusal, step)
             raise
         member = self.members.get(request.member_id)
         if member is not None:
             self.heard(member, step)
             self.restart_session(member, step.now_ms)
 
-    def _validate_committer(self, request: OffsetCommitRequest) -> None:
+    def validate_transactional_commit(self, request: TxnOffsetCommitRequest, step: Step) -> None:
+        """Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. What a
+        member has handled may be committed while its group rebalances."""
+        try:
+            if names_its_sender(request):
+                self._validate_committer(request)
+            else:
+                self.alive()
+        except KafkaError as refusal:
+            self._tell_commit_refused("TxnOffsetCommit", request, refusal, step)
+            raise
+
+    def _tell_commit_refused(self, api: str, request: Commit, refusal: KafkaError, step: Step) -> None:
+        refusals.tell_fenced(self, api, request, refusal, step)
+        refusals.tell_commit_refused(self, request, refusal, step)
+
+    def _validate_committer(self, request: Commit) -> None:
         self.alive()
         generation_id = request.generation_id_or_member_epoch
         if generation_id < 0 and self.state is GroupState.EMPTY:
@@ -208,9 +230,6 @@ class ClassicGroup:
             return
         self.validate(request.member_id, request.group_instance_id)
         self.validate_generation(generation_id)
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} is waiting for its assignment")
 
     def validate_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Anybody may."""

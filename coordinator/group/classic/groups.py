@@ -65,7 +65,7 @@ class ClassicGroups:
             elif group.members and stored.leader is None:
                 # It was a consumer group just now, whose last member of that protocol left it to the others.
                 rebalance.prepare(group, Cause(Trigger.SHARD_UNLOADED), step)
-        for group_id in hard.offsets:
+        for group_id in (*hard.offsets, *hard.pending.groups()):
             if group_id not in self._groups:
                 self._groups[group_id] = ClassicGroup(group_id, self._shared, step.now_ms)
 

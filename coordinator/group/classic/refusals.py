@@ -17,10 +17,10 @@ from muster.coordinator.group.events import (
     Stamp,
     Trigger,
 )
+from muster.coordinator.group.group import Commit
 from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupRequest
-from muster.protocol.messages.offsets import OffsetCommitRequest
 
 
 class Refusing(Protocol):
@@ -81,9 +81,7 @@ def tell_join_refused(group: Refusing, request: JoinGroupRequest, error: ErrorCo
         )
 
 
-def tell_commit_refused(
-    group: Refusing, request: OffsetCommitRequest, refusal: KafkaError, step: Step
-) -> None:
+def tell_commit_refused(group: Refusing, request: Commit, refusal: KafkaError, step: Step) -> None:
     """Tell, twenty times in ten seconds, of a commit that is refused, and who owns what it was for."""
     if not group.rate_limiters.commits_refused.allows(group.group_id, step.now_ms):
         return
@@ -110,7 +108,7 @@ def tell_commit_refused(
     )
 
 
-def _first_partition(request: OffsetCommitRequest) -> tuple[str, int]:
+def _first_partition(request: Commit) -> tuple[str, int]:
     """The first partition of a commit; ("", -1) if it has none."""
     for topic in request.topics:
         for partition in topic.partitions:

@@ -34,12 +34,14 @@ from muster.coordinator.group.events import (
     Trigger,
 )
 from muster.coordinator.group.group import (
+    Commit,
     GroupView,
     MemberView,
     RebalanceView,
     RetentionBase,
     committed_at,
     group_not_found,
+    names_its_sender,
 )
 from muster.coordinator.group.hard_state import UNKNOWN_TIME, TopicPartition
 from muster.coordinator.group.heard import Heard
@@ -49,9 +51,11 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.consumer_group import ConsumerGroupDescribeResponse
 from muster.protocol.messages.group_admin import DescribeGroupsResponse, ListGroupsResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest
+from muster.protocol.messages.transactions import TxnOffsetCommitRequest
 
 CONSUMER: Final = "consumer"
 _EPOCHS_TO_COMMIT_FROM: Final = 9
+_EPOCHS_IN_TRANSACTIONS_FROM: Final = 6
 _FRESH: Final = ConsumerState()
 _BY_TOPICS: Final = frozenset({Trigger.TOPICS_CHANGED, Trigger.REGEX_RESOLVED})
 
@@ -237,6 +241,20 @@ class ConsumerGroup:
             refusals.tell_commit_refused(self, request, refusal, step)
             raise
 
+    def validate_transactional_commit(self, request: TxnOffsetCommitRequest, step: Step) -> None:
+        """Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (before v6, and for members
+        that speak the classic protocol, ILLEGAL_GENERATION)."""
+        self.alive()
+        epoch_known = step.context.api_version >= _EPOCHS_IN_TRANSACTIONS_FROM
+        stale = ErrorCode.STALE_MEMBER_EPOCH if epoch_known else ErrorCode.ILLEGAL_GENERATION
+        try:
+            if names_its_sender(request) and (request.generation_id_or_member_epoch >= 0 or self._members):
+                self.require(request.member_id)
+                self._require_epoch(request, stale)
+        except KafkaError as refusal:
+            refusals.tell_commit_refused(self, request, refusal, step)
+            raise
+
     def _validate_commit(self, request: OffsetCommitRequest, step: Step) -> None:
         epoch = request.generation_id_or_member_epoch
         if epoch < 0 and not self._members:
@@ -249,10 +267,16 @@ class ConsumerGroup:
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
             )
-        has = self.current(member_id)
+        self._require_epoch(request, ErrorCode.STALE_MEMBER_EPOCH)
+
+    def _require_epoch(self, request: Commit, stale: ErrorCode) -> None:
+        """Whether a member's epoch is good for what it commits. Raises `stale`, or ILLEGAL_GENERATION for
+        members that speak the classic protocol."""
+        epoch, has = request.generation_id_or_member_epoch, self.current(request.member_id)
         if epoch == has.epoch:
             return
-        code = ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH
+        classic = self.speaks_classic(request.member_id)
+        code = ErrorCode.ILLEGAL_GENERATION if classic else stale
         kind = "generation id" if classic else "member epoch"
         if epoch > has.epoch:
             raise KafkaError(code, f"Received {kind} {epoch} is newer than current member epoch {has.epoch}.")

@@ -14,8 +14,8 @@ from muster.coordinator.group.events import (
     MemberIdentity,
     Trigger,
 )
+from muster.coordinator.group.group import Commit
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.offsets import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from muster.coordinator.group.consumer.group import ConsumerGroup
@@ -107,9 +107,7 @@ def _tell_join_refused(
     )
 
 
-def tell_commit_refused(
-    group: ConsumerGroup, request: OffsetCommitRequest, refusal: KafkaError, step: Step
-) -> None:
+def tell_commit_refused(group: ConsumerGroup, request: Commit, refusal: KafkaError, step: Step) -> None:
     """Tell, twenty times in ten seconds, of a commit that is refused, and who has what it was for."""
     if not group.rate_limiters.commits_refused.allows(group.group_id, step.now_ms):
         return
@@ -133,7 +131,7 @@ def tell_commit_refused(
     )
 
 
-def _first_partition(request: OffsetCommitRequest, group: ConsumerGroup) -> tuple[str, uuid.UUID | None, int]:
+def _first_partition(request: Commit, group: ConsumerGroup) -> tuple[str, uuid.UUID | None, int]:
     """The first partition of a commit; ("", None, -1) if it has none."""
     for topic in request.topics:
         for partition in topic.partitions:

@@ -20,8 +20,8 @@ from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
 from muster.coordinator.server.rights import denied
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.topics.partitions import Appended
-from muster.coordinator.topics.producers import Marker
 from muster.coordinator.topics.writer import refuse
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import Operation, ResourceType

@@ -18,6 +18,7 @@ from muster.coordinator.group.consumer.state import (
 )
 from muster.coordinator.group.effects import Record
 from muster.coordinator.group.hard_state import HardState
+from muster.coordinator.group.pending_offsets import PendingOffsets
 from muster.protocol.messages.coordinator_records import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
@@ -44,6 +45,7 @@ HAS: Final = Current(
     7, 6, MemberState.UNREVOKED_PARTITIONS, {ORDERS: {0: 3, 2: 5}}, {ORDERS: {1: 3}, CLICKS: {0: 4}}
 )
 TARGET: Final = {ORDERS: frozenset({0, 2}), CLICKS: frozenset({1})}
+NOTHING_PENDING: Final = PendingOffsets().durable()
 RESOLVED: Final = ResolvedRegex(frozenset({"payments", "payrolls"}), 12, 1_700_000_000_000)
 
 
@@ -153,7 +155,7 @@ def test_a_tombstone_takes_away_what_is_of_its_key_alone(kind: str) -> None:
 @each("kind", list(KINDS))
 def test_a_tombstone_of_what_is_not_there_is_ignored(kind: str) -> None:
     tombstone = KINDS[kind].tombstone
-    assert replayed(tombstone).durable() == ({}, {}, {})
+    assert replayed(tombstone).durable() == ({}, {}, {}, NOTHING_PENDING)
     assert replayed(OF_ANOTHER, tombstone).durable() == replayed(OF_ANOTHER).durable()
 
 
@@ -162,11 +164,11 @@ def test_a_group_is_gone_with_its_last_record() -> None:
     for each_kind in KINDS.values():
         assert GROUP in hard.consumers
         hard.apply(through_bytes(each_kind.tombstone))
-    assert hard.durable() == ({}, {}, {})
+    assert hard.durable() == ({}, {}, {}, NOTHING_PENDING)
 
 
 def test_records_of_topics_are_read_over() -> None:
     """Apache Kafka before 4.1 wrote them; the metadata hash is in their place."""
-    assert replayed(OLD_TOMBSTONE).durable() == ({}, {}, {})
+    assert replayed(OLD_TOMBSTONE).durable() == ({}, {}, {}, NOTHING_PENDING)
     assert replayed(OF_ANOTHER, OLD).durable() == replayed(OF_ANOTHER).durable()
     assert replayed(OF_ANOTHER, OLD, OLD_TOMBSTONE).durable() == replayed(OF_ANOTHER).durable()

@@ -1,0 +1,51 @@
+"""How a transaction ends where it wrote: the coordinator's marker, and which markers are let in (KIP-98,
+KIP-890, KIP-1228). Partition logs and group shards go by the same rule."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from muster.coordinator.transactions.transaction import FENCING_EPOCH
+from muster.protocol.errors import ErrorCode, KafkaError
+
+NO_COORDINATOR_EPOCH: Final = -1
+"""Of a producer that has had no marker."""
+_EPOCH_RAISED_BY_MARKERS: Final = 2
+"""The transaction.version from which every marker has a higher epoch than its transaction."""
+
+
+class Marker(NamedTuple):
+    """How a coordinator ends a transaction in a partition."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+    transaction_version: int = 0
+
+
+def check_marker(marker: Marker, *, epoch: int, is_open: bool, coordinator_epoch: int) -> None:
+    """Raises unless the marker may be written now, of a producer that is known at this `epoch`, has a
+    transaction open or not, and had its last marker from a coordinator of this epoch.
+
+    INVALID_PRODUCER_EPOCH (47) for an epoch older than the last, and from transaction.version 2 on for
+    one that is not newer, unless it is a repeat; TRANSACTION_COORDINATOR_FENCED (52) for a coordinator
+    epoch older than that of the last marker.
+    """
+    marked = marker.producer_epoch
+    if marker.transaction_version < _EPOCH_RAISED_BY_MARKERS:
+        stale = marked < epoch
+    else:
+        repeat = marked == epoch and (not is_open or epoch == FENCING_EPOCH)  # which cannot be raised
+        stale = marked <= epoch and not repeat
+    if stale:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"producer {marker.producer_id} is at epoch {epoch}; the marker has epoch {marked}",
+        )
+    if marker.coordinator_epoch < coordinator_epoch:
+        raise KafkaError(
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            f"producer {marker.producer_id} had a marker of coordinator epoch {coordinator_epoch}; "
+            f"this one has {marker.coordinator_epoch}",
+        )
