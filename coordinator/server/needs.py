@@ -213,6 +213,14 @@ def topic_refusal(asking: Asking, operation: Operation, name: str) -> KafkaError
     return None if allowed else denied(operation, ResourceType.TOPIC)
 
 
+def transactional_id_refusal(
+    asking: Asking, operation: Operation, transactional_id: str
+) -> KafkaError | None:
+    """None where it is allowed."""
+    allowed = asking.rights.may(operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    return None if allowed else denied(operation, ResourceType.TRANSACTIONAL_ID)
+
+
 # --- of elements --------------------------------------------------------------------------------------------
 
 _NEVER: Final = 2**15

@@ -15,7 +15,7 @@ from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.metadata import named_topic
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.names import TOPICS, Names
-from muster.coordinator.server.needs import Asking, Needs
+from muster.coordinator.server.needs import Asking, Needs, transactional_id_refusal
 from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
 from muster.coordinator.server.rights import denied
@@ -167,8 +167,7 @@ def _needs_to_write(asking: Asking, request: InitProducerIdRequest) -> KafkaErro
     """A transactional id; or without one the leave to write somewhere."""
     rights, transactional_id = asking.rights, request.transactional_id
     if transactional_id is not None:
-        allowed = rights.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        return None if allowed else denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
+        return transactional_id_refusal(asking, Operation.WRITE, transactional_id)
     if rights.may_with_cluster(Operation.IDEMPOTENT_WRITE, logged=False) or rights.may_with_any(
         Operation.WRITE, ResourceType.TOPIC
     ):
