@@ -428,6 +428,20 @@ class Settings:
     transactional_id_expiration_ms: int = _kafka(
         604_800_000, "how long a transactional id that is not used is remembered", low=1
     )
+    transaction_partition_verification_enable: bool = _kafka(
+        True,
+        "whether a partition asks the coordinator if it is part of a transaction; it always does for clients "
+        "that leave the adding of partitions to brokers (transaction.version 2)",
+        scope=Scope.CLUSTER_WIDE,
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = _kafka(
+        20,
+        "pause of a broker before it tries again to add a partition while the transaction before is ended",
+        low=1,
+    )
+    add_partitions_to_txn_retry_backoff_max_ms: int = _kafka(
+        100, "for how long a broker tries that before the producer has to try again", low=0
+    )
     log_cleaner_backoff_ms: int = _kafka(
         15_000, "how often compaction looks for work", low=1, high=INT64_MAX, scope=Scope.CLUSTER_WIDE
     )

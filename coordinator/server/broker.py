@@ -215,7 +215,9 @@ class Broker:
             read_topics=self.read_topics,
             marked=self.transaction_runtime.marked,
         )
-        self.transactions = TransactionCoordinators(self._post.ask, self._transaction_coordinator)
+        self.transactions: Transactions = TransactionCoordinators(
+            self._post.ask, self._transaction_coordinator
+        )
         self._shard_topics = shard_topics(counts.cluster_id)
         self._counts = counts
         self.partitions = Partitions(

@@ -112,6 +112,10 @@ class BrokerConfigs:
         """The value of a whole number that has a default."""
         return _number(name, self._layers)
 
+    def is_on(self, name: str) -> bool:
+        """The value of a config that is true or false, and has a default."""
+        return self.text(name).strip().lower() == "true"
+
     def described(self, broker: str) -> Iterator[tuple[str, Setting]]:
         """The configs that clients are told of about `broker`, this one's id, by name; of all brokers ("")
         those that are set."""

@@ -100,11 +100,6 @@ _OF_LOGS: Final = (
     _kept(
         "log.cleaner.io.max.bytes.per.second", sys.float_info.max, "how fast compaction may read and write"
     ),
-    _kept(
-        "transaction.partition.verification.enable",
-        True,
-        "whether partitions are verified to be part of a transaction",
-    ),
 )
 
 _THROTTLES: Final = (

@@ -68,9 +68,6 @@ _NO_SASL: Final = Cause(
     "SASL authentication on a listener without SASL",
     "connect to a SASL_SSL or SASL_PLAINTEXT listener, or without sasl.* settings",
 )
-_NO_TRANSACTIONS: Final = Cause(
-    "muster has no transactions yet", "use the producer without a transactional id"
-)
 _NO_CONSUMER_PROTOCOL: Final = Cause(
     "the consumer protocol (KIP-848) is switched off",
     "set group.protocol=classic on the consumer; or start the brokers with consumer in "
@@ -108,18 +105,6 @@ FOREIGN: Final = {
 _APIS: Final[dict[int, Cause]] = {
     **dict.fromkeys(
         (
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            ApiKey.ADD_OFFSETS_TO_TXN,
-            ApiKey.END_TXN,
-            ApiKey.WRITE_TXN_MARKERS,
-            ApiKey.TXN_OFFSET_COMMIT,
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            ApiKey.LIST_TRANSACTIONS,
-        ),
-        _NO_TRANSACTIONS,
-    ),
-    **dict.fromkeys(
-        (
             *range(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_ACKNOWLEDGE + 1),
             *range(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY + 1),
             *range(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS + 1),
@@ -142,12 +127,6 @@ _APIS: Final[dict[int, Cause]] = {
     ),
 }
 """Why an API is not served, where more can be said than its name."""
-
-
-def no_transactions() -> NotServed:
-    """The refusal of a transactional id. Of all codes only the authorization failures make librdkafka give
-    up; others it retries for a minute."""
-    return NotServed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS)
 
 
 def no_share_groups() -> NotServed:

@@ -27,13 +27,8 @@ from muster.coordinator.storage.records import (
 from muster.coordinator.topics.aborted import Aborted, AbortedTransaction
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.epochs import Epochs
-from muster.coordinator.topics.producers import (
-    NO_TRANSACTION,
-    ActiveProducer,
-    MayBegin,
-    Producers,
-    nobody_may,
-)
+from muster.coordinator.topics.guards import Guard
+from muster.coordinator.topics.producers import NO_TRANSACTION, ActiveProducer, Producers
 from muster.coordinator.topics.refused import Refused
 from muster.coordinator.topics.validation import Validated, validate
 from muster.coordinator.transactions.marker import Marker
@@ -157,9 +152,7 @@ class PartitionLog:
         self._refused = Refused() if refused is None else refused
         self._config = config
         self._closed = False
-        self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin that began since
-        self.may_begin: MayBegin = nobody_may
-        """Asked, with `lock` held, of each batch that would open a transaction."""
+        self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin, if it was asked yet
         self._synced_ms = now_ms()
         try:
             self._segments = place.open(self._state, _limits(config), now_ms)
@@ -169,8 +162,8 @@ class PartitionLog:
         self.end = self._segments.end
         """Where the high watermark lies."""
         self.stable_end = self._undecided()
-        """Where the last stable offset lies, unless the log start has passed it. After an opening that is
-        not known if it is not the end: its segment is none then."""
+        """Where the last stable offset lies, unless the log start has passed it; its segment is none if that
+        is not known."""
 
     def __repr__(self) -> str:
         offsets = f"{self.start_offset}..{self.high_watermark}"
@@ -230,12 +223,24 @@ class PartitionLog:
 
     # --- appending --------------------------------------------------------------------------------
 
-    def append(self, data: bytes, *, zstd_allowed: bool = True, transactional: bool = False) -> Appended:
+    def begin_verification(self, header: Header, *, epoch_raised: bool) -> Guard | None:
+        """See `Partitions.begin_verification`. From any thread, and without a wait. Code 47."""
+        producers, now_ms = self._state.producers, self._now_ms()
+        return producers.begin_verification(header, epoch_raised=epoch_raised, now_ms=now_ms)
+
+    def append(
+        self,
+        data: bytes,
+        *,
+        zstd_allowed: bool = True,
+        transactional: bool = False,
+        guard: Guard | None = None,
+    ) -> Appended:
         """Validate one produced batch and write it; see `write`, and `Partitions.append` for the codes."""
         allowed = {"zstd_allowed": zstd_allowed, "transactional": transactional}
-        return self.write(validate(data, self._config, self._now_ms(), **allowed))
+        return self.write(validate(data, self._config, self._now_ms(), **allowed), guard)
 
-    def write(self, validated: Validated) -> Appended:
+    def write(self, validated: Validated, guard: Guard | None = None) -> Appended:
         """Write a batch at the log end; visible and acknowledged after `commit`. Codes 6, 45, 47, 48, 56.
 
         A repeat is answered as the first time was, which may not be durable either before `commit`.
@@ -250,11 +255,12 @@ class PartitionLog:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"producer {header.producer_id} must first resend what {self.name} could not store",
                 )
-            repeated = self._state.producers.check(header, self.may_begin)
+            repeated = self._state.producers.check(header, guard)
             if repeated is not None:
                 return Appended(repeated, -1, self.start_offset, self.leader_epoch)
             assigned = self._append(batch, header)
             if header.is_transactional:
+                self._state.producers.guards.begun(header.producer_id)
                 self._note_begun(assigned)
             return Appended(assigned.base_offset, log_append_time_ms, self.start_offset, self.leader_epoch)
 
@@ -268,6 +274,9 @@ class PartitionLog:
             self._state.producers.check_marker(marker)
             first = self._state.producers.transaction_start(marker.producer_id)
             assigned = self._append(batch, peek(batch))
+            self._state.producers.guards.ended(
+                marker.producer_id, marker.producer_epoch, epoch_raised=marker.epoch_raised
+            )
             self._begun.pop(first, None)
             return Appended(assigned.base_offset, -1, self.start_offset, self.leader_epoch)
 
@@ -289,7 +298,22 @@ class PartitionLog:
         first = self._state.producers.first_undecided
         if first is None:
             return self.end
-        return self._begun.get(first) or LogOffsetMetadata(first, _SOMEWHERE, 0)
+        begun = self._begun.get(first)
+        if begun is None:
+            begun = self._begun[first] = self._found(first)
+        return begun
+
+    def _found(self, offset: int) -> LogOffsetMetadata:
+        """Where a transaction begins that was open when the log was opened, if that is in the segment where
+        the log ends: looked up once."""
+        try:
+            if offset >= self.start_offset:
+                found = self._segments.locate(offset, self.end, self.end.position)
+                if found.segment == self.end.segment:
+                    return found
+        except (OSError, DecodeError):
+            pass  # fetches will say so
+        return LogOffsetMetadata(offset, _SOMEWHERE, 0)
 
     def commit(self) -> int:
         """Make what was appended durable at the topic's flush level, then visible; the high watermark.

@@ -21,10 +21,11 @@ from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.aborted import AbortedTransaction
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.fetches import Fetches
+from muster.coordinator.topics.guards import Guard
 from muster.coordinator.topics.led import Led, report_recovery
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
-from muster.coordinator.topics.producers import ActiveProducer, Guard
+from muster.coordinator.topics.producers import ActiveProducer
 from muster.coordinator.topics.refused import COMES_AGAIN
 from muster.coordinator.topics.sources import (
     NOTHING_AVAILABLE,
@@ -42,7 +43,7 @@ from muster.coordinator.topics.upkeep import Upkeep
 from muster.coordinator.topics.writer import Writer, refuse
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
-from muster.protocol.record_batch import Header, peek
+from muster.protocol.record_batch import peek
 
 __all__ = ["Appended", "FetchPartition", "FetchedPartition", "ListTimestamp", "Listed", "Partitions"]
 
@@ -137,9 +138,6 @@ class Partitions:
             cleaner_backoff_ms=cleaner_backoff_ms,
             producer_expiration_ms=producer_expiration_ms,
         )
-        self.may_begin: Callable[[PartitionId, Header], Guard | None] | None = None
-        """Whether a batch may open a transaction in a partition: what its coordinator said. Asked in the
-        executor, when the batch is about to be written. None: there are no coordinators, so nobody may."""
         self.storage_error: str | None = None
         """Why the disk last refused a write; None again after the next one that succeeds."""
 
@@ -305,12 +303,8 @@ class Partitions:
                     self._clock.now_ms,
                     lease_epoch=led.lease_epoch,
                 )
-                led.log.may_begin = partial(self._may_begin, PartitionId(topic.topic_id, led.partition))
                 report_recovery(led.log)
             return led.log
-
-    def _may_begin(self, partition: PartitionId, header: Header) -> Guard | None:
-        return None if self.may_begin is None else self.may_begin(partition, header)
 
     # --- append -----------------------------------------------------------------------------------
 
@@ -322,24 +316,51 @@ class Partitions:
         *,
         zstd_allowed: bool = True,
         transactional: bool = False,
+        guard: Guard | None = None,
     ) -> asyncio.Future[Appended]:
         """Produce for one partition: exactly one record batch v2. Done when durable at the topic's flush
         level.
 
         There is one replica, so a request's acks of -1, 0 and 1 come to the same. `zstd_allowed` is False
-        below Produce v7, `transactional` True with a transactional id. Never raises itself; the future's
-        KafkaError codes: 2 corrupt, 3 no such partition, 6 not the leader (any more), 7 too much waits
-        already, 10 batch too large, 18 larger than a segment, 32 timestamp out of range, 45/47 idempotence,
-        48 transactions (see `may_begin`), 53 transactional batch without a transactional id, 56 disk, 76
-        codec, 87 invalid records (`validation.InvalidRecords` has `record_errors` for Produce v8+). The
-        order of appends to a partition is kept.
+        below Produce v7, `transactional` True with a transactional id; `guard` is from `begin_verification`.
+        Never raises itself; the future's KafkaError codes: 2 corrupt, 3 no such partition, 6 not the leader
+        (any more), 7 too much waits already, 10 batch too large, 18 larger than a segment, 32 timestamp out
+        of range, 45/47 idempotence, 48 transactions, 53 transactional batch without a transactional id, 56
+        disk, 76 codec, 87 invalid records (`validation.InvalidRecords` has `record_errors` for Produce v8+).
+        The order of appends to a partition is kept.
         """
         try:
             led = self._leading(topic, partition)
-            return self._writer.append(led, records, zstd_allowed=zstd_allowed, transactional=transactional)
+            return self._writer.append(
+                led, records, zstd_allowed=zstd_allowed, transactional=transactional, guard=guard
+            )
         except KafkaError as refusal:
             self._note_refused(topic, partition, records, refusal)
             return _refused(refusal)
+
+    async def begin_verification(
+        self, topic: Topic, partition: int, records: bytes, *, epoch_raised: bool
+    ) -> Guard | None:
+        """Before the coordinator of a transaction is asked whether that has the partition: the guard to
+        append under if it has; None if the transaction is open here, and the coordinator need not be asked.
+        A batch whose guard is not the one that is kept when it is appended is refused with 48 (`guards`).
+
+        `records` begin with the header of a transactional batch; `epoch_raised`: every transaction has an
+        epoch of its own (transaction.version 2). Codes 3, 6, 47 if the producer is known here with a higher
+        epoch, 56.
+        """
+        header = peek(records)
+        try:
+            led = self._leading(topic, partition)
+            log = led.ready_log
+            if log is not None:
+                return log.begin_verification(header, epoch_raised=epoch_raised)
+            return await self._with_log(
+                led, lambda log: log.begin_verification(header, epoch_raised=epoch_raised)
+            )
+        except KafkaError as refusal:
+            self._note_refused(topic, partition, records, refusal)
+            raise
 
     def append_marker(self, topic: Topic, partition: int, marker: Marker) -> asyncio.Future[Appended]:
         """End a producer's transaction in a partition; as durable as what is produced, and in order with it.

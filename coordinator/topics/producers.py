@@ -2,17 +2,18 @@
 transaction open here (KIP-98, KIP-360, KIP-890).
 
 Derived from the batches of the log alone: `observe` and `observe_marker` are the only ways in, when a batch
-was appended and when a log is opened. The snapshot spares a start the scan of closed segments.
+was appended and when a log is opened. The snapshot spares a start the scan of closed segments. Only the
+guards of transactions that begin are known to nobody else, and gone with the log (`guards`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
+from muster.coordinator.topics.guards import UNVERIFIED, Guard, Guards
 from muster.coordinator.transactions.marker import NO_COORDINATOR_EPOCH, Marker, check_marker
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, SEQUENCE_MAX, Header
@@ -35,24 +36,6 @@ class Written(NamedTuple):
     last_sequence: int
     base_offset: int
     offset_delta: int
-
-
-class Guard(NamedTuple):
-    """Leave to open a transaction: its coordinator said that it knows of it."""
-
-    lowest_sequence: int
-    """Of the batches that came while the coordinator was asked."""
-    epoch_raised: bool
-    """Its epoch is the transaction's own (transaction.version 2), so that its sequences begin at 0."""
-
-
-MayBegin = Callable[[Header], Guard | None]
-"""Whether a batch may open a transaction in the partition now."""
-
-
-def nobody_may(header: Header) -> Guard | None:
-    """As long as no coordinator can be asked."""
-    return None
 
 
 class ActiveProducer(NamedTuple):
@@ -88,6 +71,10 @@ class Producer:
         batches = self.batches
         return (batches[-1].last_sequence + 1) & SEQUENCE_MAX if batches else 0
 
+    def has_open(self, epoch: int) -> bool:
+        """Whether it has a transaction open here, of this epoch."""
+        return self.transaction_start != NO_TRANSACTION and self.epoch == epoch
+
     def enter(self, epoch: int) -> None:
         """Its first batch or marker of another epoch is in the log."""
         self.epoch = epoch
@@ -97,9 +84,10 @@ class Producer:
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_by_id", "_open")
+    __slots__ = ("_by_id", "_open", "guards")
 
     def __init__(self) -> None:
+        self.guards = Guards()
         self._by_id: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offsets of open transactions by producer, which ascend
 
@@ -131,14 +119,25 @@ class Producers:
 
     # --- what may be appended ---------------------------------------------------------------------
 
-    def check(self, header: Header, may_begin: MayBegin = nobody_may) -> int | None:
+    def begin_verification(self, header: Header, *, epoch_raised: bool, now_ms: int) -> Guard | None:
+        """The guard that a transactional batch needs, to be made before its coordinator is asked
+        (`Guards.make`); None if its transaction is open. INVALID_PRODUCER_EPOCH (47) as for `check`. From any
+        thread, beside appends: what it sees may be old a moment later, which `check` finds out."""
+        producer = self._by_id.get(header.producer_id)
+        if producer is not None:
+            self._check_epoch(header, producer)
+            if producer.has_open(header.producer_epoch):
+                return None
+        return self.guards.make(header, epoch_raised=epoch_raised, now_ms=now_ms)
+
+    def check(self, header: Header, guard: Guard | None = None) -> int | None:
         """None if the batch may be appended now; the offset of the first time if it is a repeat.
 
         INVALID_PRODUCER_EPOCH (47) for an epoch older than the last; OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a
         gap, for a repeat older than the last five batches, and for a new epoch that does not begin at 0. Of a
         producer that is not known (it never wrote, or its records are gone) any first sequence is taken.
-        INVALID_TXN_STATE (48) for a transactional batch that would open a transaction and may not, and for a
-        plain one of a producer that has one open.
+        INVALID_TXN_STATE (48) for a transactional batch that would open a transaction under a `guard` that is
+        not kept (any more), and for a plain one of a producer that has one open.
         """
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID:
@@ -147,45 +146,51 @@ class Producers:
         transactional = header.is_transactional
         if producer is None:
             if transactional:
-                self._check_guard(header, None, may_begin)
+                self._check_guard(header, None, guard)
             return None
+        self._check_epoch(header, producer)
         first, last, epoch = header.base_sequence, header.last_sequence, header.producer_epoch
-        if epoch < producer.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} is at epoch {producer.epoch}; the batch has epoch {epoch}",
-            )
         if epoch == producer.epoch:
             for batch in producer.batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch.base_offset
-        within = producer.transaction_start != NO_TRANSACTION
-        if transactional and not (within and epoch == producer.epoch):
-            self._check_guard(header, producer, may_begin)
+        if transactional and not producer.has_open(epoch):
+            self._check_guard(header, producer, guard)
         if epoch > producer.epoch:
             if first != 0:
                 raise self._out_of_order(header, "a new epoch must begin at sequence 0")
         elif first != producer.due:
             raise self._out_of_order(header, f"the last sequence was {producer.last_sequence}")
-        if within and not transactional:
+        if producer.transaction_start != NO_TRANSACTION and not transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id} has a transaction open, and the batch is not part of it",
             )
         return None
 
-    def _check_guard(self, header: Header, producer: Producer | None, may_begin: MayBegin) -> None:
-        guard = may_begin(header)
-        if guard is None:
+    def _check_epoch(self, header: Header, producer: Producer) -> None:
+        if header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} is at epoch {producer.epoch}; the batch has epoch "
+                f"{header.producer_epoch}",
+            )
+
+    def _check_guard(self, header: Header, producer: Producer | None, guard: Guard | None) -> None:
+        kept = self.guards.of(header.producer_id)
+        if guard is not UNVERIFIED and (guard is None or guard is not kept):
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"no coordinator says that producer {header.producer_id} has a transaction here",
+                f"producer {header.producer_id} has no transaction open here, and its coordinator was not "
+                "asked about one, or one has been ended since",
             )
+        if kept is None:
+            return
         first = header.base_sequence
-        if guard.epoch_raised and first != 0 and (producer is None or not producer.batches):
+        if kept.epoch_raised and first != 0 and (producer is None or not producer.batches):
             raise self._out_of_order(header, "a transaction's epoch must begin at sequence 0")
-        if first > guard.lowest_sequence:
-            raise self._out_of_order(header, f"sequence {guard.lowest_sequence} came before")
+        if first > kept.lowest_sequence:
+            raise self._out_of_order(header, f"sequence {kept.lowest_sequence} came before")
 
     def check_marker(self, marker: Marker) -> None:
         """Raises unless the marker may be appended now, as `transactions.marker.check_marker` says; one of a
@@ -255,7 +260,8 @@ class Producers:
 
     def expire(self, before_ms: int) -> int:
         """Forget producers whose last batch or marker is older (producer.id.expiration.ms), unless they have
-        a transaction open; how many."""
+        a transaction open; how many. And drop the guards that are older."""
+        self.guards.expire(before_ms)
         expired = [
             producer_id
             for producer_id, producer in self._by_id.items()

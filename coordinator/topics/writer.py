@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from muster.coordinator.topics.guards import Guard
 from muster.coordinator.topics.log import Appended, PartitionLog
 from muster.coordinator.topics.validation import Laborious, Validated, validate
 from muster.coordinator.transactions.marker import Marker
@@ -34,6 +35,7 @@ class _Write(NamedTuple, Generic[P]):
     transactional: bool
     done: asyncio.Future[Appended]
     validated: Validated | None = None  # beforehand, since it was laborious
+    guard: Guard | None = None  # under which it may open a transaction
     marker: Marker | None = None  # in place of records, of which there are none then
 
     @property
@@ -88,11 +90,11 @@ class Writer(Generic[P]):
         return self._bytes > 0
 
     def append(
-        self, partition: P, records: bytes, *, zstd_allowed: bool, transactional: bool
+        self, partition: P, records: bytes, *, zstd_allowed: bool, transactional: bool, guard: Guard | None
     ) -> asyncio.Future[Appended]:
         """See `Partitions.append`. Raises REQUEST_TIMED_OUT when `queue_bytes_max` bytes wait already."""
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._take(_Write(partition, records, zstd_allowed, transactional, done))
+        self._take(_Write(partition, records, zstd_allowed, transactional, done, guard=guard))
         return done
 
     def append_marker(self, partition: P, marker: Marker) -> asyncio.Future[Appended]:
@@ -153,7 +155,8 @@ class Writer(Generic[P]):
                 if write.marker is not None:
                     outcomes.append(log.write_marker(write.marker))
                 else:
-                    outcomes.append(log.write(write.validated or self._validate(write, at_once=True)))
+                    validated = write.validated or self._validate(write, at_once=True)
+                    outcomes.append(log.write(validated, write.guard))
                 logs.setdefault(log, []).append(number)
             except Laborious as error:
                 left.add(write.partition)

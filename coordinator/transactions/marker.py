@@ -23,6 +23,11 @@ class Marker(NamedTuple):
     committed: bool
     transaction_version: int = 0
 
+    @property
+    def epoch_raised(self) -> bool:
+        """Whether its epoch is higher than that of the transaction it ends."""
+        return self.transaction_version >= _EPOCH_RAISED_BY_MARKERS
+
 
 def check_marker(marker: Marker, *, epoch: int, is_open: bool, coordinator_epoch: int) -> None:
     """Raises unless the marker may be written now, of a producer that is known at this `epoch`, has a
@@ -33,7 +38,7 @@ def check_marker(marker: Marker, *, epoch: int, is_open: bool, coordinator_epoch
     epoch older than that of the last marker.
     """
     marked = marker.producer_epoch
-    if marker.transaction_version < _EPOCH_RAISED_BY_MARKERS:
+    if not marker.epoch_raised:
         stale = marked < epoch
     else:
         repeat = marked == epoch and (not is_open or epoch == FENCING_EPOCH)  # which cannot be raised

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from muster.coordinator.testing import Broker
-from muster.coordinator.topics.producers import Guard
 from muster.protocol.messages.data import DeleteRecordsRequest
 from muster.protocol.messages.transactions import DescribeProducersRequest, WriteTxnMarkersRequest
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import CHOSEN_BY_STORIES, KAFKA_CONFIGS, Side, assert_told_alike
 from tests.kafka.test_data_plane import NOW_MS, batch, fetching, listing, producing
+from tests.support.coordinators import Coordinators
 
 pytestmark = pytest.mark.kafka
 
@@ -127,7 +127,11 @@ def partition_log(side: Side) -> None:
 
 
 def test_apache_kafka_keeps_transactions_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
-    with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
+    with Broker(
+        auto_create_topics_enable=False,
+        lease_term_ms=600_000,
+        transaction_partition_verification_enable=False,
+    ) as broker:
         for each in broker._core.brokers.brokers:
-            each.partitions.may_begin = lambda partition, header: Guard(2**31 - 1, epoch_raised=False)
+            each.transactions = Coordinators()
         assert_told_alike(partition_log, kafka_of_configs(UNVERIFIED), broker)

@@ -1,5 +1,5 @@
-"""Transactions over the wire, as far as partitions know of them: transactional batches where somebody gives
-leave, markers, and what readers see."""
+"""Transactions over the wire, as far as partitions know of them: transactional batches that nobody verifies,
+markers, and what readers see."""
 
 from __future__ import annotations
 
@@ -12,27 +12,22 @@ from typing import Any
 import pytest
 
 from muster.client import Consumer, TopicPartition
-from muster.coordinator.server.broker import Broker
-from muster.coordinator.topics.producers import Guard
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.data import ListOffsetsRequest
 from muster.protocol.messages.transactions import DescribeProducersRequest, WriteTxnMarkersRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import Topic, batch
+from tests.support.coordinators import Coordinators
 from tests.support.facts import until
 from tests.support.wire import Wire
 from tests.topics.support import read_records
 
 P, Q = 41, 42
-GUARD = Guard(2**31 - 1, epoch_raised=False)
-
-
-def gives_leave(broker: Broker) -> None:
-    broker.partitions.may_begin = lambda partition, header: GUARD
+UNVERIFIED = {"transaction_partition_verification_enable": False}
 
 
 class Transactional(Topic):
-    """A topic of a broker that lets everybody open transactions."""
+    """A topic of a broker that verifies no transactions."""
 
     sequences: dict[int, int]
 
@@ -102,8 +97,8 @@ def marker(
 
 @pytest.fixture
 async def topic(start_brokers: StartBrokers) -> AsyncIterator[Transactional]:
-    brokers = await start_brokers()
-    gives_leave(brokers.brokers[0])
+    brokers = await start_brokers(**UNVERIFIED)
+    brokers.brokers[0].transactions = Coordinators()
     created = await brokers.brokers[0].catalogue.create("t", partitions=2)
     async with await Wire.connect(brokers.brokers[0].port) as wire:
         topic = Transactional(wire, created.topic_id, brokers)
@@ -111,30 +106,14 @@ async def topic(start_brokers: StartBrokers) -> AsyncIterator[Transactional]:
         yield topic
 
 
-async def test_where_nobody_gives_leave_a_transactional_producer_is_refused(topic: Transactional) -> None:
-    topic.brokers.brokers[0].partitions.may_begin = None
+async def test_without_coordinators_a_transactional_producer_is_refused(topic: Transactional) -> None:
+    topic.brokers.brokers[0].transactions = None
     data = batch(b"v", producer_id=P, producer_epoch=0, base_sequence=0, transactional=True)
     part = await topic.produce(data, 11, transactional_id="tx")
     assert part.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     part = await topic.produce(data, 11)
     assert part.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    topic.brokers.brokers[0].partitions.may_begin = lambda partition, header: None
-    part = await topic.produce(data, 11, transactional_id="tx")
-    assert part.error_code == ErrorCode.INVALID_TXN_STATE
     assert await topic.latest(0) == 0
-
-
-async def test_leave_is_asked_of_the_partition_and_the_batch(topic: Transactional) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def may_begin(partition: Any, header: Any) -> Guard:
-        asked.append((*partition, header.producer_id))
-        return GUARD
-
-    topic.brokers.brokers[0].partitions.may_begin = may_begin
-    await topic.put(P, b"a")
-    await topic.put(P, b"b")
-    assert asked == [(topic.topic_id, 0, P)]
 
 
 async def test_an_open_transaction_ends_what_readers_of_committed_records_see(topic: Transactional) -> None:
@@ -241,8 +220,8 @@ async def test_our_consumer_reads_what_is_committed(topic: Transactional) -> Non
 
 
 async def test_an_open_transaction_outlives_its_broker(tmp_path: Path, start_brokers: StartBrokers) -> None:
-    first = await start_brokers(ephemeral=False, data=str(tmp_path))
-    gives_leave(first.brokers[0])
+    first = await start_brokers(ephemeral=False, data=str(tmp_path), **UNVERIFIED)
+    first.brokers[0].transactions = Coordinators()
     created = await first.brokers[0].catalogue.create("t", partitions=1)
     async with await Wire.connect(first.brokers[0].port) as wire:
         topic = Transactional(wire, created.topic_id, first)

@@ -14,9 +14,9 @@ import pytest
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.guards import UNVERIFIED
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import FetchedPartition, FetchPartition, Partitions
-from muster.coordinator.topics.producers import Guard
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.record_batch import batches
@@ -136,17 +136,16 @@ MARKER: Final = 78
 
 
 class Transaction:
-    """Of one producer in one partition of a broker that lets it be opened."""
+    """Of one producer in one partition of a broker that verifies nothing."""
 
     def __init__(self, node: Partitions, topic: Topic, producer: int = 7) -> None:
-        node.may_begin = lambda partition, header: Guard(2**31 - 1, epoch_raised=False)
         self._node, self._topic, self._producer = node, topic, producer
         self._sequence = 0
 
     async def put(self) -> None:
         data = batch(VALUE, producer=(self._producer, 0, self._sequence), transactional=True)
         self._sequence += 1
-        await self._node.append(self._topic, 0, data, transactional=True)
+        await self._node.append(self._topic, 0, data, transactional=True, guard=UNVERIFIED)
 
     async def end(self, *, committed: bool = True) -> None:
         await self._node.append_marker(self._topic, 0, Marker(self._producer, 0, 0, committed))
@@ -197,10 +196,30 @@ async def test_after_an_opening_a_transaction_is_waited_for_like_before(brokers:
     again = await brokers.add(epoch=2)
     transaction = Transaction(again, topic)
     assert await at_once(again, committed(topic), min_bytes=ONE) == [1]
-    task = await waits(again, committed(topic, 1))
+    tasks = [await waits(again, committed(topic, 1)), await waits(again, committed(topic), min_bytes=ONE + 1)]
+    await again.append(topic, 0, batch(VALUE))
+    await settled()
+    assert not any(task.done() for task in tasks)
     await transaction.end()
     await settled()
-    assert len(values(task.result()[0])) == 2
+    assert [len(values(task.result()[0])) for task in tasks] == [3, 4]
+
+
+async def test_after_an_opening_the_next_of_several_transactions_is_waited_for(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 1)
+    for producer in (7, 8):
+        await Transaction(node, topic, producer).put()
+    await node.close()
+    again = await brokers.add(epoch=2)
+    first, second = Transaction(again, topic, 7), Transaction(again, topic, 8)
+    transactional = len(batch(VALUE, producer=(7, 0, 0), transactional=True))
+    task = await waits(again, committed(topic), min_bytes=ONE + transactional + 1)
+    await first.end()
+    await settled()
+    assert not task.done()
+    await second.end()
+    await settled()
+    assert len(task.result()[0].records) == ONE + 2 * transactional + 2 * MARKER
 
 
 async def test_a_lost_leadership_ends_the_wait_for_committed_records(brokers: Brokers) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from muster.coordinator.storage.files import DiskFolder
 from muster.coordinator.topics.compaction import compact
+from muster.coordinator.topics.guards import UNVERIFIED, Guard
 from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp
-from muster.coordinator.topics.producers import ActiveProducer, Guard, Producers
+from muster.coordinator.topics.producers import ActiveProducer, Producers
 from muster.coordinator.topics.retention import expire
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol import record_batch
@@ -22,27 +23,16 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.each import each
 from tests.topics.support import NOW_MS, OneLog, batch, killed_after, read_records
 
-ANY = 2**31 - 1
 P, Q = 9, 10
 
 
 class Transactions(OneLog):
-    """A log in which everybody may open transactions, whose batches are numbered by themselves."""
+    """A log in which everybody may open transactions, as if nothing were verified, and whose batches are
+    numbered by themselves."""
 
     def __init__(self, *given: Any, **configs: str) -> None:
-        self.guard: Guard | None = Guard(ANY, epoch_raised=False)
-        self.asked: list[int] = []
         self.sequences: dict[tuple[int, int], int] = {}
         super().__init__(*given, **configs)
-
-    def reopen(self, **given: Any) -> Any:
-        log = super().reopen(**given)
-        log.may_begin = self._may_begin
-        return log
-
-    def _may_begin(self, header: record_batch.Header) -> Guard | None:
-        self.asked.append(header.producer_id)
-        return self.guard
 
     def put(
         self,
@@ -52,6 +42,7 @@ class Transactions(OneLog):
         sequence: int | None = None,
         transactional: bool = True,
         commit: bool = True,
+        guard: Guard | None = UNVERIFIED,
         **kinds: Any,
     ) -> int:
         """The base offset."""
@@ -60,7 +51,7 @@ class Transactions(OneLog):
         data = batch(
             *(values or (b"v",)), producer=(producer, epoch, sequence), transactional=transactional, **kinds
         )
-        offset = self.log.append(data, transactional=True).base_offset
+        offset = self.log.append(data, transactional=True, guard=guard).base_offset
         self.sequences[producer, epoch] = sequence + len(values or (b"v",))
         if commit:
             self.log.commit()
@@ -126,36 +117,30 @@ def one() -> Transactions:
 # --- what may be appended -----------------------------------------------------------------------------------
 
 
-def test_without_leave_no_transaction_is_opened(one: Transactions) -> None:
-    one.guard = None
-    assert refusal(one.put, P) is ErrorCode.INVALID_TXN_STATE
+def test_without_a_guard_no_transaction_is_opened(one: Transactions) -> None:
+    assert refusal(one.put, P, guard=None) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(one.put, P, guard=Guard(0, 0, epoch_raised=False, made_ms=NOW_MS)) is (
+        ErrorCode.INVALID_TXN_STATE
+    )
     assert one.log.high_watermark == 0
     assert refusal(OneLog().log.append, batch(b"v", producer=(P, 0, 0), transactional=True)) is (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     )
 
 
-def test_a_log_gives_no_leave_by_itself() -> None:
-    data = batch(b"v", producer=(P, 0, 0), transactional=True)
-    assert refusal(OneLog().log.append, data, transactional=True) is ErrorCode.INVALID_TXN_STATE
-
-
-def test_leave_is_asked_once_for_each_transaction(one: Transactions) -> None:
+def test_only_the_first_batch_of_a_transaction_needs_a_guard(one: Transactions) -> None:
     one.put(P)
-    one.guard = None
-    one.put(P)
-    assert one.put(P, sequence=1) == 1, "a repeat needs no leave"
-    assert one.asked == [P]
+    one.put(P, guard=None)
+    assert one.put(P, sequence=1, guard=None) == 1, "nor does a repeat"
     one.end(P, True)
-    assert refusal(one.put, P) is ErrorCode.INVALID_TXN_STATE
-    assert one.put(P, sequence=1) == 1, "nor does one of a transaction that has ended"
+    assert refusal(one.put, P, guard=None) is ErrorCode.INVALID_TXN_STATE
+    assert one.put(P, sequence=1, guard=None) == 1, "nor does one of a transaction that has ended"
 
 
-def test_leave_is_asked_again_for_a_new_epoch(one: Transactions) -> None:
+def test_a_new_epoch_needs_a_guard_of_its_own(one: Transactions) -> None:
     one.put(P)
-    one.guard = None
-    assert refusal(one.put, P, epoch=1) is ErrorCode.INVALID_TXN_STATE
-    assert refusal(one.put, P, epoch=-1) is ErrorCode.INVALID_RECORD
+    assert refusal(one.put, P, epoch=1, guard=None) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(one.put, P, epoch=-1, guard=None) is ErrorCode.INVALID_RECORD
 
 
 def test_a_plain_batch_is_refused_while_its_producer_has_a_transaction_open(one: Transactions) -> None:
@@ -172,25 +157,6 @@ def test_clients_write_no_control_batches(one: Transactions) -> None:
     assert refusal(one.log.append, data, transactional=True) is ErrorCode.INVALID_RECORD
     anonymous = batch(b"v", transactional=True)
     assert refusal(one.log.append, anonymous, transactional=True) is ErrorCode.INVALID_RECORD
-
-
-@each(
-    "guard, sequence, taken",
-    [
-        (Guard(ANY, epoch_raised=False), 7, True),
-        (Guard(7, epoch_raised=False), 7, True),
-        (Guard(6, epoch_raised=False), 7, False),
-        (Guard(ANY, epoch_raised=True), 7, False),
-        (Guard(ANY, epoch_raised=True), 0, True),
-    ],
-)
-def test_a_transaction_begins_with_the_sequence_it_may(guard: Guard, sequence: int, taken: bool) -> None:
-    one = Transactions()
-    one.guard = guard
-    if taken:
-        assert one.put(P, sequence=sequence) == 0
-    else:
-        assert refusal(one.put, P, sequence=sequence) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 # --- markers ------------------------------------------------------------------------------------------------

@@ -19,12 +19,13 @@ from muster.coordinator.server.api import Api, Parts
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.memory import ResponseReservation
 from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Listed, Names, by
-from muster.coordinator.server.needs import Needs, Twice
+from muster.coordinator.server.needs import Asking, Needs, Twice, transactional_id_refusal
 from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
-from muster.coordinator.server.unserved import CloseConnection, no_transactions
+from muster.coordinator.server.unserved import CloseConnection
+from muster.coordinator.server.verifying import Part, Verified, has_transactional, verify
 from muster.coordinator.storage.store import NodeRow
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.partitions import Appended, FetchedPartition, FetchPartition
@@ -81,17 +82,15 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     connection."""
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-    transactional = request.transactional_id is not None
-    if transactional and broker.partitions.may_begin is None:
-        raise no_transactions()
     version = context.api_version
+    verified = None if request.transactional_id is None else await _verify(broker, request, version)
     appends: list[list[asyncio.Future[Appended]]] = []
     turns = Turns()
     for topic in request.topic_data:
         appends.append([])
         for data in topic.partition_data:
             await turns.next()
-            appends[-1].append(_append(broker, topic, data, version, transactional=transactional))
+            appends[-1].append(_append(broker, topic, data, version, verified))
     await _settle([each for of_topic in appends for each in of_topic], request.timeout_ms)
     response = ProduceResponse(responses=[])
     leaders: dict[int, NodeRow] = {}
@@ -122,17 +121,36 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     return response
 
 
+async def _verify(broker: Broker, request: ProduceRequest, version: int) -> Verified:
+    """Of a request with a transactional id."""
+    parts = []
+    turns = Turns()
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            await turns.next()
+            with suppress(KafkaError):  # which `_append` meets again
+                found = _written(broker, topic, data.index, version)
+                parts.append(Part(found, data.index, data.records or b""))
+    return await verify(broker, request, version, parts)
+
+
+def _written(broker: Broker, asked: ProduceRequest.TopicProduceData, partition: int, version: int) -> Topic:
+    topic = _resolve(broker, asked.name, asked.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
+    _check_written_by_clients(topic, partition)
+    return topic
+
+
 def _append(
     broker: Broker,
     asked: ProduceRequest.TopicProduceData,
     data: ProduceRequest.TopicProduceData.PartitionProduceData,
     version: int,
-    *,
-    transactional: bool,
+    verified: Verified | None,
 ) -> asyncio.Future[Appended]:
+    """`verified`: with a transactional id."""
     try:
-        topic = _resolve(broker, asked.name, asked.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
-        _check_written_by_clients(topic, data.index)
+        topic = _written(broker, asked, data.index, version)
+        guard = None if verified is None else verified.guard(topic, data.index)
     except KafkaError as error:
         refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         refused.set_exception(error)
@@ -142,7 +160,8 @@ def _append(
         data.index,
         data.records or b"",
         zstd_allowed=version >= _ZSTD_PRODUCED_FROM,
-        transactional=transactional,
+        transactional=verified is not None,
+        guard=guard,
     )
 
 
@@ -452,6 +471,12 @@ async def delete_records(
     return response
 
 
+def _needs_to_write_transactions(asking: Asking, request: ProduceRequest) -> KafkaError | None:
+    if request.transactional_id is None or not has_transactional(request):
+        return None
+    return transactional_id_refusal(asking, Operation.WRITE, request.transactional_id)
+
+
 # --- declarations -------------------------------------------------------------------------------------------
 
 _FETCH_SESSION_CODES: Final = frozenset(
@@ -477,13 +502,14 @@ APIS: Final = (
         ApiKey.PRODUCE,
         produce,
         needs=Needs(
-            elements=on_topics(
+            (_needs_to_write_transactions,),
+            on_topics(
                 Operation.WRITE,
                 "topic_data",
                 ids_from=_IDS_PRODUCED_FROM,
                 twice=Twice.ONCE,
                 partitions="partition_data",
-            )
+            ),
         ),
         names=Names(topics=(Listed("topic_data", by("name")),)),
         refuse=partitions("responses", "topic_data", "partition_responses", "partition_data"),

@@ -1,0 +1,187 @@
+"""What a Produce with a transactional id must have seen to before its batches are stored (KIP-890): the
+transaction's coordinator is asked whether the transaction has their partitions, or to add them.
+
+Only the first batch of a transaction in a partition needs that; from then on the log tells that it is open.
+The codes are those that clients of each version know what to do with (AddPartitionsToTxnManager and
+ReplicaManager.handleProduceAppend in Apache Kafka).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from muster.coordinator.server.serving import Broker, Transactions
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.guards import UNVERIFIED, Guard
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.messages.data import ProduceRequest
+from muster.protocol.record_batch import Header, peek
+
+_ABORTABLE_FROM: Final = 11
+"""The Produce version whose clients know TRANSACTION_ABORTABLE."""
+_ADDS_FROM: Final = 12
+"""The Produce version whose clients leave the adding of partitions to the broker."""
+_ASKED_LATER: Final = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+"""Refusals that say nothing of the transaction."""
+
+_Partition = tuple[str, int]
+
+
+class Part(NamedTuple):
+    """What one partition of a request is to store."""
+
+    topic: Topic
+    partition: int
+    records: bytes
+
+    @property
+    def key(self) -> _Partition:
+        return self.topic.name, self.partition
+
+
+class Verified:
+    """What was found out about the partitions of a request."""
+
+    def __init__(self, outcomes: Mapping[_Partition, Guard | KafkaError | None]) -> None:
+        self._outcomes = outcomes
+
+    def guard(self, topic: Topic, partition: int) -> Guard | None:
+        """What the partition's batch is to be appended under, see `Partitions.append`. Raises the refusal of
+        its coordinator, as this version tells it."""
+        outcome = self._outcomes.get((topic.name, partition))
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
+
+
+def has_transactional(request: ProduceRequest) -> bool:
+    """Whether a batch of a transaction is among what is to be stored."""
+    return any(
+        _transactional(data.records or b"") is not None
+        for topic in request.topic_data
+        for data in topic.partition_data
+    )
+
+
+def _transactional(records: bytes) -> Header | None:
+    """The header of a transactional batch; None for any other, also for what is no batch, which the log
+    refuses."""
+    try:
+        header = peek(records)
+    except DecodeError:
+        return None
+    return header if header.is_transactional else None
+
+
+async def verify(broker: Broker, request: ProduceRequest, version: int, parts: Sequence[Part]) -> Verified:
+    """Return when the coordinator has answered for those of `parts` that need it, if it can be asked.
+
+    INVALID_PRODUCER_ID_MAPPING if the transactional batches are not all of one producer id and epoch.
+    """
+    assert request.transactional_id is not None
+    batches = [
+        (part, header) for part in parts for header in [_transactional(part.records)] if header is not None
+    ]
+    producers = {(header.producer_id, header.producer_epoch) for _, header in batches}
+    if not producers:
+        return Verified({})
+    if len(producers) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"transactional batches of one request are of one producer, and these are of {len(producers)}",
+        )
+    ((producer_id, epoch),) = producers
+    joining = _Joining(broker.transactions, request.transactional_id, producer_id, epoch, version)
+    adds = joining.adds
+    if not adds and not broker.configs.is_on("transaction.partition.verification.enable"):
+        return Verified({part.key: UNVERIFIED for part, _ in batches})
+    outcomes: dict[_Partition, Guard | KafkaError | None] = {}
+    pause_s = broker.settings.add_partitions_to_txn_retry_backoff_ms / 1000
+    patience_ms = min(broker.settings.add_partitions_to_txn_retry_backoff_max_ms, max(request.timeout_ms, 0))
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + patience_ms / 1000
+    while True:
+        unknown = await _begin(broker, (part for part, _ in batches), outcomes, adds=adds)
+        refused = await joining.ask(unknown)
+        concurrent = any(each.code is ErrorCode.CONCURRENT_TRANSACTIONS for each in refused.values())
+        if not (adds and concurrent and clock() < until_s):
+            return Verified({**outcomes, **refused})
+        # Its producer has been told that the one before is ended, and the markers are still on their way.
+        await asyncio.sleep(pause_s)
+
+
+async def _begin(
+    broker: Broker,
+    parts: Iterable[Part],
+    outcomes: dict[_Partition, Guard | KafkaError | None],
+    *,
+    adds: bool,
+) -> frozenset[_Partition]:
+    """Make the guards; the partitions about which the coordinator is to be asked."""
+    unknown = set()
+    for part in parts:
+        try:
+            guard = await broker.partitions.begin_verification(
+                part.topic, part.partition, part.records, epoch_raised=adds
+            )
+        except KafkaError as refusal:
+            outcomes[part.key] = refusal
+        else:
+            outcomes[part.key] = guard
+            if guard is not None:
+                unknown.add(part.key)
+    return frozenset(unknown)
+
+
+class _Joining(NamedTuple):
+    """Whose partitions a coordinator is asked about, in a version of Produce."""
+
+    transactions: Transactions
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    version: int
+
+    @property
+    def adds(self) -> bool:
+        return self.version >= _ADDS_FROM
+
+    async def ask(self, partitions: frozenset[_Partition]) -> dict[_Partition, KafkaError]:
+        """The refusals, by the partitions that may not be written to."""
+        if not partitions:
+            return {}
+        try:
+            answers = await self.transactions.join(
+                self.transactional_id, self.producer_id, self.epoch, partitions, adds=self.adds
+            )
+        except KafkaError as refusal:
+            return dict.fromkeys(partitions, self._told(refusal))
+        return {
+            each: self._told(KafkaError(answers[each], "the transaction does not have the partition"))
+            for each in partitions
+            if answers[each] is not ErrorCode.NONE
+        }
+
+    def _told(self, refusal: KafkaError) -> KafkaError:
+        """The refusal as the producer is told of it."""
+        code, why = refusal.code, refusal.why
+        if code is ErrorCode.PRODUCER_FENCED:
+            return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, why)
+        if code is ErrorCode.TRANSACTION_ABORTABLE and self.version < _ABORTABLE_FROM:
+            return KafkaError(ErrorCode.INVALID_TXN_STATE, why)
+        if code is ErrorCode.CONCURRENT_TRANSACTIONS and self.adds:
+            return refusal
+        if code in _ASKED_LATER:
+            # Of all that make clients try again, this one makes them ask for no metadata before.
+            return KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction's coordinator could not be asked: {why}"
+            )
+        return refusal
