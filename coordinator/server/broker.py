@@ -58,6 +58,7 @@ from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.quota_gate import QuotaGate
 from muster.coordinator.server.rights import UNRESTRICTED, Rights
+from muster.coordinator.server.serving import Transactions
 from muster.coordinator.server.session import Sessions
 from muster.coordinator.server.shards import CoordinatorShards, DataShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
