@@ -38,6 +38,8 @@ from muster.protocol.messages.transactions import (
     ListTransactionsResponse,
 )
 
+_PASSING_IN_KAFKA: Final = frozenset({"Dead", "PrepareEpochFence"})
+"""States of ids there while a record is being written; here none is ever in them."""
 _TRY_AGAIN_MS: Final = 1_000
 """How long what is overdue waits when there is no producer id for it."""
 
@@ -408,7 +410,7 @@ class TransactionShard:
 def unknown_states(names: Collection[str]) -> list[str]:
     """Those of a filter that are no state, which ListTransactions names in its answer. A filter of only
     such lets nothing pass."""
-    return [name for name in names if name not in BY_WIRE_NAME]
+    return [name for name in names if name not in BY_WIRE_NAME and name not in _PASSING_IN_KAFKA]
 
 
 def _passes(transaction: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:

@@ -47,12 +47,14 @@ _IDENTIFYING: Final = (
     "producer_id",
     "batch_index",
     "group_id",
+    "transactional_id",
     "key",
     "node_id",
     "broker_id",
 )
 _PASSED_OVER: Final = {"throttle_time_ms", "total_bytes", "usable_bytes", "port", "cluster_id"}
 _SHOWN_BYTES_MAX: Final = 64
+_TIMES: Final = {"log_append_time_ms", "transaction_start_time_ms"}
 _MESSAGES: Final = {"error_message", "batch_index_error_message"}
 _NAMED: Final = {
     "producer_id": "producer",
@@ -257,7 +259,7 @@ class Side:
     def _word(self, name: str, value: Any) -> str:
         if name in _MESSAGES:
             return "none" if value is None else "a message"
-        if name == "log_append_time_ms" and value >= 0:
+        if name in _TIMES and value >= 0:
             return "a time"
         if name == "log_dir":
             return "a folder"

@@ -1,18 +1,20 @@
 """Random sequences of InitProducerId, AddPartitionsToTxn and EndTxn of both generations: Apache Kafka's
-coordinator and muster's core answer alike, and describe alike what came of them.
+coordinator, muster's core and a broker of muster answer alike, and describe alike what came of them.
 
 The core is asked without a broker around it. Its partitions take every marker before the next request; so
-does Kafka's next request wait until the transaction is complete.
+does the next request to a broker wait until the transaction is complete.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import pytest
 
+from muster.coordinator.testing import Broker
 from muster.coordinator.transactions.adding import AddPartitions
 from muster.coordinator.transactions.ending import End
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -90,8 +92,8 @@ class _Numbers:
         return (self._ids[number] if number < len(self._ids) else 2**40), epoch
 
 
-class Kafka:
-    """A transactional id on Apache Kafka, once its coordinator is loaded."""
+class OnBroker:
+    """A transactional id on Apache Kafka or a broker of muster, once its coordinator is loaded."""
 
     def __init__(self, connection: WireConnection, transactional_id: str) -> None:
         self._connection = connection
@@ -163,7 +165,7 @@ class Kafka:
         return _described(found[0], self._numbers)
 
 
-class Muster:
+class OfCore:
     """A transactional id of muster's core."""
 
     def __init__(self, transactional_id: str) -> None:
@@ -220,17 +222,17 @@ def _described(told: DescribeTransactionsResponse.TransactionState, numbers: _Nu
 
 
 class _Life:
-    """A transactional id on both sides, told the same."""
+    """A transactional id on all sides, told the same."""
 
-    def __init__(self, kafka: Kafka, muster: Muster, choose: random.Random) -> None:
-        self._sides = (kafka, muster)
+    def __init__(self, kafka: OnBroker, core: OfCore, broker: OnBroker, choose: random.Random) -> None:
+        self._sides = (kafka, core, broker)
         self._choose = choose
         self._producers: list[Producer] = []
         """All that were ever told, the newest last."""
         self.log: list[str] = []
 
     def play(self) -> ErrorCode:
-        """One request, and what both sides make of it."""
+        """One request, and what all sides make of it."""
         choose = self._choose
         what = choose.choices(("start", "add", "end"), (3, 5, 5))[0] if self._producers else "start"
         told: list[Told]
@@ -249,10 +251,11 @@ class _Life:
             version = choose.choice((_FIRST_GENERATION, _SECOND_GENERATION))
             self.log.append(f"end {producer} commits={commits} v{version}")
             told = [side.end(producer, commits=commits, version=version) for side in self._sides]
-        self.log.append(f"  {told[0]}")
-        assert told[0] == told[1], "\n".join(self.log)
+        self.log.append(f"  {told}")
+        assert len(set(told)) == 1, "\n".join(self.log)
         described = [side.described() for side in self._sides]
-        assert described[0] == described[1], "\n".join(self.log)
+        self.log.append(f"  {described}")
+        assert len(set(described)) == 1, "\n".join(self.log)
         for producer in (told[0].producer, described[0].producer):
             if producer is not None and producer not in self._producers:
                 self._producers.append(producer)
@@ -270,11 +273,10 @@ class _Life:
         return number, epoch
 
 
-@pytest.fixture(scope="module")
-def connection(kafka_of_configs: KafkaOfConfigs) -> Iterator[WireConnection]:
-    kafka = kafka_of_configs(KAFKA_CONFIGS)
-    host, port = kafka.bootstrap.split(":")
-    with WireConnection(host, int(port), "player") as connection:
+@contextmanager
+def _connected(host: str, port: int) -> Iterator[WireConnection]:
+    """To a broker that has the topic, and a coordinator of transactions."""
+    with WireConnection(host, port, "player") as connection:
         ensure_topics(connection, {_TOPIC: _PARTITIONS})
 
         def has_coordinator() -> bool:
@@ -286,13 +288,20 @@ def connection(kafka_of_configs: KafkaOfConfigs) -> Iterator[WireConnection]:
         yield connection
 
 
-def test_random_lives_of_transactional_ids(connection: WireConnection) -> None:
+def test_random_lives_of_transactional_ids(kafka_of_configs: KafkaOfConfigs) -> None:
+    running = kafka_of_configs(KAFKA_CONFIGS)
     codes: set[ErrorCode] = set()
-    for number in range(_SEQUENCES):
-        name = f"player-{_SEED}-{number}"
-        life = _Life(Kafka(connection, name), Muster(name), random.Random(f"{_SEED}/{number}"))
-        for _ in range(_REQUESTS):
-            codes.add(life.play())
+    with (
+        _connected(running.host, running.port) as kafka,
+        Broker(auto_create_topics_enable=False) as muster,
+        _connected("127.0.0.1", muster.port) as broker,
+    ):
+        for number in range(_SEQUENCES):
+            name = f"player-{_SEED}-{number}"
+            choose = random.Random(f"{_SEED}/{number}")
+            life = _Life(OnBroker(kafka, name), OfCore(name), OnBroker(broker, name), choose)
+            for _ in range(_REQUESTS):
+                codes.add(life.play())
     assert codes == {
         ErrorCode.NONE,
         ErrorCode.CONCURRENT_TRANSACTIONS,

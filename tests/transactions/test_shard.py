@@ -505,7 +505,7 @@ def test_ids_are_listed(core: Core) -> None:
     assert _listed(core, producer_id_filters=[other[0]], state_filters=["Ongoing"]) == []
     assert _listed(core, duration_filter=99) == ["b", ID], "as in Kafka, also where there is no transaction"
     assert _listed(core, duration_filter=100) == ["b"]
-    assert unknown_states(["Empty", "Unheard", "empty"]) == ["Unheard", "empty"]
+    assert unknown_states(["Empty", "Unheard", "empty", "Dead", "PrepareEpochFence"]) == ["Unheard", "empty"]
 
 
 # --- the table ----------------------------------------------------------------------------------------------
