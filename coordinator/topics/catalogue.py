@@ -94,11 +94,12 @@ def transactions_topic(cluster_id: UUID, partitions: int) -> Topic:
     """`__transaction_state` as clients may look it up: a partition for each transaction shard, led by its
     holder.
 
-    Its records are the rows of the store. Its configs are those that Kafka gives it.
+    Its records are the rows of the store. Its configs are those that Kafka gives it where there is one copy.
     """
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
         "segment.bytes": "104857600",
         "unclean.leader.election.enable": "false",
     }

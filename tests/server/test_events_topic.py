@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.base.log import Logger
-from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, shard_of
+from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from muster.coordinator.config import Settings
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
@@ -278,7 +278,7 @@ async def test_its_configs_are_the_settings(start_brokers: StartBrokers) -> None
 async def test_without_events_there_is_no_such_topic(start_brokers: StartBrokers) -> None:
     broker = (await start_brokers(group_events=False)).brokers[0]
     async with await Wire.connect(broker.port) as wire:
-        assert [each.name for each in await metadata(wire)] == [OFFSETS_TOPIC]
+        assert [each.name for each in await metadata(wire)] == [OFFSETS_TOPIC, TRANSACTIONS_TOPIC]
         (answer,) = await metadata(wire, EVENTS_TOPIC, allow_auto_topic_creation=True)
         assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         (answer,) = await metadata(wire, EVENTS_TOPIC, allow_auto_topic_creation=False)
@@ -339,7 +339,8 @@ async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by
         async with await Wire.connect(broker.port) as wire:
             (topic,) = await metadata(wire, EVENTS_TOPIC)
             assert (topic.is_internal, len(topic.partitions)) == (True, 50)
-            assert [each.name for each in await metadata(wire)] == [OFFSETS_TOPIC, EVENTS_TOPIC]
+            names = [each.name for each in await metadata(wire)]
+            assert names == [OFFSETS_TOPIC, EVENTS_TOPIC, TRANSACTIONS_TOPIC]
             doomed = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=old.topic_id)
             answer = await wire.call(DeleteTopicsRequest(topics=[doomed], timeout_ms=1_000), 6)
             assert codes_in(answer) == set()
