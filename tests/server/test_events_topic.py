@@ -321,12 +321,13 @@ async def test_it_exists_so_it_cannot_be_created(port: int) -> None:
         assert await creating(wire) == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+@pytest.mark.parametrize("name", [EVENTS_TOPIC, TRANSACTIONS_TOPIC])
 async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by_its_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
-    old = TopicRow(UUID(int=7), EVENTS_TOPIC, 2)
+    old = TopicRow(UUID(int=7), name, 2)
     await store.create_topic(old)
     await store.close()
     warned: list[dict[str, object]] = []
@@ -334,10 +335,10 @@ async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by
     brokers = Brokers(Settings(port=0, data=str(tmp_path), lease_term_ms=TERM_MS))
     await brokers.start()
     try:
-        assert warned == [{"topic": EVENTS_TOPIC, "topic_id": str(old.topic_id)}]
+        assert warned == [{"topic": name, "topic_id": str(old.topic_id)}]
         broker = brokers.brokers[0]
         async with await Wire.connect(broker.port) as wire:
-            (topic,) = await metadata(wire, EVENTS_TOPIC)
+            (topic,) = await metadata(wire, name)
             assert (topic.is_internal, len(topic.partitions)) == (True, 50)
             names = [each.name for each in await metadata(wire)]
             assert names == [OFFSETS_TOPIC, EVENTS_TOPIC, TRANSACTIONS_TOPIC]
@@ -348,6 +349,6 @@ async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by
             kept = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.topic_id)
             answer = await wire.call(DeleteTopicsRequest(topics=[kept], timeout_ms=1_000), 6)
             assert codes_in(answer) == {ErrorCode.INVALID_TOPIC_EXCEPTION}
-            assert (await metadata(wire, EVENTS_TOPIC))[0].topic_id == topic.topic_id
+            assert (await metadata(wire, name))[0].topic_id == topic.topic_id
     finally:
         await brokers.stop()
