@@ -14,6 +14,8 @@ class CoordinatorKind(NamedTuple):
     the shard's lease coordinates it. How many shards there are is fixed when a store is created
     (`StoreCounts.leases`)."""
 
+    part: str
+    """What is coordinated, as a plural: the part of the broker that log lines name."""
     key_type: int
     """By which FindCoordinator asks for it."""
     lease: LeaseKind
@@ -27,9 +29,11 @@ class CoordinatorKind(NamedTuple):
         return Lease(self.lease, self.route(key, counts[self.lease]))
 
 
-GROUPS: Final = CoordinatorKind(0, LeaseKind.GROUP, shard_of, (OFFSETS_TOPIC, EVENTS_TOPIC))
+GROUPS: Final = CoordinatorKind("groups", 0, LeaseKind.GROUP, shard_of, (OFFSETS_TOPIC, EVENTS_TOPIC))
 
-TRANSACTIONS: Final = CoordinatorKind(1, LeaseKind.TRANSACTION, shard_of, (TRANSACTIONS_TOPIC,))
+TRANSACTIONS: Final = CoordinatorKind(
+    "transactions", 1, LeaseKind.TRANSACTION, shard_of, (TRANSACTIONS_TOPIC,)
+)
 
 COORDINATORS: Final[Mapping[int, CoordinatorKind]] = {each.key_type: each for each in (GROUPS, TRANSACTIONS)}
 """By the key type of FindCoordinator."""

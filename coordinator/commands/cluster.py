@@ -16,19 +16,21 @@ from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.run import Failed
 
 _LOOK_AGAIN_S: Final = 0.1
+_SHARDS: Final = ("group_shards", "transaction_shards", "data_shards")
 
 _DESCRIBE: Final = """\
-For muster brokers it also shows which are drained, how many group and data shards each has and how many it is
-still loading (clients are directed to it afterwards), and how many milliseconds ago it renewed its
-registration. A broker that does not renew for a lease term is no longer listed.
+For muster brokers it also shows which are drained, how many group, transaction and data shards each has and
+how many it is still loading (clients are directed to it afterwards), and how many milliseconds ago it renewed
+its registration. A broker that does not renew for a lease term is no longer listed.
 
 JSON: {"cluster_id": text, "controller": node id or -1,
        "brokers": [{"node_id": number, "host": text, "port": number, "rack": text or null,
-                    "drained": true or false, "group_shards": number, "data_shards": number,
-                    "loading": number, "renewed_ago_ms": number, "term_ms": number}],
+                    "drained": true or false, "group_shards": number, "transaction_shards": number,
+                    "data_shards": number, "loading": number, "renewed_ago_ms": number,
+                    "term_ms": number}],
        with --leases also
-       "leases": [{"kind": "group", "data" or "replicas", "number": number, "holder": node id or null,
-                   "epoch": number or null, "remaining_ms": number or null,
+       "leases": [{"kind": "group", "transaction", "data" or "replicas", "number": number,
+                   "holder": node id or null, "epoch": number or null, "remaining_ms": number or null,
                    "announced": true, false or null}]}
        Fields that only muster brokers report are null for others."""
 
@@ -94,13 +96,14 @@ async def describe(cluster: Cluster, given: Namespace) -> int:
 
 def _served(leases: Leases | None, node_id: int) -> dict[str, Any]:
     """The fields that only muster brokers report."""
-    names = ("drained", "group_shards", "data_shards", "loading", "renewed_ago_ms", "term_ms")
+    names = ("drained", *_SHARDS, "loading", "renewed_ago_ms", "term_ms")
     if leases is None:
         return dict.fromkeys(names)
     registration = leases.registrations[node_id]
     values = (
         registration.drained,
         len(leases.of(node_id, "group")),
+        len(leases.of(node_id, "transaction")),
         len(leases.of(node_id, "data")) + len(leases.of(node_id, "replicas")),
         sum(not each.announced for each in leases.of(node_id)),
         registration.registered_ago_ms,
@@ -113,8 +116,9 @@ def _brokers_table(facts: ClusterDescription, brokers: list[dict[str, Any]]) -> 
     fields = ["node_id", "host", "port", "rack", "controller"]
     columns = ["NODE", "HOST", "PORT", "RACK", "CONTROLLER"]
     if facts.leases is not None:
-        fields += ["drained", "group_shards", "data_shards", "loading", "renewed_ago_ms"]
-        columns += ["DRAINED", "GROUP SHARDS", "DATA SHARDS", "LOADING", "RENEWED MS AGO"]
+        fields += ["drained", *_SHARDS, "loading", "renewed_ago_ms"]
+        shards = [each.replace("_", " ").upper() for each in _SHARDS]
+        columns += ["DRAINED", *shards, "LOADING", "RENEWED MS AGO"]
     rows = [each | {"controller": each["node_id"] == facts.controller} for each in brokers]
     return output.table(columns, [[row[name] for name in fields] for row in rows])
 

@@ -14,8 +14,6 @@ from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import Append, JournalRow, Lease, Outcome, Store, StoreBusy, StoreFull
 
-_log: Final = Logger(part="groups")
-
 _BUSY_PAUSE_MS: Final = 50
 FULL_PAUSE_MS: Final = 1_000
 """How long nothing is tried after the store had no room: each attempt costs its shards a reload."""
@@ -26,7 +24,7 @@ JOURNAL_BYTES_MAX: Final = 4_194_304
 
 
 RecordsWritten = Callable[[int, Sequence[tuple[bytes, bytes | None]]], None]
-"""Told of the number of a group lease, and of its records that are durable. Must be quick and not raise."""
+"""Told of the number of a shard, and of its records that are durable. Must be quick and not raise."""
 
 
 class Writer(Protocol):
@@ -67,6 +65,7 @@ class Appender:
         store: Store,
         clock: Clock,
         *,
+        log: Logger,
         write_timeout_ms: int,
         records_written: RecordsWritten = lambda shard, records: None,
         journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
@@ -77,6 +76,7 @@ class Appender:
         perhaps are (the store failed)."""
         self._store = store
         self._clock = clock
+        self._log = log
         self._write_timeout_ms = write_timeout_ms
         self._records_written = records_written
         self._journal_written = journal_written
@@ -225,7 +225,7 @@ class Appender:
                         await self._transaction(asked_for)
                     return
                 self._full, self._full_until_ms = error, self._journal_full_until_ms
-                _log.error("the store is full", shards=len(batch), why=str(error))
+                self._log.error("the store is full", shards=len(batch), why=str(error))
             # Whatever the backend raised, every writer of the transaction that gave it records has gone on
             # from what is not known to be in the store: it must stop.
             for writer in asked_for:

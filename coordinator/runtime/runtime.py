@@ -29,8 +29,6 @@ from muster.coordinator.storage.store import (
 )
 from muster.protocol.errors import ErrorCode, KafkaError
 
-_log: Final = Logger(part="groups")
-
 Observer = Callable[[int, Sequence[Any]], None]
 """Told the shard number and the events of steps that are durable, in step order."""
 
@@ -95,7 +93,9 @@ class Runtime(Generic[M]):
         journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
     ) -> None:
         self._kind = kind
+        self._log = Logger(part=kind.coordinator.part)
         self._route = kind.coordinator.route
+        self._lease_kind = kind.coordinator.lease
         self._store = store
         self._clock = clock
         self._leases = leases
@@ -109,6 +109,7 @@ class Runtime(Generic[M]):
         self._appender = Appender(
             store,
             clock,
+            log=self._log,
             write_timeout_ms=self._limits.write_timeout_ms,
             records_written=records_written,
             journal_written=journal_written,
@@ -236,7 +237,7 @@ class Runtime(Generic[M]):
     def _begin(self, number: int, epoch: int) -> None:
         self._let_go(number)
         host: ShardHost[M] = ShardHost(
-            Lease(self._kind.coordinator.lease, number),
+            Lease(self._lease_kind, number),
             epoch,
             kind=self._kind,
             owner=self,
@@ -272,16 +273,16 @@ class Runtime(Generic[M]):
         for number in self._loading:
             if self.holds.holding(number):
                 continue  # on purpose, for as long as whoever holds it wants
-            yield f"shard {number} is still loading"
+            yield f"{self._lease_kind} shard {number} is still loading"
         for number, failure in self._failures.items():
             host = self._hosts.get(number)
             if host is not None and host.state is not HostState.ACTIVE:
-                yield f"shard {number} is waiting to reload after {failure.text}"
+                yield f"{self._lease_kind} shard {number} is waiting to reload after {failure.text}"
         if not self._appender.at_rest:
-            yield "group records are still being written"
+            yield f"{self._lease_kind} records are still being written"
         for host in self._hosts.values():
             if not host.at_rest:
-                yield f"shard {host.lease.number} still has steps to finish"
+                yield f"{self._lease_kind} shard {host.lease.number} still has steps to finish"
 
     def load_again(self, number: int) -> None:
         """Have a shard that is here claimed and loaded anew, as after a failure; nothing else."""
@@ -431,7 +432,7 @@ class Runtime(Generic[M]):
         if self._hosts.get(number) is not host:
             return  # Disowned meanwhile; nobody waits for it.
         if why is None:
-            _log.warning("shard lost its lease", shard=number, epoch=host.epoch)
+            self._log.warning("shard lost its lease", shard=number, epoch=host.epoch)
             del self._hosts[number]
             self._end_waiting(number)
             self._leases.reclaim(host.lease, host.epoch)
@@ -444,9 +445,9 @@ class Runtime(Generic[M]):
         times = 1 if before is None or ran_ms >= healthy_ms else before.times + 1
         text = f"{type(why).__name__}: {why}"
         self.stops += 1
-        self.last_stop = f"shard {number} stopped: {text}"
+        self.last_stop = f"{self._lease_kind} shard {number} stopped: {text}"
         if unwritten and times == 1:
-            _log.info("reloading shard", shard=number, why=text)
+            self._log.info("reloading shard", shard=number, why=text)
             self._failures[number] = _Failure(times, text, None)
             self._begin(number, host.epoch)
             return
@@ -454,7 +455,7 @@ class Runtime(Generic[M]):
         delay_max_ms = _AWAY_RELOAD_AFTER_MAX_MS if away else _RELOAD_AFTER_MAX_MS
         delay_ms = min(_RELOAD_AFTER_MS * 2 ** min(times - 1, 20), delay_max_ms)
         said: dict[str, object] = {"why": text} if isinstance(why, StoreError) else {"exc_info": why}
-        _log.error("shard stopped", shard=number, loaded_again_in_ms=delay_ms, **said)
+        self._log.error("shard stopped", shard=number, loaded_again_in_ms=delay_ms, **said)
         timer = self._clock.at(now_ms + delay_ms, partial(self._reload, host, unwritten))
         self._failures[number] = _Failure(times, text, timer)
 

@@ -45,8 +45,6 @@ from muster.protocol.errors import ErrorCode, KafkaError
 UNWRITTEN: Final = (StoreBusy, StoreFull)
 """What the store says when nothing was written: this still is the coordinator."""
 
-_log: Final = Logger(part="groups")
-
 _STEPS_MAX = 500  # a turn: other shards and the lease get a look in
 _ANSWERS_MAX = 100
 """A turn, of one step."""
@@ -146,6 +144,7 @@ class ShardHost(Generic[M]):
         self.active_since_ms: int | None = None
         self.steps = 0
         self._unwritten = False
+        self._log = Logger(part=kind.coordinator.part)
         self._operations = kind.operations
         self._owner = owner
         self._appender = appender
@@ -528,7 +527,7 @@ class ShardHost(Generic[M]):
                 if running.exception() is None:
                     outcome = running.result()
                 else:
-                    _log.warning("a job of a shard failed", job=repr(job), why=repr(running.exception()))
+                    self._log.warning("a job of a shard failed", job=repr(job), why=repr(running.exception()))
             self.tell(lambda machine, step: machine.job_done(job, outcome, step))
 
         running.add_done_callback(done)
@@ -588,7 +587,7 @@ class ShardHost(Generic[M]):
             ticket, deadline_ms = next(iter(self._parked.items()))
             if deadline_ms > now_ms:
                 break
-            self._give_up(ticket, "the group did not answer in time")
+            self._give_up(ticket, "the coordinator did not answer in time")
 
     def _give_up(self, ticket: Ticket, why: str) -> None:
         self._deliver([Reply(ticket, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))])

@@ -66,13 +66,21 @@ from muster.coordinator.server.test_mode.faults import Faults
 from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.server.users import Users, mechanisms
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
-from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
+from muster.coordinator.topics.catalogue import (
+    Catalogue,
+    Change,
+    Topic,
+    events_topic,
+    offsets_topic,
+    transactions_topic,
+)
 from muster.coordinator.topics.config import defaults_from
 from muster.coordinator.topics.consumer_offsets import ConsumerOffsets
 from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.replicas import Hosts
+from muster.coordinator.topics.transaction_state import TransactionStates
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.protocol.api import ApiKey
 from muster.protocol.message import Message
@@ -161,13 +169,17 @@ class Broker:
         self.group_events = GroupEvents(
             events, store, self.clock, node_id=node_id, serving=self.membership.serving
         )
+        states = transactions_topic(counts.cluster_id, counts.leases[LeaseKind.TRANSACTION])
+        self.transaction_states = TransactionStates(
+            states, store, self.clock, node_id=node_id, serving=self.membership.serving
+        )
         self.catalogue = Catalogue(
             store,
             self.clock,
             defaults=defaults_from(settings.kafka_text),
             num_partitions=settings.num_partitions,
             auto_create_topics=settings.auto_create_topics_enable,
-            kept=[offsets, events] if settings.group_events else [offsets],
+            kept=[offsets, states, events] if settings.group_events else [offsets, states],
         )
         rows = ConfigRows(store)
         self.configs = BrokerConfigs(rows, node_id, settings, self._apply_configs)
@@ -205,6 +217,7 @@ class Broker:
             shard_count=counts.leases[LeaseKind.TRANSACTION],
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
             observer=self._observe_transactions,
+            records_written=self.transaction_states.written,
         )
         self._post = Post(
             store, self.real_clock, node_id=node_id, incarnation=self.incarnation, serve=self._answer
@@ -231,7 +244,10 @@ class Broker:
             validation_executor=shared.validation_thread,
             shards=counts.leases[LeaseKind.DATA],
             lease_of=self._lease_of,
-            elsewhere={offsets.topic_id: self.consumer_offsets, events.topic_id: self.group_events},
+            elsewhere={
+                each.topic.topic_id: each
+                for each in (self.consumer_offsets, self.group_events, self.transaction_states)
+            },
             serving=self.membership.serving,
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
@@ -246,7 +262,11 @@ class Broker:
                 GROUPS, self.runtime, self.partitions, (self.consumer_offsets, self.group_events)
             ),
             LeaseKind.TRANSACTION: CoordinatorShards(
-                TRANSACTIONS, self.transaction_runtime, self.partitions, (), self._markers.forget
+                TRANSACTIONS,
+                self.transaction_runtime,
+                self.partitions,
+                (self.transaction_states,),
+                self._markers.forget,
             ),
             **dict(zip((LeaseKind.DATA, LeaseKind.REPLICAS), self._data_shards, strict=True)),
         }
@@ -464,6 +484,7 @@ class Broker:
         await self.partitions.close()
         await self.consumer_offsets.close()
         await self.group_events.close()
+        await self.transaction_states.close()
         await self._end()
 
     async def kill(self) -> None:
@@ -482,6 +503,7 @@ class Broker:
         self.partitions.abandon()
         self.consumer_offsets.abandon()
         self.group_events.abandon()
+        self.transaction_states.abandon()
         for listener in self._listeners:
             await listener.close()
         self.doors.close()

@@ -188,7 +188,8 @@ class Core:
 
 async def all_loaded(nodes: Sequence[Node]) -> None:
     """Wait until the brokers have loaded and announced all that they have claimed, data partitions as well as
-    groups; for TIMEOUT_S at most."""
+    coordinators' shards; for TIMEOUT_S at most."""
     for node in nodes:
         await node.membership.until(lambda node=node: not node.membership.unannounced(), TIMEOUT_S)  # type: ignore[misc]
         await node.runtime.loaded()
+        await node.transaction_runtime.loaded()

@@ -11,7 +11,12 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from muster.coordinator.base.clock import Clock
-from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, internal_topic_id
+from muster.coordinator.cluster.placement import (
+    EVENTS_TOPIC,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    internal_topic_id,
+)
 from muster.coordinator.storage.store import (
     Assignment,
     Grant,
@@ -32,9 +37,7 @@ from muster.coordinator.topics.config import (
 from muster.coordinator.topics.replicas import Hosts, factor_of, lists_of
 from muster.protocol.errors import ErrorCode, KafkaError
 
-INTERNAL_TOPICS: Final = frozenset(
-    {OFFSETS_TOPIC, EVENTS_TOPIC, "__transaction_state", "__share_group_state"}
-)
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, EVENTS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 NAME_LENGTH_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000
 """Partitions of one topic: Kafka's controller takes no more in one request."""
@@ -85,6 +88,22 @@ def offsets_topic(cluster_id: UUID, partitions: int) -> Topic:
     """
     configs = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
     return _kept_topic(cluster_id, OFFSETS_TOPIC, partitions, configs)
+
+
+def transactions_topic(cluster_id: UUID, partitions: int) -> Topic:
+    """`__transaction_state` as clients may look it up: a partition for each transaction shard, led by its
+    holder.
+
+    Its records are the rows of the store. Its configs are those that Kafka gives it where there is one copy.
+    """
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+    return _kept_topic(cluster_id, TRANSACTIONS_TOPIC, partitions, configs)
 
 
 def events_topic(cluster_id: UUID, partitions: int, *, retention_ms: int, retention_bytes: int) -> Topic:

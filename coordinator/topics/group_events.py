@@ -12,7 +12,7 @@ from typing import Final
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.log import Logger
-from muster.coordinator.storage.store import Lease, Store, StoreError
+from muster.coordinator.storage.store import Lease, LeaseKind, Store, StoreError
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import ListTimestamp
 from muster.coordinator.topics.rows import BATCH_RECORDS_MAX, LedRows, RowBounds, RowPartitions, RowsRead
@@ -30,6 +30,7 @@ class GroupEvents(RowPartitions):
     """The partitions of `__group_events` that one broker leads. It is told with `written` when rows are
     durable."""
 
+    kind = LeaseKind.GROUP
     gapless = True
     read_rows_max = BATCH_RECORDS_MAX
 

@@ -1,4 +1,4 @@
-"""Topics whose records are rows of the store: a partition for each group lease, led by whoever holds it.
+"""Topics whose records are rows of the store: a partition for each lease of a kind, led by whoever holds it.
 
 Batches are made when they are asked for, so their leader epoch is that of the leader who was asked. As a row
 is durable before anybody sees it, and is never taken back, no epoch ends before the log does. Nothing is held
@@ -64,10 +64,10 @@ class RowsRead(NamedTuple):
 class LedRows:
     """One partition, for as long as its lease is held in one epoch."""
 
-    __slots__ = ("bounds", "changes", "damage", "epoch", "number", "watchers", "written_bytes")
+    __slots__ = ("bounds", "changes", "damage", "epoch", "lease", "watchers", "written_bytes")
 
-    def __init__(self, number: int, epoch: int) -> None:
-        self.number = number
+    def __init__(self, lease: Lease, epoch: int) -> None:
+        self.lease = lease
         self.epoch = epoch
         self.watchers: dict[Watched, int] = {}
         """Of fetches that wait, with what `written_bytes` was where they are going to read."""
@@ -77,8 +77,9 @@ class LedRows:
         self.damage = ""  # the last that was logged
 
     @property
-    def lease(self) -> Lease:
-        return Lease(LeaseKind.GROUP, self.number)
+    def number(self) -> int:
+        """Of the lease and of the partition."""
+        return self.lease.number
 
     def changed(self) -> None:
         """Rows came or went."""
@@ -95,10 +96,12 @@ class LedRows:
 class RowPartitions(ABC):
     """The partitions of one such topic that one broker leads; an `Elsewhere`. Lives on its event loop.
 
-    The broker calls `own`/`disown` with what happens to its group leases. Refusals are as those of
+    The broker calls `own`/`disown` with what happens to its leases of the kind. Refusals are as those of
     `Partitions`: 1 for an offset that is not there, 3, 6, 56 when the store fails, 74, 75.
     """
 
+    kind: ClassVar[LeaseKind]
+    """Of the leases whose holders lead the partitions."""
     gapless: ClassVar[bool]
     """Whether every offset from start to end has a record, so that one that is missing was removed."""
     read_rows_max: ClassVar[int]
@@ -146,12 +149,12 @@ class RowPartitions(ABC):
     # --- leadership -------------------------------------------------------------------------------
 
     def own(self, number: int, epoch: int) -> None:
-        """This broker holds group lease `number` in `epoch`, which is the leader epoch of the partition."""
+        """This broker holds lease `number` in `epoch`, which is the leader epoch of the partition."""
         led = self._led.get(number)
         if self._closed or (led is not None and led.epoch >= epoch):
             return
         self.disown(number)
-        self._led[number] = LedRows(number, epoch)
+        self._led[number] = LedRows(self._lease(number), epoch)
 
     def disown(self, number: int) -> None:
         """The lease is lost or about to be released: refuse at once; fetches that wait get 6."""
@@ -171,6 +174,9 @@ class RowPartitions(ABC):
         self._closed = True
         for number in list(self._led):
             self.disown(number)
+
+    def _lease(self, number: int) -> Lease:
+        return Lease(self.kind, number)
 
     def _leading(self, topic: Topic, partition: int) -> LedRows:
         if not 0 <= partition < topic.partitions:
@@ -316,12 +322,12 @@ class RowPartitions(ABC):
     async def look(self, partition: int) -> Bounds:
         """See `Elsewhere`."""
         with _as_os_error():
-            return await self._stored_ends(Lease(LeaseKind.GROUP, partition))
+            return await self._stored_ends(self._lease(partition))
 
     async def size(self, partition: int) -> int:
         """See `Elsewhere`."""
         with _as_os_error():
-            return (await self._stored_bounds(Lease(LeaseKind.GROUP, partition))).size_bytes
+            return (await self._stored_bounds(self._lease(partition))).size_bytes
 
     async def _bounds(self, led: LedRows) -> Bounds:
         if led.bounds is None:

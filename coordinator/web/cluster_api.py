@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from muster.coordinator.storage.store import LeaseKind
+from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.web import cluster_facts, facts
 from muster.coordinator.web.guard import refusal, whole_number
 from muster.coordinator.web.keys import BROKERS
@@ -54,8 +54,7 @@ async def shards(request: web.Request) -> web.Response:
         grant = grants.get(lease)
         if node_id is not None and (grant is None or grant.node_id != node_id):
             continue
-        of_groups = lease.kind is LeaseKind.GROUP
-        status, groups = here.get(lease.number, (None, None)) if of_groups else (None, None)
+        status = here.get(lease)
         found.append(
             {
                 "kind": lease.kind.value,
@@ -66,7 +65,8 @@ async def shards(request: web.Request) -> web.Response:
                 "remaining_ms": grant.remaining_ms if grant is not None and fresh else None,
                 "state": None if status is None else status.state,
                 "failure": None if status is None else status.failure,
-                "groups": groups,
+                "groups": _keys(status, lease, LeaseKind.GROUP),
+                "transactional_ids": _keys(status, lease, LeaseKind.TRANSACTION),
                 "partitions": None if partitions is None else partitions[lease],
             }
         )
@@ -79,6 +79,11 @@ async def shards(request: web.Request) -> web.Response:
     )
 
 
+def _keys(shard: cluster_facts.ShardHere | None, lease: Lease, kind: LeaseKind) -> int | None:
+    """How many keys the shard has, if it is of that kind."""
+    return None if shard is None or lease.kind is not kind else shard.keys
+
+
 def _kinds(request: web.Request) -> list[LeaseKind]:
     """The kinds in the query. Raises HTTPBadRequest."""
     wanted = request.query.get("kind")
@@ -86,6 +91,6 @@ def _kinds(request: web.Request) -> list[LeaseKind]:
         return list(LeaseKind)
     if wanted not in list(LeaseKind):
         raise refusal(
-            web.HTTPBadRequest, f"kind: {wanted[:40]!r} is not allowed; it takes group, data or replicas"
+            web.HTTPBadRequest, f"kind: {wanted[:40]!r} is not allowed; it takes {', '.join(LeaseKind)}"
         )
     return [LeaseKind(wanted)]

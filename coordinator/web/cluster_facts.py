@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
-from muster.coordinator.runtime.runtime import ShardStatus
+from muster.coordinator.runtime.machine import M
+from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreError
@@ -16,6 +17,15 @@ from muster.coordinator.web import facts
 _ASK_S: Final = 2.0
 PARTITIONS_COUNTED_MAX: Final = 20_000
 """With more partitions, leaders are not counted."""
+
+
+class ShardHere(NamedTuple):
+    """A coordinator's shard of this process."""
+
+    state: str
+    failure: str | None
+    keys: int | None
+    """How many groups or transactional ids it has; None while it is being loaded."""
 
 
 def nodes(brokers: Brokers) -> list[dict[str, Any]]:
@@ -38,6 +48,7 @@ def nodes(brokers: Brokers) -> list[dict[str, Any]]:
                 "drained": node.drained,
                 "controller": node_id == topology.controller_id,
                 "group_shards": held[node_id, LeaseKind.GROUP],
+                "transaction_shards": held[node_id, LeaseKind.TRANSACTION],
                 "data_shards": held[node_id, LeaseKind.DATA],
                 "loading": loading[node_id],
                 "connections": None if broker is None else len(broker.connections.open),
@@ -74,14 +85,20 @@ async def partitions_led(broker: Broker) -> Counter[Lease] | None:
     return found
 
 
-def shards_here(brokers: Brokers) -> dict[int, tuple[ShardStatus, int | None]]:
-    """The group shards of this process by number: the state of each, and its number of groups; None while
-    unknown."""
-    found: dict[int, tuple[ShardStatus, int | None]] = {}
+def shards_here(brokers: Brokers) -> dict[Lease, ShardHere]:
+    """The coordinators' shards of this process."""
+    found: dict[Lease, ShardHere] = {}
     for broker in brokers.running:
-        groups = {
-            host.lease.number: None if host.machine is None else len(host.machine.groups)
-            for host in broker.runtime.hosts()
-        }
-        found |= {each.number: (each, groups.get(each.number)) for each in broker.runtime.shards()}
+        found |= _shards(broker.runtime, lambda shard: len(shard.groups))
+        found |= _shards(broker.transaction_runtime, lambda shard: len(shard.transactions))
+    return found
+
+
+def _shards(runtime: Runtime[M], keys: Callable[[M], int]) -> dict[Lease, ShardHere]:
+    states = {each.number: each for each in runtime.shards()}
+    found = {}
+    for host in runtime.hosts():
+        status = states[host.lease.number]
+        known = None if host.machine is None else keys(host.machine)
+        found[host.lease] = ShardHere(status.state, status.failure, known)
     return found

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -15,6 +16,8 @@ from muster.coordinator.storage.store import Grant, LeaseKind, NodeRow, Store, S
 from muster.coordinator.testing import Cluster
 from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.support.leases import TERM_MS
+
+SHARDS: Final = ("group_shards", "transaction_shards", "data_shards")
 
 
 @pytest.fixture
@@ -38,17 +41,16 @@ def test_it_describes_brokers_and_what_each_serves(cluster: Cluster, muster: Mus
     for broker in facts["brokers"]:
         assert (broker["drained"], broker["loading"], broker["term_ms"]) == (False, 0, TERM_MS)
         assert 0 <= broker["renewed_ago_ms"] < TERM_MS
-        assert broker["group_shards"] > 0
-        assert broker["data_shards"] > 0
-    assert sum(broker["group_shards"] for broker in facts["brokers"]) == 50
-    assert sum(broker["data_shards"] for broker in facts["brokers"]) == 50
+        assert all(broker[kind] > 0 for kind in SHARDS)
+    for kind in SHARDS:
+        assert sum(broker[kind] for broker in facts["brokers"]) == 50
     first, _, head, *rows = muster.done("cluster", "describe").splitlines()
     assert first == f"cluster {facts['cluster_id']}"
     assert re.split("  +", head) == [
         *("NODE", "HOST", "PORT", "RACK", "CONTROLLER"),
-        *("DRAINED", "GROUP SHARDS", "DATA SHARDS", "LOADING", "RENEWED MS AGO"),
+        *("DRAINED", "GROUP SHARDS", "TRANSACTION SHARDS", "DATA SHARDS", "LOADING", "RENEWED MS AGO"),
     ]
-    shards = [[str(each["group_shards"]), str(each["data_shards"]), "0"] for each in facts["brokers"]]
+    shards = [[*(str(each[kind]) for kind in SHARDS), "0"] for each in facts["brokers"]]
     assert [row.split()[:-1] for row in rows] == [
         [str(index + 1), "127.0.0.1", str(port), "r1", "no" if index else "yes", "no", *shards[index]]
         for index, port in enumerate(cluster.ports)
@@ -59,7 +61,7 @@ def test_it_shows_every_lease(cluster: Cluster, muster: Muster) -> None:
     facts = muster("cluster", "describe", "--leases", "--output", "json").json
     leases = facts["leases"]
     assert [(each["kind"], each["number"]) for each in leases] == [
-        (kind, number) for kind in ("group", "data") for number in range(50)
+        (kind, number) for kind in ("group", "transaction", "data") for number in range(50)
     ]
     for each in leases:
         assert each["holder"] in (1, 2, 3)
@@ -116,7 +118,7 @@ def test_a_shard_that_is_being_loaded_and_one_without_a_broker_are_shown(
 
     telling.holders = holders
     facts = first("cluster", "describe", "--leases", "--output", "json").json
-    gone, loading = facts["leases"][57], facts["leases"][58]
+    gone, loading = (each for each in facts["leases"] if each["kind"] == "data" and each["number"] in (7, 8))
     nobody = dict.fromkeys(("holder", "epoch", "remaining_ms", "announced"))
     assert gone == {"kind": "data", "number": 7, **nobody}
     assert (loading["holder"], loading["announced"]) == (1, False)
@@ -165,10 +167,9 @@ def test_a_drained_broker_hands_its_shards_over_until_it_is_undrained(
 ) -> None:
     assert muster.done("cluster", "drain", "2") == "broker 2 is drained: it has no shards\n"
     one, two, three = muster("cluster", "describe", "--output", "json").json["brokers"]
-    assert (two["drained"], two["group_shards"], two["data_shards"]) == (True, 0, 0)
+    assert (two["drained"], *(two[kind] for kind in SHARDS)) == (True, 0, 0, 0)
     assert not one["drained"]
-    assert one["group_shards"] + three["group_shards"] == 50
-    assert one["data_shards"] + three["data_shards"] == 50
+    assert all(one[kind] + three[kind] == 50 for kind in SHARDS)
     # Once more is no error, and it stays so when it is started anew.
     assert muster("cluster", "drain", "2", "--output", "json").json == {"node_id": 2, "drained": True}
     cluster.stop(1)
@@ -202,7 +203,7 @@ def test_draining_moves_leaders_within_replica_lists_too(cluster: Cluster, muste
 def _shards_of(muster: Muster, node_id: int) -> int:
     brokers = muster("cluster", "describe", "--output", "json").json["brokers"]
     broker = next(each for each in brokers if each["node_id"] == node_id)
-    return int(broker["group_shards"] + broker["data_shards"])
+    return sum(broker[kind] for kind in SHARDS)
 
 
 def test_the_last_broker_is_not_drained(cluster: Cluster, muster: Muster) -> None:

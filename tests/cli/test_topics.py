@@ -45,7 +45,7 @@ def test_json(muster: Muster) -> None:
     listed = muster("topics", "list", "--output", "json").json
     assert created | {"internal": False} in listed
     internal = [each["name"] for each in listed if each["internal"]]
-    assert internal == ["__consumer_offsets", "__group_events"]
+    assert internal == ["__consumer_offsets", "__group_events", "__transaction_state"]
     (described,) = muster("topics", "describe", "orders", "--output", "json").json
     assert described == {
         "name": "orders",

@@ -30,7 +30,8 @@ def coordinator(project: Project) -> str:
 def shards(project: Project, at: str = "broker-1") -> dict[int, int]:
     """How many shards each broker has, as the one asked tells."""
     told = json.loads(project.muster(at, "cluster", "describe", "--output", "json"))
-    return {each["node_id"]: each["group_shards"] + each["data_shards"] for each in told["brokers"]}
+    kinds = ("group_shards", "transaction_shards", "data_shards")
+    return {each["node_id"]: sum(each[kind] for kind in kinds) for each in told["brokers"]}
 
 
 # --- what stands there --------------------------------------------------------------------------------------

@@ -68,8 +68,14 @@ async def test_shards_say_who_leads_them_under_which_lease(shown: Shown, member:
     assert (mine["state"], mine["announced"], mine["groups"], mine["failure"]) == ("active", True, 1, None)
     assert mine["epoch"] >= 1
     assert mine["remaining_ms"] is not None
+    assert (mine["transactional_ids"], mine["partitions"]) == (None, 2)
     _, data = await shown.get("/api/shards?kind=data")
     assert sum(each["partitions"] for each in data["shards"]) == 3  # those of orders
+    _, transactions = await shown.get("/api/shards?kind=transaction")
+    assert len(transactions["shards"]) == 50
+    for each in transactions["shards"]:
+        assert (each["state"], each["announced"], each["failure"]) == ("active", True, None)
+        assert (each["groups"], each["transactional_ids"], each["partitions"]) == (None, 0, 1)
 
 
 async def test_shards_come_in_pages_and_by_broker(show: Show) -> None:
@@ -84,7 +90,7 @@ async def test_shards_come_in_pages_and_by_broker(show: Show) -> None:
     status, refused = await shown.get("/api/shards?kind=other")
     assert (status, refused) == (
         400,
-        {"error": "kind: 'other' is not allowed; it takes group, data or replicas"},
+        {"error": "kind: 'other' is not allowed; it takes group, transaction, data, replicas"},
     )
 
 

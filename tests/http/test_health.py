@@ -32,7 +32,7 @@ async def test_not_ready_while_a_lease_is_not_announced(
     monkeypatch.setattr(shown.broker._store, "holders", loading)
     status, answer = await shown.get("/readyz")
     assert (status, answer["ready"]) == (503, False)
-    assert answer["brokers"][0]["why"] == "it is still loading 2 shards"  # one of groups, one of data
+    assert answer["brokers"][0]["why"] == "it is still loading 3 shards"  # one of each kind
 
 
 async def test_not_ready_without_a_registration(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 
-from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, shard_of
+from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from muster.coordinator.testing import Broker
 from tests.interop import test_confluent as confluent
 from tests.interop.polling import DEADLINE_S, poll_until
@@ -134,7 +134,10 @@ def test_kafka_python_s_pattern_leaves_it_out(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "topics"),
-    [({}, {"orders", OFFSETS_TOPIC, EVENTS_TOPIC}), ({"topic.blacklist": "^__.*"}, {"orders"})],
+    [
+        ({}, {"orders", OFFSETS_TOPIC, EVENTS_TOPIC, TRANSACTIONS_TOPIC}),
+        ({"topic.blacklist": "^__.*"}, {"orders"}),
+    ],
 )
 def test_librdkafka_s_pattern_leaves_out_what_it_is_told_to(
     broker: Broker, settings: dict[str, str], topics: set[str]

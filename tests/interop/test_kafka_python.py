@@ -112,7 +112,7 @@ def test_create_produce_consume_commit(broker: Broker, admin: Any) -> None:
 
 def test_a_topic_is_created_by_producing_to_it(broker: Broker, admin: Any) -> None:
     produce(broker.bootstrap, "new", [b"1"])
-    assert admin.list_topics() == ["__consumer_offsets", "__group_events", "new"]
+    assert admin.list_topics() == ["__consumer_offsets", "__group_events", "__transaction_state", "new"]
 
 
 def test_members_share_the_partitions_as_they_come_and_leave(broker: Broker) -> None:
@@ -224,7 +224,7 @@ def test_admin_of_topics(broker: Broker, admin: Any) -> None:
     assert starts[partitions[1]] == 0
     assert [each["broker_id"] for each in admin.describe_cluster()["brokers"]] == [1]
     admin.delete_topics(["t"])
-    assert admin.list_topics() == ["__consumer_offsets", "__group_events"]
+    assert admin.list_topics() == ["__consumer_offsets", "__group_events", "__transaction_state"]
 
 
 @pytest.mark.parametrize("idempotent", [False, True])

@@ -16,7 +16,10 @@ from tests.kafka.stories import KAFKA_CONFIGS
 pytestmark = pytest.mark.kafka
 
 ALL = ("--from-beginning", "--until-end")
-TOLD_BY_MUSTER = ("drained", "group_shards", "data_shards", "loading", "renewed_ago_ms", "term_ms")
+TOLD_BY_MUSTER = (
+    *("drained", "group_shards", "transaction_shards", "data_shards"),
+    *("loading", "renewed_ago_ms", "term_ms"),
+)
 """Of brokers; null where Apache Kafka's are described."""
 RECORDED_BY_MUSTER = ("rebalances",)
 """Of groups; null where Apache Kafka's are watched."""

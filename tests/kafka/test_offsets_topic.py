@@ -6,10 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from itertools import count
-from subprocess import DEVNULL, PIPE
 from typing import Any, Final
 
 import pytest
@@ -26,15 +24,13 @@ from muster.protocol.messages.coordinator_records import (
 )
 from muster.protocol.messages.data import DeleteRecordsRequest
 from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.console_consumer import DEADLINE_S, printed
 from tests.kafka.stories import KAFKA_CONFIGS, Side, assert_told_alike
 from tests.kafka.test_data_plane import batch, fetching, listing, producing
-from tests.support.kafka_artifacts import tools_classpath
 
 pytestmark = pytest.mark.kafka
 
-DEADLINE_S: Final = 120
 SHARD: Final = 7
-_TOOLS: Final = "org.apache.kafka.tools.consumer"
 
 
 GROUPS: Final = ("worker", "static", "tool", "deleted", "forgotten", "last")
@@ -159,35 +155,6 @@ async def test_the_last_of_each_key_is_kafkas(kafka: str) -> None:
     assert {json.loads(key)[1] for key in told[1]} == set(GROUPS)
 
 
-async def printed(bootstrap: str, formatter: str, ends: Callable[[Any], bool]) -> list[Any]:
-    """What the console consumer prints, as a member of a group, up to the record that `ends` it. It puts
-    nothing between one and the next."""
-    java = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", tools_classpath()]
-    asked = ["--bootstrap-server", bootstrap, "--topic", OFFSETS_TOPIC, "--from-beginning"]
-    asked += ["--group", f"watches-{uuid.uuid4()}", "--formatter", f"{_TOOLS}.{formatter}"]
-    process = await asyncio.create_subprocess_exec(
-        *java, f"{_TOOLS}.ConsoleConsumer", *asked, stdin=DEVNULL, stdout=PIPE
-    )
-    found: list[Any] = []
-    begun = ""
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(DEADLINE_S):
-            while not found or not ends(found[-1]):
-                more = await process.stdout.read(1 << 16)
-                assert more, "the console consumer ended before it had read all"
-                begun += more.decode()
-                with suppress(json.JSONDecodeError):  # until the rest of it comes
-                    while not found or not ends(found[-1]):
-                        each, end = json.JSONDecoder().raw_decode(begun)
-                        found.append(each)
-                        begun = begun[end:].lstrip()
-    finally:
-        process.kill()
-        await process.communicate()
-    return found
-
-
 def last_printed(lines: list[Any], groups: dict[str, str]) -> dict[str, Any]:
     """Of each key of the story's groups, without what is new on every run."""
     known = {name: group for group, name in groups.items()}
@@ -222,7 +189,7 @@ async def test_the_console_consumer_prints_what_it_prints_of_kafkas(
             def ends(record: Any, ending: str = ending) -> bool:
                 return bool(record["key"]["data"].get("group") == ending)
 
-            told.append(last_printed(await printed(bootstrap, formatter, ends), groups))
+            told.append(last_printed(await printed(bootstrap, OFFSETS_TOPIC, formatter, ends), groups))
     print(json.dumps(told, indent=1))
     assert told[0] == told[1]
     assert told[1]
@@ -232,28 +199,34 @@ async def test_the_console_consumer_prints_what_it_prints_of_kafkas(
 
 
 def asked_from_outside(side: Side) -> None:
+    ask_from_outside(side, OFFSETS_TOPIC)
+
+
+def ask_from_outside(side: Side, topic: str) -> None:
+    """What is asked of an internal topic of 50 partitions, beside reading its records."""
+
     def cutting(partition: int, offset: int) -> DeleteRecordsRequest:
         cut = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
-        of_topic = DeleteRecordsRequest.DeleteRecordsTopic(name=OFFSETS_TOPIC, partitions=[cut])
+        of_topic = DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[cut])
         return DeleteRecordsRequest(topics=[of_topic], timeout_ms=10_000)
 
     side.ask("cut", cutting(0, 0), 2)
     side.ask("cut at the end", cutting(0, -1), 2)
     side.ask("cut a partition that is not there", cutting(50, 0), 2)
     record = batch(b"a")
-    side.ask("produce", producing(side, (OFFSETS_TOPIC, 0, record)), 12)
-    side.ask("produce to a partition that is not there", producing(side, (OFFSETS_TOPIC, 50, record)), 12)
+    side.ask("produce", producing(side, (topic, 0, record)), 12)
+    side.ask("produce to a partition that is not there", producing(side, (topic, 50, record)), 12)
     for partition, timestamp in ((0, -2), (0, -4), (50, -2), (0, 2**60)):
         side.ask(
             f"offsets of {partition} for {timestamp}",
-            listing(side, OFFSETS_TOPIC, (partition, timestamp)),
+            listing(side, topic, (partition, timestamp)),
             9,
             but="leader_epoch",
         )
     for partition, offset in ((0, 10**15), (0, -1), (50, 0)):
-        fetch = fetching(side, OFFSETS_TOPIC, offset, partition=partition)
+        fetch = fetching(side, topic, offset, partition=partition)
         side.ask(f"fetch {partition} at {offset}", fetch, 12)
-    side.ask("fetch in another epoch", fetching(side, OFFSETS_TOPIC, 0, epoch=99), 12)
+    side.ask("fetch in another epoch", fetching(side, topic, 0, epoch=99), 12)
 
 
 def test_apache_kafka_answers_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:

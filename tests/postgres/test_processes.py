@@ -25,6 +25,8 @@ TERM_MS: Final = 6_000
 """Twice the default: a machine that stands still for a second or two costs nobody his leases."""
 DEADLINE_S: Final = 120.0
 NOBODY: Final = "127.0.0.1:9"
+ALL: Final = 150
+"""Shards of groups, transactions and data."""
 
 
 def serve(folder: Path, store: str, node_id: int, *options: str) -> Served:
@@ -52,7 +54,8 @@ def until(fact: Callable[[], bool], what: str) -> None:
 def shards(broker: Served) -> dict[int, int]:
     """How many loaded shards each broker has, as this one says."""
     told = run(broker.bootstrap, "cluster", "describe", "--output", "json").json["brokers"]
-    return {each["node_id"]: each["group_shards"] + each["data_shards"] - each["loading"] for each in told}
+    kinds = ("group_shards", "transaction_shards", "data_shards")
+    return {each["node_id"]: sum(each[kind] for kind in kinds) - each["loading"] for each in told}
 
 
 def group(broker: Served, group_id: str) -> dict[str, object]:
@@ -134,7 +137,7 @@ def test_a_killed_broker_s_groups_go_on_and_it_comes_back(tmp_path: Path, store:
         )
         for node_id, broker in enumerate(brokers, 1):
             assert run(broker.bootstrap, "cluster", "ready").out == f"broker {node_id} is ready\n"
-        until(lambda: sum(shards(first).values()) == 100 and all(shards(first).values()), "a share for each")
+        until(lambda: sum(shards(first).values()) == ALL and all(shards(first).values()), "a share for each")
         everyone = ",".join(broker.bootstrap for broker in brokers)
         assert run(everyone, "topics", "create", "t", "--partitions", "3").code == 0
         member = started(everyone, "consume", "t", "--group", "g", "--from-beginning", "--timeout", "60")
@@ -149,13 +152,13 @@ def test_a_killed_broker_s_groups_go_on_and_it_comes_back(tmp_path: Path, store:
             assert member.stdout is not None
             assert member.stdout.readline() == b"after the kill\n"
             until(lambda: shards(others[0]).keys() == {1, 2, 3} - {coordinator}, "a death noticed")
-            until(lambda: sum(shards(others[0]).values()) == 100, "everything taken over")
+            until(lambda: sum(shards(others[0]).values()) == ALL, "everything taken over")
             after = group(others[0], "g")
             assert after["members"] == before["members"]
             assert after["coordinator"] != before["coordinator"]
             brokers[coordinator - 1].start()
             until(
-                lambda: sum(shards(others[0]).values()) == 100 and all(shards(others[0]).values()),
+                lambda: sum(shards(others[0]).values()) == ALL and all(shards(others[0]).values()),
                 "its shards given back",
             )
             assert len(shards(others[0])) == 3
@@ -200,7 +203,7 @@ def test_a_broker_that_was_replaced_while_it_stood_still_ends_and_says_so(tmp_pa
             assert last.startswith(
                 f"muster serve: node id 5 is in use by the broker at {successor.bootstrap}"
             )
-            until(lambda: shards(successor) == {5: 100}, "everything taken over")
+            until(lambda: shards(successor) == {5: ALL}, "everything taken over")
 
 
 def test_the_database_away_and_back(tmp_path: Path, postgres: Postgres, store: str) -> None:
@@ -234,11 +237,11 @@ def test_brokers_that_are_advertised_at_one_address_are_warned_of(tmp_path: Path
 
 def test_several_brokers_in_one_process(tmp_path: Path, store: str) -> None:
     with serve(tmp_path, store, 1, "--brokers", "2") as broker, serve(tmp_path, store, 3) as other:
-        until(lambda: sum(shards(other).values()) == 100 and len(shards(other)) == 3, "three brokers")
+        until(lambda: sum(shards(other).values()) == ALL and len(shards(other)) == 3, "three brokers")
         assert run(other.bootstrap, "cluster", "drain", "2", "--timeout", "60").code == 0
         assert shards(broker)[2] == 0
         assert broker.stop() == 0
-        until(lambda: shards(other) == {3: 100}, "everything handed over")
+        until(lambda: shards(other) == {3: ALL}, "everything handed over")
 
 
 def test_a_cluster_for_tests_may_use_a_database_too(store: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from muster.coordinator.storage.postgres import PostgresStore, migrate, schema, server_of
 from muster.coordinator.storage.postgres.schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import (
+    LEASE_COUNTS_DEFAULT,
     Append,
     Assignment,
     JournalBounds,
@@ -43,7 +44,7 @@ def no_secret(error: BaseException) -> bool:
 
 async def test_migrating_makes_the_tables_once_and_is_harmless_again(postgres: Postgres) -> None:
     url = postgres.empty_database()
-    counts = {LeaseKind.GROUP: 3, LeaseKind.DATA: 2, LeaseKind.REPLICAS: 4}
+    counts = {LeaseKind.GROUP: 3, LeaseKind.TRANSACTION: 5, LeaseKind.DATA: 2, LeaseKind.REPLICAS: 4}
     assert await migrate(url, lease_counts=counts) == (None, SCHEMA_VERSION)
     store = PostgresStore(url)
     await store.open()
@@ -62,7 +63,9 @@ async def test_migrations_at_the_same_time_make_one_store(postgres: Postgres) ->
     assert {migration.after for migration in done} == {SCHEMA_VERSION}
     assert [migration.before for migration in done].count(None) == 1
     database = url.rpartition("/")[2]
-    assert postgres.execute("SELECT count(*) FROM muster.leases", database=database) == "1100"
+    assert postgres.execute("SELECT count(*) FROM muster.leases", database=database) == str(
+        sum(LEASE_COUNTS_DEFAULT.values())
+    )
     assert postgres.execute("SELECT count(*) FROM muster.store", database=database) == "1"
 
 
@@ -111,7 +114,7 @@ async def test_tables_of_version_1_get_journals_and_tombstones_and_keep_what_the
     done = await asyncio.gather(*(migrate(url) for _ in range(3)))
     assert sorted(migration.before or 0 for migration in done) == [1, SCHEMA_VERSION, SCHEMA_VERSION]
     await store.open()
-    assert (await store.counts()).leases == {**counts, LeaseKind.REPLICAS: 1_000}
+    assert (await store.counts()).leases == {**LEASE_COUNTS_DEFAULT, **counts}
     assert [row[1:] for row in await store.load(lease)] == [(b"key", b"value")]
     for kind, count in counts.items():
         for number in range(count):
@@ -163,15 +166,35 @@ async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that
     await store.close()
 
 
-async def test_tables_of_version_3_get_letters(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tables_of_version_3_learn_of_transactions_and_letters_while_a_broker_of_that_version_runs(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = postgres.empty_database()
+    of_groups = Lease(LeaseKind.GROUP, 2)
     with monkeypatch.context() as at_version_3:
         at_version_3.setattr(schema, "SCHEMA_VERSION", 3)
         at_version_3.setattr(schema, "_VERSIONS", schema._VERSIONS[:3])
         assert await migrate(url) == (None, 3)
+        older = PostgresStore(url)
+        await older.open()
+        (held,) = await older.claim([of_groups], 1, 60_000)
+        assert held is not None
     assert await migrate(url) == (3, SCHEMA_VERSION)
+    assert await older.append([Append(of_groups, held.epoch, [(b"key", b"value")])]) == [Outcome.WRITTEN]
+    await older.close()
     store = PostgresStore(url)
     await store.open()
+    assert (await store.counts()).leases == LEASE_COUNTS_DEFAULT
+    assert [row[1:] for row in await store.load(of_groups)] == [(b"key", b"value")]
+    lease = Lease(LeaseKind.TRANSACTION, 49)
+    (grant,) = await store.claim([lease], 2, 60_000)
+    assert grant is not None
+    row = (b"id", b"state")
+    assert await store.append([Append(lease, grant.epoch, [row], [JournalRow(7, None, b"told")])]) == [
+        Outcome.WRITTEN
+    ]
+    assert [each[1:] for each in await store.load(lease)] == [row]
+    assert (await store.journal_bounds(lease)).end == 1
     node = NodeRow(1, "one", 9092, None, 60_000, UUID(int=1))
     await store.register_node(node)
     got: list[bytes] = []

@@ -364,6 +364,7 @@ async def test_internal_topics_are_topics_like_others(broker: Broker) -> None:
         assert {topic.name for topic in (await wire.call(listed, 12)).topics} == {
             "__consumer_offsets",
             "__group_events",
+            "__transaction_state",
         }
 
 

@@ -281,7 +281,7 @@ async def test_a_broker_is_drained_by_a_config_of_its_own(start_brokers: StartBr
         assert await value(wire, BROKER, "2", DRAINED) == ("false", Source.DEFAULT)
         assert await alter(wire, BROKER, "2", (DRAINED, SET, "TRUE")) == 0
         assert await value(wire, BROKER, "2", DRAINED) == ("true", Source.DYNAMIC_BROKER)
-        await until(lambda: held(second) == 0 and held(first) == 100)
+        await until(lambda: held(second) == 0 and held(first) == len(first.topology.leases))
         assert first.topology.nodes[2].drained
         assert not first.topology.nodes[1].drained
         assert await alter(wire, BROKER, "2", (DRAINED, DELETE, None)) == 0

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.base.log import Logger
-from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, shard_of
+from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from muster.coordinator.config import Settings
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
@@ -278,7 +278,7 @@ async def test_its_configs_are_the_settings(start_brokers: StartBrokers) -> None
 async def test_without_events_there_is_no_such_topic(start_brokers: StartBrokers) -> None:
     broker = (await start_brokers(group_events=False)).brokers[0]
     async with await Wire.connect(broker.port) as wire:
-        assert [each.name for each in await metadata(wire)] == [OFFSETS_TOPIC]
+        assert [each.name for each in await metadata(wire)] == [OFFSETS_TOPIC, TRANSACTIONS_TOPIC]
         (answer,) = await metadata(wire, EVENTS_TOPIC, allow_auto_topic_creation=True)
         assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         (answer,) = await metadata(wire, EVENTS_TOPIC, allow_auto_topic_creation=False)
@@ -321,12 +321,13 @@ async def test_it_exists_so_it_cannot_be_created(port: int) -> None:
         assert await creating(wire) == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+@pytest.mark.parametrize("name", [EVENTS_TOPIC, TRANSACTIONS_TOPIC])
 async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by_its_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
-    old = TopicRow(UUID(int=7), EVENTS_TOPIC, 2)
+    old = TopicRow(UUID(int=7), name, 2)
     await store.create_topic(old)
     await store.close()
     warned: list[dict[str, object]] = []
@@ -334,12 +335,13 @@ async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by
     brokers = Brokers(Settings(port=0, data=str(tmp_path), lease_term_ms=TERM_MS))
     await brokers.start()
     try:
-        assert warned == [{"topic": EVENTS_TOPIC, "topic_id": str(old.topic_id)}]
+        assert warned == [{"topic": name, "topic_id": str(old.topic_id)}]
         broker = brokers.brokers[0]
         async with await Wire.connect(broker.port) as wire:
-            (topic,) = await metadata(wire, EVENTS_TOPIC)
+            (topic,) = await metadata(wire, name)
             assert (topic.is_internal, len(topic.partitions)) == (True, 50)
-            assert [each.name for each in await metadata(wire)] == [OFFSETS_TOPIC, EVENTS_TOPIC]
+            names = [each.name for each in await metadata(wire)]
+            assert names == [OFFSETS_TOPIC, EVENTS_TOPIC, TRANSACTIONS_TOPIC]
             doomed = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=old.topic_id)
             answer = await wire.call(DeleteTopicsRequest(topics=[doomed], timeout_ms=1_000), 6)
             assert codes_in(answer) == set()
@@ -347,6 +349,6 @@ async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by
             kept = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.topic_id)
             answer = await wire.call(DeleteTopicsRequest(topics=[kept], timeout_ms=1_000), 6)
             assert codes_in(answer) == {ErrorCode.INVALID_TOPIC_EXCEPTION}
-            assert (await metadata(wire, EVENTS_TOPIC))[0].topic_id == topic.topic_id
+            assert (await metadata(wire, name))[0].topic_id == topic.topic_id
     finally:
         await brokers.stop()

@@ -153,7 +153,7 @@ async def test_describe_cluster_tells_of_leases_on_request_alone(wire: Wire, ver
     assert (broker.is_drained, broker.term_ms) == (False, 30_000)
     assert 0 <= broker.registered_ago_ms <= 30_000
     assert [(each.kind, each.number) for each in told.leases] == [
-        (kind, number) for kind in ("group", "data") for number in range(50)
+        (kind, number) for kind in ("group", "transaction", "data") for number in range(50)
     ]
     assert {(each.holder_id, each.announced) for each in told.leases} == {(1, True)}
     told.answering_id, told.leases = -1, []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, shard_of
+from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -93,7 +93,8 @@ async def test_its_partitions_are_the_coordinators(start_brokers: StartBrokers) 
                     0 if leader == broker.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
                 )
             everything = await wire.call(MetadataRequest(topics=None), 12)
-            assert [each.name for each in everything.topics] == [OFFSETS_TOPIC, EVENTS_TOPIC]
+            names = [each.name for each in everything.topics]
+            assert names == [OFFSETS_TOPIC, EVENTS_TOPIC, TRANSACTIONS_TOPIC]
             by_id = MetadataRequest(topics=[MetadataRequest.Topic(topic_id=topic.topic_id, name=None)])
             assert (await wire.call(by_id, 12)).topics[0].name == OFFSETS_TOPIC
     assert len(ids) == 1

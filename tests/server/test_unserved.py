@@ -176,8 +176,6 @@ async def test_requests_for_what_is_not_there_are_refused_in_words(
 @pytest.mark.parametrize(
     ("request_", "version", "why"),
     [
-        (FindCoordinatorRequest(key="tx", key_type=1), 3, "muster has no transactions yet"),
-        (FindCoordinatorRequest(coordinator_keys=["tx"], key_type=1), 4, "muster has no transactions yet"),
         (FindCoordinatorRequest(coordinator_keys=["g:t:0"], key_type=2), 6, "muster has no share groups yet"),
     ],
 )

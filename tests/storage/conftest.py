@@ -21,7 +21,7 @@ from muster.coordinator.storage.store import LeaseKind, Store
 if TYPE_CHECKING:
     from tests.support.postgres import Postgres
 
-LEASE_COUNTS = {LeaseKind.GROUP: 6, LeaseKind.DATA: 4, LeaseKind.REPLICAS: 3}
+LEASE_COUNTS = {LeaseKind.GROUP: 6, LeaseKind.TRANSACTION: 5, LeaseKind.DATA: 4, LeaseKind.REPLICAS: 3}
 
 
 class StoreClock:

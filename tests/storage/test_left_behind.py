@@ -19,6 +19,7 @@ from muster.coordinator.storage.left_behind import first_damage, frame_sums, sum
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.sqlite.schema import connect
 from muster.coordinator.storage.store import (
+    LEASE_COUNTS_DEFAULT,
     Append,
     Assignment,
     Lease,
@@ -310,7 +311,7 @@ async def test_a_store_of_the_second_schema_learns_of_replica_lists(tmp_path: Pa
     connection = sqlite3.connect(left / "store.sqlite", isolation_level=None)
     connection.execute("ALTER TABLE topics DROP COLUMN assignments")
     connection.execute("DROP TABLE replica_lists")
-    connection.execute("DELETE FROM leases WHERE kind = 'replicas'")
+    connection.execute("DELETE FROM leases WHERE kind IN ('replicas', 'transaction')")
     connection.execute("INSERT INTO topics VALUES (?, 'orders', 3, '{}', 5)", (bytes(16),))
     connection.execute("PRAGMA user_version = 2")
     connection.close()
@@ -331,6 +332,26 @@ async def test_a_store_of_the_second_schema_learns_of_replica_lists(tmp_path: Pa
     await again.close()
 
 
+async def test_a_store_of_the_third_schema_learns_of_transactions(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    everything = await filled(left)
+    connection = sqlite3.connect(left / "store.sqlite", isolation_level=None)
+    connection.execute("DELETE FROM leases WHERE kind = 'transaction'")
+    connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    for rows in ([], [(b"key", b"value")]):
+        store = SqliteStore(left)
+        await store.open()
+        assert (await store.counts()).leases == LEASE_COUNTS_DEFAULT
+        assert await held(store) == everything
+        lease = Lease(LeaseKind.TRANSACTION, 49)
+        assert [row[1:] for row in await store.load(lease)] == rows
+        (grant,) = await store.claim([lease], 1, 60_000)
+        assert grant is not None
+        assert await store.append([Append(lease, grant.epoch, [(b"key", b"value")])]) == [Outcome.WRITTEN]
+        await store.close()
+
+
 async def test_a_store_of_the_first_schema_gets_its_checksums(tmp_path: Path) -> None:
     left = tmp_path / "left"
     everything = await filled(left)
@@ -338,7 +359,7 @@ async def test_a_store_of_the_first_schema_gets_its_checksums(tmp_path: Path) ->
     connection.execute("ALTER TABLE records DROP COLUMN checksum")
     connection.execute("ALTER TABLE topics DROP COLUMN assignments")
     connection.execute("DROP TABLE replica_lists")
-    connection.execute("DELETE FROM leases WHERE kind = 'replicas'")
+    connection.execute("DELETE FROM leases WHERE kind IN ('replicas', 'transaction')")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     store = SqliteStore(left)

@@ -78,7 +78,7 @@ class RowsNode(Generic[S, R]):
             await self.own(number)
 
     async def own(self, number: int) -> None:
-        (grant,) = await self.store.claim([Lease(LeaseKind.GROUP, number)], 1, 10_000)
+        (grant,) = await self.store.claim([Lease(self.rows.kind, number)], 1, 10_000)
         assert grant is not None
         self.epochs[number] = grant.epoch
         self.rows.own(number, grant.epoch)

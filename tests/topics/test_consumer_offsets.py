@@ -23,7 +23,8 @@ from muster.coordinator.storage.store import (
     StoreError,
 )
 from muster.coordinator.topics.catalogue import offsets_topic
-from muster.coordinator.topics.consumer_offsets import READ_ROWS_MAX, TOMBSTONES_MAX, ConsumerOffsets
+from muster.coordinator.topics.consumer_offsets import ConsumerOffsets
+from muster.coordinator.topics.keyed_rows import READ_ROWS_MAX, TOMBSTONES_MAX
 from muster.coordinator.topics.partitions import ListTimestamp
 from muster.coordinator.topics.rows import BATCH_RECORDS_MAX
 from muster.coordinator.topics.sources import FetchedPartition

@@ -22,13 +22,14 @@ own time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.machine import Notice
+from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import HostState, ShardHost
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import Ageing, StoreClosed
@@ -137,6 +138,12 @@ class Advancing:
             raise StoreClosed("the brokers were stopped while the clock was being advanced")
 
 
+def _runtimes(brokers: Iterable[Broker]) -> Iterator[tuple[Broker, Runtime[Any]]]:
+    for broker in brokers:
+        yield broker, broker.runtime
+        yield broker, broker.transaction_runtime
+
+
 class _Move:
     """One move. `stalled` are (group, member) that do not count as alive; None: nobody does."""
 
@@ -161,13 +168,13 @@ class _Move:
         self._loop = asyncio.get_running_loop()
         self._until_s = self._loop.time() + move_s
         self._end_ms = 0
-        self._stops: dict[Broker, int] = {}
+        self._stops: dict[Runtime[Any], int] = {}
         self._told: dict[ShardHost[Shard], int] = {}
         """With how many steps each host had made by when it was told."""
 
     async def make(self, ms: int) -> None:
         self._hold()
-        self._stops = {broker: broker.runtime.stops for broker in self._brokers()}
+        self._stops = {runtime: runtime.stops for _, runtime in _runtimes(self._brokers())}
         await self._rest()
         self._end_ms = self._clock.now_ms() + ms
         while True:
@@ -270,9 +277,9 @@ class _Move:
             if self._loop.time() >= until_s:
                 raise self._not_at_rest(under_way or "deadlines keep falling due")
         # What a shard was doing when it stopped is not durable, and it is forgotten once it is loaded again.
-        for broker in self._live():
-            if broker.runtime.stops > self._stops.get(broker, 0):
-                raise self._not_at_rest(f"broker {broker.node_id}: {broker.runtime.last_stop}")
+        for broker, runtime in _runtimes(self._live()):
+            if runtime.stops > self._stops.get(runtime, 0):
+                raise self._not_at_rest(f"broker {broker.node_id}: {runtime.last_stop}")
 
     def _not_at_rest(self, why: str) -> NotAtRest:
         left_ms = max(self._end_ms - self._clock.now_ms(), 0)

@@ -5,9 +5,10 @@ import { $, button, put, redraw, showFacts, sync, tag } from "/static/dom.js";
 import { age, clock, count, duration, number, zone } from "/static/format.js";
 import { table } from "/static/table.js";
 
-const KINDS = [["groups", "group"], ["topic data", "data"], ["replica lists", "replicas"]];
+const KINDS = [["groups", "group"], ["transactions", "transaction"], ["topic data", "data"], ["replica lists", "replicas"]];
 const NOTES = {
   group: "Each group shard is one partition of __consumer_offsets; its leader coordinates the shard's groups.",
+  transaction: "Each transaction shard is one partition of __transaction_state; its leader coordinates the shard's transactional ids.",
   data: "Each data shard has a share of all topic partitions; its leader leads those partitions.",
   replicas: "Each replica list has a shard; its leader leads the partitions with that list.",
 };
@@ -70,6 +71,7 @@ const brokers = table($("broker-table"), {
     { name: "Address", kind: "who", by: (each) => each.address, cell: (cell, each) => put(cell, each.address) },
     { name: "State", kind: "status", by: (each) => stateOf(each)[0], cell: (cell, each) => { const [kind, said] = stateOf(each); redraw(cell, [kind, said], () => [tag("span", { class: `state ${kind}` }, said)]); } },
     { name: "Group shards", kind: "number", by: (each) => each.group_shards, cell: (cell, each) => put(cell, each.gone_ms ? "–" : number(each.group_shards)) },
+    { name: "Transaction shards", kind: "number", by: (each) => each.transaction_shards, cell: (cell, each) => put(cell, each.gone_ms ? "–" : number(each.transaction_shards)) },
     { name: "Data shards", kind: "number", by: (each) => each.data_shards, cell: (cell, each) => put(cell, each.gone_ms ? "–" : number(each.data_shards)) },
     { name: "Connections", kind: "number", by: (each) => each.connections, title: "Each process counts its own", cell: (cell, each) => put(cell, each.gone_ms ? "–" : number(each.connections)) },
   ],
@@ -94,6 +96,7 @@ const shards = table($("shards"), {
     { name: "Epoch", kind: "number", by: (each) => each.epoch, cell: (cell, each) => put(cell, number(each.epoch)) },
     { name: "Lease", kind: "number", by: (each) => each.remaining_ms, title: "How long it lasts unless its holder renews it", cell: (cell, each) => put(cell, each.remaining_ms === null ? "–" : duration(each.remaining_ms)) },
     { name: "Groups", kind: "number", by: (each) => each.groups, title: "Of shards that this process leads", cell: (cell, each) => put(cell, number(each.groups)) },
+    { name: "Transactional ids", kind: "number", by: (each) => each.transactional_ids, title: "Of shards that this process leads", cell: (cell, each) => put(cell, number(each.transactional_ids)) },
     { name: "Partitions", kind: "number", by: (each) => each.partitions, title: "Partitions of topics that its leader leads for it", cell: (cell, each) => put(cell, number(each.partitions)) },
   ],
 });
@@ -127,6 +130,7 @@ export const view = {
       showFacts($("cluster-facts"), [
         ["cluster", known.cluster_id],
         ["group shards", known.shards.group],
+        ["transaction shards", known.shards.transaction],
         ["data shards", known.shards.data],
         ["shards without a broker", known.without_broker],
       ]);

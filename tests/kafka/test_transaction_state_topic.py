@@ -1,0 +1,317 @@
+"""`__transaction_state` as programs that watch transactions read it: those of muster and Apache Kafka, told
+the same story, by our own client and by Kafka's console consumer with the formatter that Kafka has for it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any, Final, Protocol
+
+import pytest
+
+from muster.client import Consumer, TopicPartition
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.cluster.placement import TRANSACTIONS_TOPIC, shard_of
+from muster.coordinator.runtime.machine import Operation
+from muster.coordinator.testing import Broker
+from muster.coordinator.transactions.adding import AddPartitions
+from muster.coordinator.transactions.ending import End
+from muster.coordinator.transactions.shard import TransactionShard
+from muster.coordinator.transactions.states import BY_NUMBER
+from muster.protocol.message import Message
+from muster.protocol.messages.configs import DescribeConfigsRequest
+from muster.protocol.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest
+from muster.protocol.messages.topics import CreateTopicsRequest
+from muster.protocol.messages.transaction_records import TransactionLogValue, decode_record
+from muster.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.console_consumer import DEADLINE_S, printed
+from tests.kafka.stories import KAFKA_CONFIGS, Side, assert_told_alike
+from tests.kafka.test_offsets_topic import ask_from_outside
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_topics import delete_topic, ensure_topics, until
+
+pytestmark = pytest.mark.kafka
+
+CONFIGS: Final = {**KAFKA_CONFIGS, "transaction.state.log.num.partitions": "50"}
+"""The number that Kafka has by default, and the tests' Kafka has not."""
+SHARD: Final = 7
+TOPIC: Final = "state-topic"
+PARTITIONS: Final = 3
+TIMEOUT_MS: Final = 600_000
+STORY: Final = ("started", "ongoing", "committed", "aborted", "again", "last")
+_CONTEXT: Final = RequestContext(5, "told", "/127.0.0.1", 0)
+_NOT_YET: Final = (14, 15, 16, 51)
+"""The coordinator is loading, not there, or still ends the transaction before."""
+
+Producer = tuple[int, int]
+"""Producer id and epoch."""
+
+
+class Coordinator(Protocol):
+    """Who is told the story."""
+
+    bootstrap: str
+
+    def start(self, transactional_id: str) -> Producer: ...
+
+    def add(self, transactional_id: str, producer: Producer, *partitions: int) -> None: ...
+
+    def end(self, transactional_id: str, producer: Producer, *, commits: bool, version: int) -> None: ...
+
+    def is_complete(self, transactional_id: str) -> bool: ...
+
+
+class Kafka:
+    """Apache Kafka's coordinator."""
+
+    def __init__(self, bootstrap: str, connection: WireConnection) -> None:
+        self.bootstrap = bootstrap
+        self._connection = connection
+
+    def _ask(self, request: Message, version: int, reply: type[Message], code: Callable[[Any], int]) -> Any:
+        answers: list[Any] = []
+
+        def is_answered() -> bool:
+            answers[:] = [self._connection.call(request, version, reply)]
+            return code(answers[0]) not in _NOT_YET
+
+        until(is_answered, f"an answer to {request}")
+        assert code(answers[0]) == 0, answers[0]
+        return answers[0]
+
+    def start(self, transactional_id: str) -> Producer:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
+        told = self._ask(request, 5, InitProducerIdResponse, lambda answer: answer.error_code)
+        return told.producer_id, told.producer_epoch
+
+    def add(self, transactional_id: str, producer: Producer, *partitions: int) -> None:
+        Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=transactional_id,
+            v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=[Topic(name=TOPIC, partitions=list(partitions))],
+        )
+        self._ask(
+            request,
+            3,
+            AddPartitionsToTxnResponse,
+            lambda answer: max(
+                each.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            ),
+        )
+
+    def end(self, transactional_id: str, producer: Producer, *, commits: bool, version: int) -> None:
+        request = EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=commits,
+        )
+        self._ask(request, version, EndTxnResponse, lambda answer: answer.error_code)
+
+    def is_complete(self, transactional_id: str) -> bool:
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        (found,) = self._connection.call(request, 0, DescribeTransactionsResponse).transaction_states
+        return found.transaction_state.startswith("Complete")
+
+
+class Muster:
+    """The coordinator of a muster that runs in this process."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.bootstrap = broker.bootstrap
+        self._core = broker._core
+
+    def _ask(self, transactional_id: str, operation: Operation, request: Any) -> Any:
+        (node,) = self._core.running
+
+        async def ask() -> Any:
+            await node.producer_ids.fetch()
+            return await node.transaction_runtime.call(transactional_id, operation, request, _CONTEXT)
+
+        return self._core.thread.run(ask, DEADLINE_S)
+
+    def start(self, transactional_id: str) -> Producer:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
+        told = self._ask(transactional_id, TransactionShard.start, request)
+        return told.producer_id, told.producer_epoch
+
+    def add(self, transactional_id: str, producer: Producer, *partitions: int) -> None:
+        added = frozenset((TOPIC, number) for number in partitions)
+        request = AddPartitions(transactional_id, *producer, added)
+        self._ask(transactional_id, TransactionShard.add_partitions, request)
+
+    def end(self, transactional_id: str, producer: Producer, *, commits: bool, version: int) -> None:
+        request = End(transactional_id, *producer, commits=commits, raises_epoch=version >= 5)
+        self._ask(transactional_id, TransactionShard.end, request)
+
+    def is_complete(self, transactional_id: str) -> bool:
+        told = self._ask(transactional_id, TransactionShard.describe, transactional_id)
+        return bool(told.transaction_state.startswith("Complete"))
+
+
+def tell(coordinator: Coordinator) -> Mapping[str, str]:
+    """Transactional ids in several states: those of the story, by their names there. All are of one shard, so
+    the last of them is read last."""
+    of_shard = (name for name in (f"id-{uuid.uuid4()}" for _ in count()) if shard_of(name) == SHARD)
+    ids = dict(zip(STORY, of_shard, strict=False))
+    coordinator.start(ids["started"])
+    producer = coordinator.start(ids["ongoing"])
+    coordinator.add(ids["ongoing"], producer, 1)
+    coordinator.add(ids["ongoing"], producer, 0)
+    for name, commits, version in (("committed", True, 4), ("aborted", False, 5)):
+        producer = coordinator.start(ids[name])
+        coordinator.add(ids[name], producer, 0, 2)
+        coordinator.end(ids[name], producer, commits=commits, version=version)
+        until(lambda name=name: coordinator.is_complete(ids[name]), f"markers of {name}")
+    for _ in range(3):
+        coordinator.start(ids["again"])
+    coordinator.start(ids["last"])
+    return ids
+
+
+async def read(bootstrap: str, ids: Mapping[str, str]) -> dict[str, Any]:
+    """The last value of each of the story's ids, in words."""
+    known = {each: name for name, each in ids.items()}
+    last: dict[str, Any] = {}
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(TRANSACTIONS_TOPIC, SHARD)])
+        while "last" not in last:
+            record = await asyncio.wait_for(consumer.get(), DEADLINE_S)
+            decoded = decode_record(record.key or b"", record.value)
+            assert decoded is not None
+            key, value = decoded
+            if key.transactional_id in known:
+                assert value is not None
+                last[known[key.transactional_id]] = in_words(value, record.timestamp)
+    return last
+
+
+def in_words(value: TransactionLogValue, timestamp: int) -> dict[str, Any]:
+    """What is the same on every run."""
+    topics = value.transaction_partitions
+    begun_ms = value.transaction_start_timestamp_ms
+    return {
+        "state": BY_NUMBER[value.transaction_status].name,
+        "epoch": value.producer_epoch,
+        "timeout": value.transaction_timeout_ms,
+        "had the producer id before": value.previous_producer_id == value.producer_id,
+        "next producer id": value.next_producer_id,
+        "partitions": topics and [(each.topic, sorted(each.partition_ids)) for each in topics],
+        "begun": -1 if begun_ms == -1 else begun_ms <= value.transaction_last_update_timestamp_ms,
+        "of its time": abs(value.transaction_last_update_timestamp_ms - timestamp) < 1_000,
+        "client": value.client_transaction_version,
+    }
+
+
+@pytest.fixture
+def kafka(kafka_of_configs: KafkaOfConfigs) -> Iterator[Kafka]:
+    running = kafka_of_configs(CONFIGS)
+    with WireConnection(running.host, running.port, "told") as connection:
+        ensure_topics(connection, {TOPIC: PARTITIONS})
+        until(lambda: has_coordinator(connection), "a coordinator of transactions")
+        yield Kafka(running.bootstrap, connection)
+        delete_topic(connection, TOPIC)  # other tests list the topics of this Apache Kafka
+
+
+def has_coordinator(connection: WireConnection) -> bool:
+    """Kafka makes the topic when it is first asked for a coordinator."""
+    request = FindCoordinatorRequest(key_type=1, coordinator_keys=["first"])
+    (found,) = connection.call(request, 4, FindCoordinatorResponse).coordinators
+    return found.error_code == 0
+
+
+@pytest.fixture
+def muster() -> Iterator[Muster]:
+    with Broker() as broker:
+        broker.create_topic(TOPIC, PARTITIONS)
+        yield Muster(broker)
+
+
+async def test_the_last_of_each_id_is_kafkas(kafka: Kafka, muster: Muster) -> None:
+    told = []
+    for coordinator in (kafka, muster):
+        told.append(await read(coordinator.bootstrap, tell(coordinator)))
+    assert told[0] == told[1]
+    assert set(told[1]) == set(STORY)
+
+
+def last_printed(lines: list[Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    """Of each id of the story, without what is new on every run."""
+    known = {each: name for name, each in ids.items()}
+    last = {}
+    for line in lines:
+        name = known.get(line["key"]["data"]["transactionalId"])
+        if name is not None:
+            data = line["value"]["data"]
+            data["previousProducerId"] = data["previousProducerId"] == data.pop("producerId")
+            for changing in ("transactionLastUpdateTimestampMs", "transactionStartTimestampMs"):
+                data[changing] = data[changing] > 0
+            for topic in data["transactionPartitions"] or ():
+                topic["partitionIds"].sort()
+            last[name] = line["key"]["type"], line["value"]
+    return last
+
+
+async def test_the_console_consumer_prints_what_it_prints_of_kafkas(kafka: Kafka, muster: Muster) -> None:
+    told = []
+    for coordinator in (kafka, muster):
+        ids = tell(coordinator)
+
+        def is_last(record: Any, last: str = ids["last"]) -> bool:
+            return bool(record["key"]["data"]["transactionalId"] == last)
+
+        lines = await printed(
+            coordinator.bootstrap, TRANSACTIONS_TOPIC, "TransactionLogMessageFormatter", is_last
+        )
+        told.append(last_printed(lines, ids))
+    assert told[0] == told[1]
+    assert set(told[1]) == set(STORY)
+
+
+# --- what is answered beside records ----------------------------------------------------------------
+
+
+def asked_from_outside(side: Side) -> None:
+    metadata = MetadataRequest(topics=[MetadataRequest.Topic(name=TRANSACTIONS_TOPIC)])
+
+    def is_led() -> bool:
+        (topic,) = side.quietly(metadata, 12).topics
+        if topic.error_code:
+            side.quietly(FindCoordinatorRequest(key_type=1, coordinator_keys=["first"]), 4)
+        return not topic.error_code and all(each.leader_id >= 0 for each in topic.partitions)
+
+    until(is_led, "a coordinator of transactions")
+    (topic,) = side.quietly(metadata, 12).topics
+    side.note("the topic", (topic.is_internal, sorted(each.partition_index for each in topic.partitions)))
+    asked = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=2, resource_name=TRANSACTIONS_TOPIC, configuration_keys=None
+    )
+    (described,) = side.quietly(DescribeConfigsRequest(resources=[asked]), 4).results
+    own = sorted((each.name, each.value) for each in described.configs if each.config_source == 1)
+    side.note("its configs", own)
+    ask_from_outside(side, TRANSACTIONS_TOPIC)
+    made = CreateTopicsRequest.CreatableTopic(
+        name=TRANSACTIONS_TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    side.ask("create", CreateTopicsRequest(topics=[made], validate_only=True), 7)
+
+
+def test_apache_kafka_answers_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
+    with Broker(lease_term_ms=600_000) as broker:
+        assert_told_alike(asked_from_outside, kafka_of_configs(CONFIGS), broker)
