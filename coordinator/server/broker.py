@@ -52,6 +52,7 @@ from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.quota_gate import QuotaGate
 from muster.coordinator.server.rights import UNRESTRICTED, Rights
+from muster.coordinator.server.serving import Transactions
 from muster.coordinator.server.session import Sessions
 from muster.coordinator.server.shards import DataShards, GroupShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
@@ -226,6 +227,7 @@ class Broker:
         )
         self.journal.listeners.append(self._recovery.observe)
         self.producer_ids = ProducerIds(store)
+        self.transactions: Transactions | None = None
         self.unserved = Unserved(self.real_clock)
         self.admission = Admission(
             self.real_clock, self.unserved, lambda address: self.quotas.in_force.of_address(address)

@@ -188,6 +188,16 @@ def group(operation: Operation, field: str = "group_id") -> Check:
     return check
 
 
+def transactional_id(operation: Operation) -> Check:
+    """The operation on the request's transactional id."""
+
+    def check(asking: Asking, request: Any) -> KafkaError | None:
+        allowed = asking.rights.may(operation, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        return None if allowed else denied(operation, ResourceType.TRANSACTIONAL_ID)
+
+    return check
+
+
 def every_topic(operation: Operation, attribute: str) -> Check:
     """The operation on every topic of a list of names."""
 

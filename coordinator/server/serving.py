@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from muster.coordinator.base.step import RequestContext
@@ -26,6 +26,25 @@ from muster.coordinator.topics.catalogue import Catalogue, Topic
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode
+
+
+class Transactions(Protocol):
+    """The transaction coordinators, as those see them who keep what transactions write."""
+
+    async def join(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[tuple[str, int]],
+        *,
+        adds: bool,
+    ) -> Mapping[tuple[str, int], ErrorCode]:
+        """Have the id's coordinator say (or with `adds` see to it) that its transaction has these partitions:
+        NONE, or TRANSACTION_ABORTABLE for one that it does not have. Raises KafkaError as the coordinator
+        refuses (INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, ...), or if none can
+        be asked: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
 
 
 class Broker(Protocol):
@@ -44,6 +63,8 @@ class Broker(Protocol):
     catalogue: Catalogue
     partitions: Partitions
     runtime: GroupRuntime
+    transactions: Transactions | None
+    """None as long as there are no transaction coordinators."""
     membership: Membership
     producer_ids: ProducerIds
     unserved: Unserved
