@@ -1,7 +1,7 @@
 """InitProducerId, WriteTxnMarkers, DescribeProducers.
 
 There are no transaction coordinators yet, and whoever wants a transaction is told at once and for good. What
-partitions do when one ends is there: tools end transactions that hang by markers of their own.
+partitions and groups do when one ends is there: tools end transactions that hang by markers of their own.
 """
 
 from __future__ import annotations
