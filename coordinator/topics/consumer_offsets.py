@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from muster.coordinator.storage.store import LeaseKind
-from muster.coordinator.topics.keyed_rows import KeyedRows
+from muster.coordinator.topics.keyed_rows import NO_TIMESTAMP, KeyedRows
 from muster.protocol.messages.coordinator_records import (
+    GroupMetadataValue,
+    OffsetCommitValue,
+    decode_record,
     is_own,
 )
 

@@ -1,8 +1,8 @@
 """Producers and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers,
 TxnOffsetCommit, DescribeProducers, DescribeTransactions, ListTransactions.
 
-Of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit only the messages are here: nothing serves
-them, so they are not advertised.
+Of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn only the messages are here: nothing serves them, so they are
+not advertised, and neither is TxnOffsetCommit.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ async def test_markers_are_answered_by_producer_topic_and_partition(topic: Trans
     results = await topic.mark(
         marker(P, True, ("t", [0, 1, 9]), ("none", [0])),
         marker(Q, False, ("t", [1])),
-        marker(P, True, ("__consumer_offsets", [0]), ("t", [0])),
+        marker(P, True, ("__consumer_offsets", [0, 50]), ("t", [0])),
     )
     told = {
         (each.producer_id, of_topic.name, part.partition_index): ErrorCode(part.error_code)
@@ -170,7 +170,8 @@ async def test_markers_are_answered_by_producer_topic_and_partition(topic: Trans
         (P, "t", 1): ErrorCode.NONE,
         (P, "t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         (P, "none", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        (P, "__consumer_offsets", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        (P, "__consumer_offsets", 0): ErrorCode.NONE,
+        (P, "__consumer_offsets", 50): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         (Q, "t", 1): ErrorCode.NONE,
     }
     assert [each.producer_id for each in results] == [P, Q]

@@ -37,6 +37,7 @@ from muster.coordinator.server.apis import (
     scram,
     topics,
     transactions,
+    txn_offsets,
 )
 from muster.coordinator.server.wire import Traffic
 from muster.protocol.api import ApiKey
@@ -62,6 +63,7 @@ _FAMILIES: Final = (
     scram,
     topics,
     transactions,
+    txn_offsets,
 )
 
 _DECLARED: Final = [api for family in _FAMILIES for api in family.APIS]

@@ -14,6 +14,7 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Parts, Repeated
+from muster.coordinator.server.apis.committing import existing, whole
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import TOPICS, Listed, Names, by
 from muster.coordinator.server.needs import Asking, Needs, Twice, decided_by_handler, group_refusal
@@ -98,75 +99,20 @@ def _commit_some(
 ) -> object:
     """Ask the group about the partitions that exist, if any do."""
     by_id = context.api_version >= _COMMITTED_BY_ID_FROM
-    catalogue = broker.catalogue
-    existing: list[OffsetCommitRequest.Topic] = []
-    for asked in request.topics:
-        topic = catalogue.by_id(asked.topic_id) if by_id else catalogue.by_name(asked.name)
-        if topic is None:
-            continue
-        partitions = [each for each in asked.partitions if 0 <= each.partition_index < topic.partitions]
-        if partitions:
-            existing.append(
-                OffsetCommitRequest.Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-            )
-    if not existing:
-        return _committed(broker, request, by_id, OffsetCommitResponse(topics=[]))
-    committing = OffsetCommitRequest(
-        group_id=request.group_id,
-        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        retention_time_ms=request.retention_time_ms,
-        topics=existing,
-    )
+    committing = existing(broker, request, by_id=by_id)
+    if committing is None:
+        return whole(broker, request, OffsetCommitResponse(topics=[]), by_id=by_id)
 
-    def whole(answer: object) -> object:
+    def of_all(answer: object) -> object:
         if isinstance(answer, KafkaError):
             # Only for what the group was asked about: what does not exist says so all the same.
             answer = _COMMIT.refusal(committing, context.api_version, answer)
-        return _committed(broker, request, by_id, cast(OffsetCommitResponse, answer))
+        return whole(broker, request, cast(OffsetCommitResponse, answer), by_id=by_id)
 
     answer = broker.runtime.call_at_once(
-        request.group_id, Shard.commit_offsets, committing, context, lambda answer: answered(whole(answer))
+        request.group_id, Shard.commit_offsets, committing, context, lambda answer: answered(of_all(answer))
     )
-    return answer if answer is LATER else whole(answer)
-
-
-def _committed(
-    broker: Broker, request: OffsetCommitRequest, by_id: bool, committed: OffsetCommitResponse
-) -> OffsetCommitResponse:
-    """The answer about everything asked for, from the group's answer."""
-    outcomes = {
-        (done.topic_id if by_id else done.name, each.partition_index): each.error_code
-        for done in committed.topics
-        for each in done.partitions
-    }
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponse.Topic(
-                name=asked.name,
-                topic_id=asked.topic_id,
-                partitions=[
-                    OffsetCommitResponse.Partition(
-                        partition_index=each.partition_index,
-                        error_code=outcomes.get(
-                            (asked.topic_id if by_id else asked.name, each.partition_index),
-                            _missing(broker, asked, unknown),
-                        ),
-                    )
-                    for each in asked.partitions
-                ],
-            )
-            for asked in request.topics
-        ]
-    )
-
-
-def _missing(broker: Broker, asked: OffsetCommitRequest.Topic, unknown: ErrorCode) -> ErrorCode:
-    # The topic id is known, only the partition is not.
-    known = unknown is ErrorCode.UNKNOWN_TOPIC_ID and broker.catalogue.by_id(asked.topic_id) is not None
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else unknown
+    return answer if answer is LATER else of_all(answer)
 
 
 # --- OffsetFetch --------------------------------------------------------------------------------------------
@@ -190,8 +136,8 @@ async def offset_fetch(
             OffsetFetchRequest.Group.Topics(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
-    whole = OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
-    group = await _offsets(broker, whole, request.require_stable, context)
+    asked = OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
+    group = await _offsets(broker, asked, request.require_stable, context)
     if group.error_code:
         # v1 repeats it at every partition.
         raise KafkaError(ErrorCode(group.error_code))  # type: ignore[call-arg]

@@ -6,7 +6,7 @@ Markers come from transaction coordinators, and from tools that end a transactio
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.placement import OFFSETS_TOPIC
@@ -19,6 +19,7 @@ from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
 from muster.coordinator.server.rights import denied
 from muster.coordinator.server.serving import Broker
+from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.partitions import Appended
 from muster.coordinator.topics.writer import refuse
 from muster.coordinator.transactions.marker import Marker
@@ -43,7 +44,7 @@ async def write_txn_markers(
 
     Markers of one producer share their answer, as from Kafka.
     """
-    appends: dict[int, dict[str, dict[int, asyncio.Future[Appended]]]] = {}
+    appends: dict[int, dict[str, dict[int, asyncio.Future[Any]]]] = {}
     turns = Turns()
     for asked in request.markers:
         marker = Marker(
@@ -74,20 +75,34 @@ async def write_txn_markers(
     return response
 
 
-def _append_marker(broker: Broker, name: str, partition: int, marker: Marker) -> asyncio.Future[Appended]:
+def _append_marker(broker: Broker, name: str, partition: int, marker: Marker) -> asyncio.Future[Any]:
     try:
         topic = broker.catalogue.named(name)
-        if topic.name == OFFSETS_TOPIC:
-            # Its coordinator does not take part in transactions yet.
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} takes no markers yet")
     except KafkaError as refusal:
         refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         refuse(refused, refusal)
         return refused
+    if topic.name == OFFSETS_TOPIC:
+        return _end_in_groups(broker, topic, partition, marker)
     return broker.partitions.append_marker(topic, partition, marker)
 
 
-async def _outcome(append: asyncio.Future[Appended]) -> int:
+def _end_in_groups(broker: Broker, topic: Topic, partition: int, marker: Marker) -> asyncio.Future[None]:
+    """The marker is the group coordinator's: offsets are in its rows."""
+
+    async def end() -> None:
+        if not 0 <= partition < topic.partitions:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{partition}"
+            )
+        await broker.runtime.end_transaction(partition, marker)
+
+    ending = asyncio.ensure_future(end())
+    ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # its caller may be gone
+    return ending
+
+
+async def _outcome(append: asyncio.Future[Any]) -> int:
     try:
         await append
     except KafkaError as refusal:
