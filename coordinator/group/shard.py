@@ -315,7 +315,7 @@ class Shard:
         INVALID_GROUP_ID, INVALID_PRODUCER_EPOCH."""
         require_group_id(request.group_id)
         under_way = transactional_offsets.is_under_way(request, self.hard)
-        step.reply(None if under_way else self._guards.give())
+        step.reply(None if under_way else self._guards.give(request.producer_epoch))
 
     def commit_in_transaction(self, commit: CommitInTransaction, step: Step) -> None:
         """TxnOffsetCommit: offsets that are the group's when the transaction has been committed. Raises,
@@ -338,7 +338,7 @@ class Shard:
         """A coordinator's marker: what its producer has committed becomes the groups' offsets, or goes, in
         one step. Answers None. Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
         transactional_offsets.end(marker, self.hard, step)
-        self._guards.marked(marker.producer_id)
+        self._guards.marked(marker)
         step.reply(None)
 
     # --- groups seen from outside ---------------------------------------------------------------------------

@@ -27,36 +27,48 @@ class Guard(NamedTuple):
     """Leave to begin a transaction, given before its coordinator is asked about it (KIP-890)."""
 
     guards: Guards
+    epoch: int
+    """The producer's."""
     markers: int
     """How many markers had come when it was given."""
 
 
+class _LastMarker(NamedTuple):
+    number: int
+    """In the order in which markers came."""
+    next_epoch: int | None
+    """The epoch that the producer goes on with, if the marker raised it."""
+
+
 class Guards:
     """The guards of a shard, which are good until a marker of their producer comes: what was asked before it
-    is about a transaction that is over. As in Kafka, they die with the shard."""
+    is about a transaction that is over. But a marker that raises the epoch to that of the guard has ended the
+    transaction before: its producer is told the new epoch before markers are written. As in Kafka, guards die
+    with the shard."""
 
     __slots__ = ("_last_markers", "_markers")
 
     def __init__(self) -> None:
         self._markers = 0
-        self._last_markers: dict[int, int] = {}
-        """Of producers that are known, counted as they came."""
+        self._last_markers: dict[int, _LastMarker] = {}
+        """Of producers that are known."""
 
-    def give(self) -> Guard:
-        return Guard(self, self._markers)
+    def give(self, epoch: int) -> Guard:
+        """To a producer in this epoch."""
+        return Guard(self, epoch, self._markers)
 
     def holds(self, guard: Guard | None, producer_id: int) -> bool:
         """Whether the producer may begin a transaction with this."""
-        return (
-            guard is not None
-            and guard.guards is self
-            and guard.markers >= self._last_markers.get(producer_id, 0)
-        )
+        if guard is None or guard.guards is not self:
+            return False
+        last = self._last_markers.get(producer_id)
+        return last is None or guard.markers >= last.number or guard.epoch == last.next_epoch
 
-    def marked(self, producer_id: int) -> None:
-        """A marker of the producer has come."""
+    def marked(self, marker: Marker) -> None:
+        """A marker has come."""
         self._markers += 1
-        self._last_markers[producer_id] = self._markers
+        next_epoch = marker.producer_epoch if marker.epoch_raised else None
+        self._last_markers[marker.producer_id] = _LastMarker(self._markers, next_epoch)
 
     def forget(self, producer_id: int) -> None:
         """The producer is not known any more."""

@@ -395,6 +395,18 @@ def test_a_marker_takes_back_the_leave_that_was_given_before_it(committed: bool)
     assert isinstance(send(harness, asked, begin(harness, asked)), TxnOffsetCommitResponse)
 
 
+def test_a_marker_that_raises_the_epoch_leaves_the_leave_of_the_next_transaction(harness: Harness) -> None:
+    """Its producer is told the epoch before markers are written, so its next commit may be here before the
+    marker of the transaction before."""
+    commit(harness, {ORDERS_0: 4}, epoch=0)
+    asked = request({ORDERS_0: 5}, epoch=1)
+    guard = begin(harness, asked)
+    end(harness, epoch=1, version=2)
+    assert isinstance(send(harness, asked, guard), TxnOffsetCommitResponse)
+    end(harness, epoch=2, version=2)
+    assert send(harness, request({ORDERS_0: 5}, epoch=2), guard) is ErrorCode.INVALID_TXN_STATE
+
+
 def test_the_leave_goes_with_a_transaction_that_others_began_and_ended(harness: Harness) -> None:
     asked = request({ORDERS_0: 5})
     guard = begin(harness, asked)

@@ -15,7 +15,6 @@ from muster.coordinator.server import session
 from muster.coordinator.server.apis import APIS, txn_offsets
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.transactions.marker import Marker
-from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.offsets import OffsetFetchRequest
@@ -164,19 +163,6 @@ async def test_an_aborted_transaction_leaves_nothing(broker: Broker, wire: Wire)
     assert await fetched(wire, stable=True) == [NOTHING, NOTHING]
 
 
-async def test_without_transaction_coordinators_a_commit_is_refused_for_good(
-    broker: Broker, wire: Wire
-) -> None:
-    broker.transactions = None
-    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert codes(await wire.call(txn_commit(("t", 0, 7), ("none", 0, 7)), 5)) == [refused, refused]
-
-
-def test_the_api_is_not_advertised_before_it_is_switched_on() -> None:
-    assert ApiKey.TXN_OFFSET_COMMIT not in APIS
-
-
-# --- the transaction's coordinator --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VERSIONS)
