@@ -344,6 +344,22 @@ async def test_a_node_that_is_killed_while_paused_finds_no_letters(peers: list[P
     asking.cancel()
 
 
+async def test_a_store_that_is_detached_delivers_nothing_more(peers: list[Peer], store: LetterStore) -> None:
+    two = peers[1]
+    got: list[bytes] = []
+    two.store.open_mailbox(2, two.incarnation, got.extend)
+    await store.post([Letter(2, b"a")])
+    await until(lambda: got == [b"a"], "a letter")
+    two.pause()
+    await store.post([Letter(2, b"held")])
+    await turns()
+    two.store.detach()
+    two.resume()
+    await store.post([Letter(2, b"late")])
+    await turns()
+    assert got == [b"a"]
+
+
 async def test_closing_ends_what_is_under_way(peers: list[Peer]) -> None:
     one, two, _ = peers
     for peer in (one, two):
