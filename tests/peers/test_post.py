@@ -332,6 +332,25 @@ async def test_a_killed_node_receives_and_answers_nothing(
     await again.post.close()
 
 
+async def test_an_answer_is_for_the_incarnation_that_asked(
+    peers: list[Peer], store: LetterStore, clock: ManualClock
+) -> None:
+    """Tickets of another one that comes with its id begin anew."""
+    one, two, _ = peers
+    two.may_answer.clear()
+    unanswered = asyncio.ensure_future(one.ask(2, 7))
+    await until(lambda: two.served, "the question")
+    one.kill()
+    await store.remove_node(1, one.incarnation)
+    again = await Peer(1, store, clock).start()
+    asking = asyncio.ensure_future(again.ask(2, 8))
+    await until(lambda: len(two.served) == 2, "the other question")
+    two.may_answer.set()
+    assert await asking == results(8)
+    assert unanswered.cancelled()
+    await again.post.close()
+
+
 async def test_a_node_that_is_killed_while_paused_finds_no_letters(peers: list[Peer]) -> None:
     one, two, _ = peers
     two.pause()

@@ -191,8 +191,14 @@ async def test_letters_to_the_dead_are_swept_away(
         await until_kept(postgres, store, 0)
 
 
-async def test_a_new_incarnation_gets_nothing_of_the_old_one(postgres: Postgres, store: str) -> None:
+async def test_a_new_incarnation_gets_nothing_of_the_old_one(
+    postgres: Postgres, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_office, "SWEEP_S", 3_600.0)
     async with opened(store) as one, opened(store) as two:
+        other = await receiving(one, TWO)
+        await two.post([Letter(2, b"a")])
+        await until(lambda: other, "a letter: the next sweep is not due for an hour")
         await one.register_node(ONE)
         await two.post([Letter(1, b"to the old one")])
         await one.remove_node(1, ONE.incarnation)
