@@ -171,6 +171,27 @@ async def test_letters_that_wait_to_be_sent_have_a_bound(store: str, monkeypatch
         assert [type(error) for error in posted[2:]] == [StoreBusy] * 2
         assert "4 wait already" in str(posted[3])
         assert await one.post([Letter(1, b"later")]) == [Posted.SENT]
+        monkeypatch.setattr(post_office, "WAITING_BYTES_MAX", 5)
+        posted = await asyncio.gather(
+            *(one.post([Letter(1, b"long")]) for _ in range(3)), return_exceptions=True
+        )
+        assert posted[:2] == [[Posted.SENT]] * 2
+        assert isinstance(posted[2], StoreBusy)
+        assert await one.post([Letter(1, b"later")]) == [Posted.SENT]
+
+
+async def test_more_than_goes_into_one_statement_goes_into_the_next(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(store) as one:
+        got = await receiving(one, ONE)
+        for bound, value in (("_BATCH_LETTERS", 3), ("_BATCH_BYTES", 5)):
+            monkeypatch.setattr(post_office, bound, value)
+            payloads = [b"%d" % n for n in range(10)]
+            await asyncio.gather(*(one.post([Letter(1, payload)]) for payload in payloads))
+            await until(lambda: len(got) == 10, "the letters")
+            assert got == payloads
+            got.clear()
 
 
 async def test_letters_to_the_dead_are_swept_away(
