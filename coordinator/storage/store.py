@@ -60,7 +60,7 @@ class LeaseKind(StrEnum):
 LETTER_BYTES_MAX = 1_048_576
 """Of a letter's payload."""
 LETTERS_KEPT_MAX = 1_000
-"""Letters to one node that wait to be delivered; more are not taken."""
+"""When as many letters to a node wait to be delivered, no more are taken."""
 LETTERS_KEPT_BYTES_MAX = 16_777_216
 """Of their payloads: when as much waits, no more is taken."""
 

@@ -5,21 +5,33 @@
 Commits are those of `bench_commits`, bytes those of `bench_records`; the database, with fsync and everything
 else at its defaults, has the same cores and the same disk as the broker and the load. On PostgreSQL a record
 is on the disk before it is acknowledged; the embedded store leaves that to the system unless
-log.flush.interval.messages says otherwise, as Kafka does.
+log.flush.interval.messages says otherwise, as Kafka does. Questions from one process to another go through
+letters in the database; with the embedded store all brokers are in one process.
 """
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
+from muster.coordinator.storage.postgres import PostgresStore
+from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.store import Store
 from tests.bench import bench_commits, bench_records, database, processes
 from tests.bench.figures import Figure
+from tests.peers.support import MARKERS, markers
+from tests.postgres.answering import answering, peer
 from tests.support.postgres import Postgres
 
 TARGET_RATE: Final = 25_000
+TARGET_ASK_MS: Final = 5.0
 BATCH_BYTES: Final = (100_000, 1_000)
+QUESTIONS: Final = 1_000
 
 
 @contextmanager
@@ -53,9 +65,42 @@ def _records(postgres: Postgres | None, batch_bytes: int) -> tuple[dict[str, flo
     return found[0], found[1]
 
 
+async def _questions(store: Store, node_id: int) -> float:
+    """Milliseconds from question to answer, half of them: one at a time from node 1 to another."""
+    post = await peer(store, 1)
+    took_ms = []
+    for number in range(QUESTIONS + QUESTIONS // 10):
+        began_s = time.perf_counter()
+        await post.ask(node_id, MARKERS, markers(number), timeout_ms=60_000)
+        took_ms.append((time.perf_counter() - began_s) * 1_000)
+    await post.close()
+    return sorted(took_ms[QUESTIONS // 10 :])[QUESTIONS // 2]
+
+
+async def _questions_embedded() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(Path(folder))
+        await store.open()
+        other = await peer(store, 2)
+        found = await _questions(store, 2)
+        await other.close()
+        await store.close()
+    return found
+
+
+async def _questions_of_processes(url: str) -> float:
+    store = PostgresStore(url)
+    await store.open()
+    async with answering(url, 2):
+        found = await _questions(store, 2)
+    await store.close()
+    return found
+
+
 def measure() -> list[Figure]:
     floor = _commits(None)
     figures: list[Figure] = []
+    embedded_ms = asyncio.run(_questions_embedded())
     with database.server() as postgres:
         url = postgres.new_database()
         usage = database.Usage(postgres)
@@ -75,6 +120,19 @@ def measure() -> list[Figure]:
             ),
             Figure("p99 of a commit on PostgreSQL", "ms", found["p99_ms"], floor["p99_ms"], "embedded"),
         ]
+        asked_ms = asyncio.run(_questions_of_processes(postgres.new_database()))
+        figures.append(
+            Figure(
+                "p50 of a question from broker to broker and its answer on PostgreSQL",
+                "ms",
+                asked_ms,
+                embedded_ms,
+                "embedded, in one process",
+                target=f"below {TARGET_ASK_MS:g}",
+                reached=asked_ms < TARGET_ASK_MS,
+                note="four statements, each a round trip to the database whose commit is not synced",
+            )
+        )
         for batch_bytes in BATCH_BYTES:
             floors: Any = _records(None, batch_bytes)
             moved: Any = _records(postgres, batch_bytes)

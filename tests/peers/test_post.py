@@ -332,6 +332,25 @@ async def test_a_killed_node_receives_and_answers_nothing(
     await again.post.close()
 
 
+async def test_an_answer_is_for_the_incarnation_that_asked(
+    peers: list[Peer], store: LetterStore, clock: ManualClock
+) -> None:
+    """Tickets of another one that comes with its id begin anew."""
+    one, two, _ = peers
+    two.may_answer.clear()
+    unanswered = asyncio.ensure_future(one.ask(2, 7))
+    await until(lambda: two.served, "the question")
+    one.kill()
+    await store.remove_node(1, one.incarnation)
+    again = await Peer(1, store, clock).start()
+    asking = asyncio.ensure_future(again.ask(2, 8))
+    await until(lambda: len(two.served) == 2, "the other question")
+    two.may_answer.set()
+    assert await asking == results(8)
+    assert unanswered.cancelled()
+    await again.post.close()
+
+
 async def test_a_node_that_is_killed_while_paused_finds_no_letters(peers: list[Peer]) -> None:
     one, two, _ = peers
     two.pause()
@@ -342,6 +361,22 @@ async def test_a_node_that_is_killed_while_paused_finds_no_letters(peers: list[P
     await turns()
     assert two.served == []
     asking.cancel()
+
+
+async def test_a_store_that_is_detached_delivers_nothing_more(peers: list[Peer], store: LetterStore) -> None:
+    two = peers[1]
+    got: list[bytes] = []
+    two.store.open_mailbox(2, two.incarnation, got.extend)
+    await store.post([Letter(2, b"a")])
+    await until(lambda: got == [b"a"], "a letter")
+    two.pause()
+    await store.post([Letter(2, b"held")])
+    await turns()
+    two.store.detach()
+    two.resume()
+    await store.post([Letter(2, b"late")])
+    await turns()
+    assert got == [b"a"]
 
 
 async def test_closing_ends_what_is_under_way(peers: list[Peer]) -> None:

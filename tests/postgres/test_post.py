@@ -171,6 +171,27 @@ async def test_letters_that_wait_to_be_sent_have_a_bound(store: str, monkeypatch
         assert [type(error) for error in posted[2:]] == [StoreBusy] * 2
         assert "4 wait already" in str(posted[3])
         assert await one.post([Letter(1, b"later")]) == [Posted.SENT]
+        monkeypatch.setattr(post_office, "WAITING_BYTES_MAX", 5)
+        posted = await asyncio.gather(
+            *(one.post([Letter(1, b"long")]) for _ in range(3)), return_exceptions=True
+        )
+        assert posted[:2] == [[Posted.SENT]] * 2
+        assert isinstance(posted[2], StoreBusy)
+        assert await one.post([Letter(1, b"later")]) == [Posted.SENT]
+
+
+async def test_more_than_goes_into_one_statement_goes_into_the_next(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(store) as one:
+        got = await receiving(one, ONE)
+        for bound, value in (("_BATCH_LETTERS", 3), ("_BATCH_BYTES", 5)):
+            monkeypatch.setattr(post_office, bound, value)
+            payloads = [b"%d" % n for n in range(10)]
+            await asyncio.gather(*(one.post([Letter(1, payload)]) for payload in payloads))
+            await until(lambda: len(got) == 10, "the letters")
+            assert got == payloads
+            got.clear()
 
 
 async def test_letters_to_the_dead_are_swept_away(
@@ -191,8 +212,14 @@ async def test_letters_to_the_dead_are_swept_away(
         await until_kept(postgres, store, 0)
 
 
-async def test_a_new_incarnation_gets_nothing_of_the_old_one(postgres: Postgres, store: str) -> None:
+async def test_a_new_incarnation_gets_nothing_of_the_old_one(
+    postgres: Postgres, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_office, "SWEEP_S", 3_600.0)
     async with opened(store) as one, opened(store) as two:
+        other = await receiving(one, TWO)
+        await two.post([Letter(2, b"a")])
+        await until(lambda: other, "a letter: the next sweep is not due for an hour")
         await one.register_node(ONE)
         await two.post([Letter(1, b"to the old one")])
         await one.remove_node(1, ONE.incarnation)

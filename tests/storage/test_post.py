@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from muster.coordinator.storage.lease_table import LeaseTable
 from muster.coordinator.storage.store import (
     LETTER_BYTES_MAX,
     LETTERS_KEPT_MAX,
@@ -129,6 +130,29 @@ async def test_what_is_for_another_incarnation_does_not_arrive(store: Store) -> 
     await store.post([Letter(1, b"c")])
     assert await new.has(b"a", b"b", b"c")
     assert old.got == []
+
+
+async def test_a_mailbox_of_an_incarnation_that_is_not_registered_gets_nothing(store: Store) -> None:
+    two = await opened(store, TWO)
+    await store.register_node(ONE)
+    mail = Mail()
+    store.open_mailbox(1, UUID(int=11), mail)
+    assert await store.post([Letter(1, b"to who is registered"), Letter(2, b"a")]) == [Posted.SENT] * 2
+    assert await two.has(b"a")
+    await store.post([Letter(2, b"b")])
+    assert await two.has(b"a", b"b")
+    assert mail.got == []
+
+
+def test_an_epoch_that_is_being_raised_is_not_known_to_be_the_present_one() -> None:
+    table = LeaseTable()
+    assert not table.holds(A, 0)
+    table.end_claim(table.begin_claim([A], 1, 0), 1, {A: 1}, TERM_MS, 0)
+    assert table.holds(A, 1)
+    taken = table.begin_claim([A], 1, 0)
+    assert not table.holds(A, 1)
+    table.end_claim(taken, 1, {A: 2}, TERM_MS, 0)
+    assert (table.holds(A, 1), table.holds(A, 2)) == (False, True)
 
 
 async def test_nothing_arrives_in_a_mailbox_that_is_closed(store: Store) -> None:

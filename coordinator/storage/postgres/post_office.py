@@ -35,8 +35,12 @@ if TYPE_CHECKING:
 
 WAITING_MAX: Final = 10_000
 """Letters that wait to be sent."""
+WAITING_BYTES_MAX: Final = 33_554_432
+"""Of their payloads: when as much waits, no more is taken."""
+_BATCH_LETTERS: Final = 1_000
+"""When one statement has as many, what else waits goes into the next."""
 _BATCH_BYTES: Final = 4_194_304
-"""How much goes out in one statement, but for the last letter."""
+"""When one statement has as much, too."""
 _LOOK_MS: Final = 1_000
 """How often letters are looked for where notifications tell of them: one may have been lost with its
 connection."""
@@ -48,6 +52,7 @@ _NO_LEASE: Final = -1
 
 class _Waiting(NamedTuple):
     letters: Sequence[Letter]
+    size_bytes: int
     posted: asyncio.Future[list[Posted]]
 
 
@@ -94,6 +99,7 @@ class PostOffice:
         self._incoming = link(prepare=self._prepare_incoming)
         self._waiting: deque[_Waiting] = deque()
         self._waiting_letters = 0
+        self._waiting_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._mailboxes: dict[int, _Mailbox] = {}
         self._receiving: asyncio.Task[None] | None = None
@@ -123,12 +129,14 @@ class PostOffice:
             raise StoreClosed(f"the store in {self._server.name} is closing")
         if not letters:
             return []
-        if self._waiting_letters + len(letters) > WAITING_MAX:
+        if self._waiting_letters + len(letters) > WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             raise StoreBusy(f"posting letters in {self._server.name}: {self._waiting_letters} wait already")
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(tuple(letters), loop.create_future())
+        size_bytes = sum(len(letter.payload) for letter in letters)
+        waiting = _Waiting(tuple(letters), size_bytes, loop.create_future())
         self._waiting.append(waiting)
         self._waiting_letters += len(letters)
+        self._waiting_bytes += size_bytes
         if self._sending is None:
             # It begins in the next turn, and takes along what this one brings.
             self._sending = loop.create_task(self._send(), name="post letters")
@@ -143,11 +151,14 @@ class PostOffice:
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
-        size_bytes = 0
-        while self._waiting and size_bytes < _BATCH_BYTES:
-            batch.append(self._waiting.popleft())
-            self._waiting_letters -= len(batch[-1].letters)
-            size_bytes += sum(len(letter.payload) for letter in batch[-1].letters)
+        letters = size_bytes = 0
+        while self._waiting and letters < _BATCH_LETTERS and size_bytes < _BATCH_BYTES:
+            waiting = self._waiting.popleft()
+            batch.append(waiting)
+            letters += len(waiting.letters)
+            size_bytes += waiting.size_bytes
+        self._waiting_letters -= letters
+        self._waiting_bytes -= size_bytes
         return batch
 
     async def _send_batch(self, batch: list[_Waiting]) -> None:
