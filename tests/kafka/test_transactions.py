@@ -8,7 +8,8 @@ does Kafka's next request wait until the transaction is complete.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import pytest
@@ -29,6 +30,7 @@ from muster.protocol.messages.transactions import (
 )
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import KAFKA_CONFIGS
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_topics import ensure_topics, until
 from tests.transactions.core import Core
@@ -40,7 +42,7 @@ _SEQUENCES: Final = 60
 _REQUESTS: Final = 25
 _TOPIC: Final = "written"
 _PARTITIONS: Final = 3
-_FIRST_GENERATION, _SECOND_GENERATION = 4, 5
+FIRST_GENERATION, SECOND_GENERATION = 4, 5
 """Versions of EndTxn."""
 _NOT_YET: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -147,7 +149,7 @@ class Kafka:
             transactional_id=self._id, producer_id=producer_id, producer_epoch=epoch, committed=commits
         )
         told = self._connection.call(request, version, EndTxnResponse)
-        if told.error_code or version < _SECOND_GENERATION:
+        if told.error_code or version < SECOND_GENERATION:
             return Told(ErrorCode(told.error_code))
         return Told(ErrorCode.NONE, self._numbers.of(told.producer_id, told.producer_epoch))
 
@@ -189,7 +191,7 @@ class Muster:
         return Told(ErrorCode.NONE)
 
     def end(self, producer: Producer, *, commits: bool, version: int) -> Told:
-        raises_epoch = version >= _SECOND_GENERATION
+        raises_epoch = version >= SECOND_GENERATION
         request = End(self._id, *self._numbers.real(producer), commits, raises_epoch)
         try:
             ended = self._core.ask(self._core.shard.end, request)
@@ -219,8 +221,11 @@ def _described(told: DescribeTransactionsResponse.TransactionState, numbers: _Nu
     )
 
 
-class _Life:
+class Life:
     """A transactional id on both sides, told the same."""
+
+    generations: Sequence[int] = (FIRST_GENERATION, SECOND_GENERATION)
+    """The versions of EndTxn that it uses."""
 
     def __init__(self, kafka: Kafka, muster: Muster, choose: random.Random) -> None:
         self._sides = (kafka, muster)
@@ -246,7 +251,7 @@ class _Life:
             told = [side.add(producer, partitions) for side in self._sides]
         else:
             producer, commits = self._some_producer(), choose.random() < 0.5
-            version = choose.choice((_FIRST_GENERATION, _SECOND_GENERATION))
+            version = choose.choice(self.generations)
             self.log.append(f"end {producer} commits={commits} v{version}")
             told = [side.end(producer, commits=commits, version=version) for side in self._sides]
         self.log.append(f"  {told[0]}")
@@ -270,12 +275,11 @@ class _Life:
         return number, epoch
 
 
-@pytest.fixture(scope="module")
-def connection(kafka_of_configs: KafkaOfConfigs) -> Iterator[WireConnection]:
-    kafka = kafka_of_configs(KAFKA_CONFIGS)
-    host, port = kafka.bootstrap.split(":")
-    with WireConnection(host, int(port), "player") as connection:
-        ensure_topics(connection, {_TOPIC: _PARTITIONS})
+@contextmanager
+def connected(kafka: ApacheKafka, topic: str, partitions: int) -> Iterator[WireConnection]:
+    """A connection to a broker that has the topic and its transaction coordinators."""
+    with WireConnection(kafka.host, kafka.port, "player") as connection:
+        ensure_topics(connection, {topic: partitions})
 
         def has_coordinator() -> bool:
             request = FindCoordinatorRequest(key_type=1, coordinator_keys=["first"])
@@ -286,11 +290,17 @@ def connection(kafka_of_configs: KafkaOfConfigs) -> Iterator[WireConnection]:
         yield connection
 
 
+@pytest.fixture(scope="module")
+def connection(kafka_of_configs: KafkaOfConfigs) -> Iterator[WireConnection]:
+    with connected(kafka_of_configs(KAFKA_CONFIGS), _TOPIC, _PARTITIONS) as connection:
+        yield connection
+
+
 def test_random_lives_of_transactional_ids(connection: WireConnection) -> None:
     codes: set[ErrorCode] = set()
     for number in range(_SEQUENCES):
         name = f"player-{_SEED}-{number}"
-        life = _Life(Kafka(connection, name), Muster(name), random.Random(f"{_SEED}/{number}"))
+        life = Life(Kafka(connection, name), Muster(name), random.Random(f"{_SEED}/{number}"))
         for _ in range(_REQUESTS):
             codes.add(life.play())
     assert codes == {
