@@ -112,7 +112,7 @@ async def verify(broker: Broker, request: ProduceRequest, version: int, parts: S
         unknown = await _begin(broker, (part for part, _ in batches), outcomes, adds=adds)
         refused = await joining.ask(unknown)
         concurrent = any(each.code is ErrorCode.CONCURRENT_TRANSACTIONS for each in refused.values())
-        if not (adds and concurrent and clock() < until_s):
+        if not (concurrent and clock() < until_s):
             return Verified({**outcomes, **refused})
         # Its producer has been told that the one before is ended, and the markers are still on their way.
         await asyncio.sleep(pause_s)

@@ -184,7 +184,7 @@ class Producers:
                 f"producer {header.producer_id} has no transaction open here, and its coordinator was not "
                 "asked about one, or one has been ended since",
             )
-        if kept is None:
+        if kept is None or kept.epoch != header.producer_epoch:
             return
         first = header.base_sequence
         if kept.epoch_raised and first != 0 and (producer is None or not producer.batches):

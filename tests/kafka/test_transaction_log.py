@@ -3,6 +3,8 @@ the wire, without a coordinator, and what readers see after each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +21,19 @@ pytestmark = pytest.mark.kafka
 
 UNVERIFIED = {**KAFKA_CONFIGS, "transaction.partition.verification.enable": "false"}
 P, Q, R, S, T, U = CHOSEN_BY_STORIES[100:106]
+
+
+@contextmanager
+def unverified() -> Iterator[Broker]:
+    """muster with nobody who verifies transactions."""
+    with Broker(
+        auto_create_topics_enable=False,
+        lease_term_ms=600_000,
+        transaction_partition_verification_enable=False,
+    ) as broker:
+        for each in broker._core.brokers.brokers:
+            each.transactions = Coordinators()
+        yield broker
 
 
 def partition_log(side: Side) -> None:
@@ -126,12 +141,37 @@ def partition_log(side: Side) -> None:
     look("aborted, cut", 2, topic="late")
 
 
+def requests(side: Side) -> None:
+    side.create(t=2)
+
+    def put(
+        title: str, *batches: bytes | None, transactional_id: str | None = "tx", version: int = 11
+    ) -> None:
+        parts = [("t", index, data) for index, data in enumerate(batches)]
+        side.ask(title, producing(side, *parts, transactional_id=transactional_id), version)
+
+    def of(who: int, epoch: int = 0, sequence: int = 0, **kinds: bool) -> bytes:
+        fields = {"producer_id": who, "producer_epoch": epoch, "base_sequence": sequence}
+        return batch(b"v", at_ms=NOW_MS, **fields, **{"transactional": True, **kinds})
+
+    plain = batch(b"plain", at_ms=NOW_MS)
+    put("plain ones, with an id", plain, plain)
+    put("an idempotent one beside", of(P), of(Q, transactional=False))
+    put("two producers", of(P, sequence=1), of(R))
+    put("two epochs", of(P, sequence=1), of(P, epoch=1))
+    put("without an id", of(P, sequence=1), transactional_id=None)
+    put("an empty id", of(P, sequence=1), transactional_id="")
+    put("no batch beside", of(P, sequence=2), b"")
+    put("half a batch beside", of(P, sequence=3), of(R)[:40])
+    put("a control batch", of(R, control=True))
+    put("no sequence", of(R, sequence=-1))
+
+
+def test_apache_kafka_takes_requests_of_transactions_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
+    with unverified() as broker:
+        assert_told_alike(requests, kafka_of_configs(UNVERIFIED), broker)
+
+
 def test_apache_kafka_keeps_transactions_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
-    with Broker(
-        auto_create_topics_enable=False,
-        lease_term_ms=600_000,
-        transaction_partition_verification_enable=False,
-    ) as broker:
-        for each in broker._core.brokers.brokers:
-            each.transactions = Coordinators()
+    with unverified() as broker:
         assert_told_alike(partition_log, kafka_of_configs(UNVERIFIED), broker)

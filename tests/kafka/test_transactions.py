@@ -8,7 +8,7 @@ does the next request to a broker wait until the transaction is complete.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -42,7 +42,7 @@ _SEQUENCES: Final = 60
 _REQUESTS: Final = 25
 _TOPIC: Final = "written"
 _PARTITIONS: Final = 3
-_FIRST_GENERATION, _SECOND_GENERATION = 4, 5
+FIRST_GENERATION, SECOND_GENERATION = 4, 5
 """Versions of EndTxn."""
 _NOT_YET: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -149,7 +149,7 @@ class OnBroker:
             transactional_id=self._id, producer_id=producer_id, producer_epoch=epoch, committed=commits
         )
         told = self._connection.call(request, version, EndTxnResponse)
-        if told.error_code or version < _SECOND_GENERATION:
+        if told.error_code or version < SECOND_GENERATION:
             return Told(ErrorCode(told.error_code))
         return Told(ErrorCode.NONE, self._numbers.of(told.producer_id, told.producer_epoch))
 
@@ -191,7 +191,7 @@ class OfCore:
         return Told(ErrorCode.NONE)
 
     def end(self, producer: Producer, *, commits: bool, version: int) -> Told:
-        raises_epoch = version >= _SECOND_GENERATION
+        raises_epoch = version >= SECOND_GENERATION
         request = End(self._id, *self._numbers.real(producer), commits, raises_epoch)
         try:
             ended = self._core.ask(self._core.shard.end, request)
@@ -221,11 +221,14 @@ def _described(told: DescribeTransactionsResponse.TransactionState, numbers: _Nu
     )
 
 
-class _Life:
+class Life:
     """A transactional id on all sides, told the same."""
 
-    def __init__(self, kafka: OnBroker, core: OfCore, broker: OnBroker, choose: random.Random) -> None:
-        self._sides = (kafka, core, broker)
+    generations: Sequence[int] = (FIRST_GENERATION, SECOND_GENERATION)
+    """The versions of EndTxn that it uses."""
+
+    def __init__(self, choose: random.Random, *sides: OnBroker | OfCore) -> None:
+        self._sides = sides
         self._choose = choose
         self._producers: list[Producer] = []
         """All that were ever told, the newest last."""
@@ -248,7 +251,7 @@ class _Life:
             told = [side.add(producer, partitions) for side in self._sides]
         else:
             producer, commits = self._some_producer(), choose.random() < 0.5
-            version = choose.choice((_FIRST_GENERATION, _SECOND_GENERATION))
+            version = choose.choice(self.generations)
             self.log.append(f"end {producer} commits={commits} v{version}")
             told = [side.end(producer, commits=commits, version=version) for side in self._sides]
         self.log.append(f"  {told}")
@@ -274,10 +277,10 @@ class _Life:
 
 
 @contextmanager
-def _connected(host: str, port: int) -> Iterator[WireConnection]:
+def connected(host: str, port: int, topic: str, partitions: int) -> Iterator[WireConnection]:
     """To a broker that has the topic, and a coordinator of transactions."""
     with WireConnection(host, port, "player") as connection:
-        ensure_topics(connection, {_TOPIC: _PARTITIONS})
+        ensure_topics(connection, {topic: partitions})
 
         def has_coordinator() -> bool:
             request = FindCoordinatorRequest(key_type=1, coordinator_keys=["first"])
@@ -292,14 +295,14 @@ def test_random_lives_of_transactional_ids(kafka_of_configs: KafkaOfConfigs) -> 
     running = kafka_of_configs(KAFKA_CONFIGS)
     codes: set[ErrorCode] = set()
     with (
-        _connected(running.host, running.port) as kafka,
+        connected(running.host, running.port, _TOPIC, _PARTITIONS) as kafka,
         Broker(auto_create_topics_enable=False) as muster,
-        _connected("127.0.0.1", muster.port) as broker,
+        connected("127.0.0.1", muster.port, _TOPIC, _PARTITIONS) as broker,
     ):
         for number in range(_SEQUENCES):
             name = f"player-{_SEED}-{number}"
             choose = random.Random(f"{_SEED}/{number}")
-            life = _Life(OnBroker(kafka, name), OfCore(name), OnBroker(broker, name), choose)
+            life = Life(choose, OnBroker(kafka, name), OfCore(name), OnBroker(broker, name))
             for _ in range(_REQUESTS):
                 codes.add(life.play())
     assert codes == {

@@ -163,8 +163,6 @@ async def test_an_aborted_transaction_leaves_nothing(broker: Broker, wire: Wire)
     assert await fetched(wire, stable=True) == [NOTHING, NOTHING]
 
 
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_coordinator_is_asked_once_in_a_transaction(
     broker: Broker, wire: Wire, version: int

@@ -268,6 +268,17 @@ async def test_a_broker_does_not_try_for_longer_than_it_may(topic: Verified) -> 
     assert len(topic.coordinators.asked) == 1
 
 
+@each("version", EVERY_VERSION)
+async def test_where_brokers_add_partitions_an_epoch_begins_at_sequence_0(
+    topic: Verified, version: int
+) -> None:
+    topic.begin_anew()
+    first = await topic.put(7, version)
+    assert first is (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if version >= ADDS_FROM else NONE)
+    if version >= ADDS_FROM:
+        assert await topic.put(0, version) is NONE
+
+
 # --- races --------------------------------------------------------------------------------------------------
 
 

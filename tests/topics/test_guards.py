@@ -148,6 +148,13 @@ def test_a_higher_epoch_counts_its_own_sequences(one: Guarded) -> None:
     assert one.put(P, sequence=7, epoch=1, guard=guard) == 0
 
 
+def test_an_epoch_from_the_future_holds_no_batch_back(one: Guarded) -> None:
+    one.put(P, guard=one.begin())
+    one.end(P, True)
+    one.begin(epoch=9, sequence=0, epoch_raised=SECOND)
+    assert one.put(P, sequence=1, guard=one.begin(sequence=1)) == 2
+
+
 @each("epoch_raised, sequence, taken", [(SECOND, 7, False), (SECOND, 0, True), (FIRST, 7, True)])
 def test_a_transactions_own_epoch_begins_at_sequence_0(
     epoch_raised: bool, sequence: int, taken: bool
