@@ -108,18 +108,6 @@ FOREIGN: Final = {
 _APIS: Final[dict[int, Cause]] = {
     **dict.fromkeys(
         (
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            ApiKey.ADD_OFFSETS_TO_TXN,
-            ApiKey.END_TXN,
-            ApiKey.WRITE_TXN_MARKERS,
-            ApiKey.TXN_OFFSET_COMMIT,
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            ApiKey.LIST_TRANSACTIONS,
-        ),
-        _NO_TRANSACTIONS,
-    ),
-    **dict.fromkeys(
-        (
             *range(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_ACKNOWLEDGE + 1),
             *range(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY + 1),
             *range(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS + 1),
