@@ -188,11 +188,11 @@ def group(operation: Operation, field: str = "group_id") -> Check:
     return check
 
 
-def transactional_id(operation: Operation, field: str = "transactional_id") -> Check:
-    """The operation on the transactional id that a field names."""
+def transactional_id(operation: Operation) -> Check:
+    """The operation on the request's transactional id."""
 
     def check(asking: Asking, request: Any) -> KafkaError | None:
-        return transactional_id_refusal(asking, operation, getattr(request, field))
+        return transactional_id_refusal(asking, operation, request.transactional_id)
 
     return check
 
@@ -216,16 +216,18 @@ def group_refusal(asking: Asking, operation: Operation, group_id: str) -> KafkaE
     return None if allowed else denied(operation, ResourceType.GROUP)
 
 
-def transactional_id_refusal(asking: Asking, operation: Operation, name: str) -> KafkaError | None:
-    """None where it is allowed."""
-    allowed = asking.rights.may(operation, ResourceType.TRANSACTIONAL_ID, name)
-    return None if allowed else denied(operation, ResourceType.TRANSACTIONAL_ID)
-
-
 def topic_refusal(asking: Asking, operation: Operation, name: str) -> KafkaError | None:
     """None where it is allowed."""
     allowed = asking.rights.may(operation, ResourceType.TOPIC, name)
     return None if allowed else denied(operation, ResourceType.TOPIC)
+
+
+def transactional_id_refusal(
+    asking: Asking, operation: Operation, transactional_id: str
+) -> KafkaError | None:
+    """None where it is allowed."""
+    allowed = asking.rights.may(operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    return None if allowed else denied(operation, ResourceType.TRANSACTIONAL_ID)
 
 
 # --- of elements --------------------------------------------------------------------------------------------

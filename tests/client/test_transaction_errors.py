@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.client import ErrorCode, KafkaError, Producer
+from muster.client import ErrorCode, Producer
 from muster.client.produce.transaction_errors import Fate, fate_of
-from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey
 
 
@@ -39,9 +38,3 @@ def test_what_a_code_means(api_key: ApiKey, code: ErrorCode, fate: Fate) -> None
 def test_transactions_require_idempotence(off: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"transactional_id is given with .*: transactions require"):
         Producer("127.0.0.1:9092", transactional_id="t", **off)
-
-
-async def test_a_broker_without_transactions_says_so_at_the_start(broker: Broker) -> None:
-    producer = Producer(broker.bootstrap, transactional_id="t")
-    with pytest.raises(KafkaError, match="muster has no transactions yet"):
-        await producer.start()

@@ -293,17 +293,6 @@ def test_headers_timestamps_and_offsets_for_times(broker: Broker) -> None:
     consumer.close()
 
 
-def test_a_transactional_producer_is_told_for_good_at_once(broker: Broker) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t", "log_level": 0})
-    began = time.monotonic()
-    with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(DEADLINE_S)
-    assert time.monotonic() - began < 5
-    error = raised.value.args[0]
-    assert error.fatal()
-    assert "no transactions yet" in error.str()
-
-
 def test_losing_the_coordinator_costs_no_rebalance() -> None:
     with Cluster(3, group_min_session_timeout_ms=500) as cluster:
         cluster.create_topic("t", 6)

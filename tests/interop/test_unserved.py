@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 
 from muster.coordinator.server import unserved
 from muster.coordinator.testing import Broker
@@ -82,13 +82,6 @@ def test_security(broker: Broker, lines: Lines, settings: dict[str, str], why: s
     if "sasl.mechanism" in settings:
         told = "Request not valid in current SASL state"
         polled(lambda: producer.poll(0.05), lambda: any(told in str(each) for each in errors))
-
-
-def test_a_transactional_producer(broker: Broker, lines: Lines) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tx", "log_level": 0})
-    with pytest.raises(KafkaException, match="without a transactional id"):
-        producer.init_transactions(DEADLINE_S)
-    assert lines.why == ["muster has no transactions yet; use the producer without a transactional id"]
 
 
 def test_a_consumer_of_a_protocol_that_is_switched_off(lines: Lines) -> None:

@@ -87,7 +87,7 @@ def error_codes(struct: Struct) -> Iterator[int]:
     """All that stand anywhere in an answer."""
     for declared in type(struct).__fields__:
         value = getattr(struct, declared.name)
-        if declared.name == "error_code":
+        if declared.name in ("error_code", "partition_error_code"):
             yield value
         elif isinstance(value, Struct):
             yield from error_codes(value)

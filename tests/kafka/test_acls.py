@@ -62,16 +62,27 @@ from tests.cli.running import Muster
 from tests.kafka.acl_sides import AclSide, Allowed, kafka_with_acls, subsets
 from tests.kafka.compared import error_codes
 from tests.kafka.differences import assert_as_listed
-from tests.kafka.stories import name_of, told_apart
+from tests.kafka.stories import CHOSEN_BY_STORIES, name_of, told_apart
 from tests.server.test_api_versions import smallest_request
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_topics import until
+from tests.support.wire_transactions import (
+    adding,
+    adding_as_broker,
+    adding_offsets,
+    describing,
+    ending,
+    joining,
+    listing,
+    starting,
+)
 
 pytestmark = pytest.mark.kafka
 
 AclStory = Callable[[AclSide], None]
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = (
     Operation.READ,
     Operation.WRITE,
@@ -490,18 +501,13 @@ def groups(side: AclSide) -> None:
         rights = on(DESCRIBE, "g", type=GROUP)
         tell(side, "list", rights, lambda: ListGroupsRequest(), version)
     for version in (1, last(ApiKey.FIND_COORDINATOR)):
-        for key_type in (0, 1):
-            finding = (
-                FindCoordinatorRequest(key=asked[0], key_type=key_type)
-                if version < 4
-                else FindCoordinatorRequest(key_type=key_type, coordinator_keys=asked)
-            )
-            if key_type:
-                # That muster has no transactions is said with the same code.
-                tell(side, f"find {key_type}", [], lambda asked=finding: asked, version, but="host")
-            else:
-                rights = [*on(DESCRIBE, "g", "absent-g", type=GROUP), *on(READ, "g")]
-                tell(side, f"find {key_type}", rights, lambda asked=finding: asked, version, but="host")
+        finding = (
+            FindCoordinatorRequest(key=asked[0], key_type=0)
+            if version < 4
+            else FindCoordinatorRequest(key_type=0, coordinator_keys=asked)
+        )
+        rights = [*on(DESCRIBE, "g", "absent-g", type=GROUP), *on(READ, "g")]
+        tell(side, "find 0", rights, lambda asked=finding: asked, version, but="host")
 
     rights = [*on(READ, "g", type=GROUP), *on(DESCRIBE, "g", type=GROUP), *on(READ, "t")]
     group = asked[0]
@@ -543,6 +549,81 @@ def groups(side: AclSide) -> None:
         *on(DELETE, "g", type=GROUP),
     ]
     tell(side, "delete", rights, lambda: deleting, last(ApiKey.DELETE_GROUPS))
+
+
+def transactions(side: AclSide) -> None:
+    side.create(t=1, hidden=1)
+    side.coordinate(side.name("g"))
+    tx, hidden_tx = side.name("tx"), side.name("hidden-tx")
+    finding = FindCoordinatorRequest(key_type=1, coordinator_keys=[tx])
+    until(lambda: side.quietly(finding, 4).coordinators[0].error_code == 0, "a coordinator")
+
+    def producer(name: str) -> tuple[int, int]:
+        until(lambda: side.quietly(starting(name), 5).error_code == 0, f"the shard of {name}")
+        answer = side.quietly(starting(name), 5)
+        return answer.producer_id, answer.producer_epoch
+
+    mine, other = producer(tx), producer(hidden_tx)
+    for version in (1, last(ApiKey.FIND_COORDINATOR)):
+        asked = (
+            FindCoordinatorRequest(key=tx, key_type=1)
+            if version < 4
+            else FindCoordinatorRequest(key_type=1, coordinator_keys=[tx, hidden_tx])
+        )
+        rights = [*on(DESCRIBE, "tx", type=TRANSACTIONAL_ID), *on(WRITE, "hidden-tx", type=TRANSACTIONAL_ID)]
+        tell(side, "find 1", rights, lambda asked=asked: asked, version, but="host")
+    t, hidden = side.name("t"), side.name("hidden")
+    may_write = on(WRITE, "tx", type=TRANSACTIONAL_ID)
+    may_describe = on(DESCRIBE, "tx", type=TRANSACTIONAL_ID)
+    everything = {t: [0], hidden: [0], "absent": [0], "__consumer_offsets": [0]}
+    rights = [*may_write, *on(WRITE, "t"), *on(DESCRIBE, "hidden")]
+    for version in (0, 3):
+        tell(side, "add", rights, lambda: adding(tx, mine, everything), version)
+        tell(side, "add internal", rights, lambda: adding(tx, mine, {"__consumer_offsets": [0]}), version)
+    tell(side, "add to another", rights, lambda: adding(hidden_tx, other, {t: [0]}), 3)
+    for version in (4, 5):
+        of_brokers = adding_as_broker(
+            joining(tx, mine, {t: [0]}, verify_only=True), joining(hidden_tx, other, {hidden: [0]})
+        )
+        rights = [on_cluster(Operation.CLUSTER_ACTION), *may_write, on_cluster(ALTER)]
+        tell(side, "add as a broker", rights, lambda asked=of_brokers: asked, version)
+    rights = [*may_write, *on(READ, "g", type=GROUP), *on(DESCRIBE, "g", type=GROUP)]
+    for version in every_version(ApiKey.ADD_OFFSETS_TO_TXN):
+        few = rights if version in (0, 4) else []
+        tell(side, "add offsets", few, lambda: adding_offsets(tx, mine, side.name("g")), version)
+    side.quietly(adding(hidden_tx, other, {t: [0], hidden: [0]}), 3)
+    rights = [
+        *may_describe,
+        *on(DESCRIBE, "t"),
+        *on(READ, "hidden"),
+        *on(DESCRIBE, "hidden-tx", type=TRANSACTIONAL_ID),
+    ]
+    tell(
+        side, "describe", rights, lambda: describing(tx, hidden_tx, "absent", tx), 0, arranged=_topics_sorted
+    )
+
+    def only(answer: Any) -> None:
+        """Others' ids are there too."""
+        answer.transaction_states = sorted(
+            (each for each in answer.transaction_states if each.transactional_id in (tx, hidden_tx)),
+            key=lambda each: each.transactional_id,
+        )
+
+    for version in every_version(ApiKey.LIST_TRANSACTIONS):
+        rights = [*may_describe, *on(WRITE, "hidden-tx", type=TRANSACTIONAL_ID), on_cluster(DESCRIBE)]
+        tell(side, "list", rights, lambda: listing(), version, arranged=only)
+    nobody = (CHOSEN_BY_STORIES[0], 0)
+    for version in every_version(ApiKey.END_TXN):
+        rights = [*may_write, *may_describe] if version in (0, 5) else []
+        tell(side, "end", rights, lambda: ending(tx, nobody, commits=True), version)
+    for version in every_version(ApiKey.INIT_PRODUCER_ID):
+        few = [*may_write, on_cluster(Operation.IDEMPOTENT_WRITE)] if version in (0, 5) else []
+        tell(side, "start", few, lambda: starting(tx, timeout_ms=0), version)
+
+
+def _topics_sorted(answer: Any) -> None:
+    for each in answer.transaction_states:
+        each.topics.sort(key=lambda of_topic: of_topic.topic)
 
 
 def consumer_groups(side: AclSide) -> None:
@@ -1109,6 +1190,7 @@ def test_apache_kafka_allows_what_no_acl_is_about_as_muster_does() -> None:
         records,
         offsets,
         groups,
+        transactions,
         consumer_groups,
         regular_expressions,
         configs,

@@ -78,6 +78,16 @@ from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.support.each import each
 from tests.support.wire import Wire
+from tests.support.wire_transactions import (
+    OF_BROKERS_FROM,
+    adding,
+    adding_as_broker,
+    adding_offsets,
+    describing,
+    ending,
+    joining,
+    listing,
+)
 
 SOFTWARE = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")
 
@@ -254,6 +264,18 @@ def smallest_request(api_key: ApiKey, version: int) -> Message:
             return AlterPartitionReassignmentsRequest(topics=[of_topic])
         case ApiKey.LIST_PARTITION_REASSIGNMENTS:
             return ListPartitionReassignmentsRequest()
+        case ApiKey.ADD_PARTITIONS_TO_TXN if version >= OF_BROKERS_FROM:
+            return adding_as_broker(joining("tx", (1, 0), {"t": [0]}))
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            return adding("tx", (1, 0), {"t": [0]})
+        case ApiKey.ADD_OFFSETS_TO_TXN:
+            return adding_offsets("tx", (1, 0), "g")
+        case ApiKey.END_TXN:
+            return ending("tx", (1, 0), commits=True)
+        case ApiKey.DESCRIBE_TRANSACTIONS:
+            return describing("tx")
+        case ApiKey.LIST_TRANSACTIONS:
+            return listing()
         case ApiKey.DESCRIBE_PRODUCERS:
             written = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])
             return DescribeProducersRequest(topics=[written])

@@ -20,6 +20,9 @@ from tests.support.wire import Wire
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 GROUPS = "group.version"
+TRANSACTIONS = "transaction.version"
+WITHOUT_CONSUMERS = {"metadata.version": 33, TRANSACTIONS: 2}
+"""The levels in force where that of groups is 0."""
 
 
 async def update(
@@ -59,9 +62,9 @@ async def test_a_level_is_lowered_and_raised_under_a_new_epoch(wire: Wire, type:
     epoch, levels = await in_force(wire)
     assert (epoch, levels[GROUPS]) == (EPOCH, 1)
     assert await update(wire, (GROUPS, 0, type)) == 0
-    assert await in_force(wire) == (EPOCH + 1, {"metadata.version": 33})
+    assert await in_force(wire) == (EPOCH + 1, WITHOUT_CONSUMERS)
     assert await update(wire, (GROUPS, 0, type)) == 0  # as it is
-    assert await in_force(wire) == (EPOCH + 1, {"metadata.version": 33})
+    assert await in_force(wire) == (EPOCH + 1, WITHOUT_CONSUMERS)
     assert await update(wire, (GROUPS, 1, UPGRADE)) == 0
     assert await in_force(wire) == (EPOCH + 2, levels)
 
@@ -75,7 +78,9 @@ async def test_a_level_is_lowered_and_raised_under_a_new_epoch(wire: Wire, type:
         (GROUPS, 2, UPGRADE),
         (GROUPS, -1, UNSAFE_DOWNGRADE),
         ("metadata.version", 32, SAFE_DOWNGRADE),
-        ("transaction.version", 1, UPGRADE),
+        (TRANSACTIONS, 1, UPGRADE),
+        (TRANSACTIONS, 3, UPGRADE),
+        (TRANSACTIONS, -1, UNSAFE_DOWNGRADE),
         ("no.such.feature", 0, UPGRADE),
     ],
 )
@@ -91,6 +96,12 @@ async def test_what_is_lowered_is_raised_by_an_upgrade_alone(wire: Wire) -> None
     for type in (SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         assert await update(wire, (GROUPS, 1, type)) == ErrorCode.INVALID_UPDATE_VERSION
     assert await update(wire, (GROUPS, 1, UPGRADE), version=1) == 0
+
+
+async def test_transactions_have_three_levels(wire: Wire) -> None:
+    for level, type in ((1, SAFE_DOWNGRADE), (0, UNSAFE_DOWNGRADE), (2, UPGRADE)):
+        assert await update(wire, (TRANSACTIONS, level, type)) == 0
+        assert (await in_force(wire))[1].get(TRANSACTIONS, 0) == level
 
 
 async def test_what_is_only_validated_is_not_made(wire: Wire) -> None:
@@ -124,7 +135,7 @@ async def test_all_brokers_have_the_level_and_keep_it(start_brokers: StartBroker
     (again,) = (await start_brokers(**kept)).brokers
     assert _level(again) == 0
     async with await Wire.connect(again.port) as wire:
-        assert await in_force(wire) == (EPOCH + 1, {"metadata.version": 33})
+        assert await in_force(wire) == (EPOCH + 1, WITHOUT_CONSUMERS)
 
 
 async def test_a_level_of_a_newer_muster_counts_as_the_highest_here(start_brokers: StartBrokers) -> None:
@@ -133,10 +144,10 @@ async def test_a_level_of_a_newer_muster_counts_as_the_highest_here(start_broker
     await broker.store.update_broker_configs(row, expected={})
     await broker.configs.refresh()
     async with await Wire.connect(broker.port) as wire:
-        assert await in_force(wire) == (EPOCH + 3, {GROUPS: 1, "metadata.version": 33})
+        assert await in_force(wire) == (EPOCH + 3, {GROUPS: 1, **WITHOUT_CONSUMERS})
         assert await update(wire, (GROUPS, 0, SAFE_DOWNGRADE)) == 0
     (kept,) = await broker.store.broker_configs()
-    assert kept.configs == {GROUPS: "0", "of.a.newer.muster": "1", "changes": "4"}
+    assert kept.configs == {GROUPS: "0", TRANSACTIONS: "2", "of.a.newer.muster": "1", "changes": "4"}
 
 
 async def test_a_change_that_does_not_fit_on_the_disk_is_refused_and_not_made(

@@ -64,11 +64,10 @@ async def test_features_are_told_from_version_3_and_those_that_begin_at_0_from_4
                 assert supported == {
                     "group.version": 1,
                     "metadata.version": METADATA_VERSION,
-                    "transaction.version": 0,
+                    "transaction.version": 2,
                 }
             finalized = {each.name: each.max_version_level for each in answer.finalized_features}
-            # No level 0: a client must not think that it may use transactions.
-            in_force = {"group.version": 1, "metadata.version": METADATA_VERSION}
+            in_force = {"group.version": 1, "metadata.version": METADATA_VERSION, "transaction.version": 2}
             assert finalized == (in_force if version >= 3 else {})
             assert (answer.finalized_features_epoch >= 0) == (version >= 3)
 
@@ -81,7 +80,9 @@ async def test_features_are_told_from_version_3_and_those_that_begin_at_0_from_4
         ("group.version", 0, ErrorCode.INVALID_UPDATE_VERSION),
         ("group.version", 2, ErrorCode.INVALID_UPDATE_VERSION),
         ("group.version", -1, ErrorCode.INVALID_UPDATE_VERSION),
-        ("transaction.version", 2, ErrorCode.INVALID_UPDATE_VERSION),
+        ("transaction.version", 2, 0),
+        ("transaction.version", 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("transaction.version", 3, ErrorCode.INVALID_UPDATE_VERSION),
         ("no.such.feature", 1, ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )

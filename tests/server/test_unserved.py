@@ -21,7 +21,6 @@ from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatReques
 from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from muster.protocol.messages.transactions import InitProducerIdRequest
 from tests.protocol.test_foreign import client_hello
 from tests.server.conftest import StartBrokers
 from tests.support.wire import Wire
@@ -150,13 +149,6 @@ async def test_a_postgresql_client_waits_for_an_answer_and_is_closed_in_time(
             ErrorCode.UNSUPPORTED_VERSION,
             "the consumer protocol (KIP-848) is switched off",
             "group.protocol=classic",
-        ),
-        (
-            InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1_000),
-            4,
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "muster has no transactions yet",
-            "without a transactional id",
         ),
     ],
 )

@@ -1,5 +1,4 @@
-"""What transactions have not committed. muster serves no transactions yet; Apache Kafka and confluent-kafka's
-producer make them."""
+"""What transactions of confluent-kafka's producer have not committed."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from confluent_kafka import Producer as ConfluentProducer
 
 from muster.client import TopicPartition
 from tests.interop.behaviour.place import DEADLINE_S, Place, values_of
-from tests.interop.behaviour.targets import KAFKA
 
 pytestmark = pytest.mark.interop
 
@@ -51,7 +49,6 @@ class Transactions:
         await asyncio.to_thread(self._producer.abort_transaction, DEADLINE_S)
 
 
-@pytest.mark.parametrize("target", [KAFKA], indirect=True)
 async def test_only_what_is_committed(place: Place) -> None:
     topic = await place.topic()
     where = TopicPartition(topic, 0)

@@ -12,13 +12,6 @@ from tests.interop.story.lines import AdminCall
 _NOT_SERVED_BY_FEATURE: Final = {
     "delegation tokens": {"describedelegationtoken", "describedelegationtokens"},
     "ACLs": {"createacls", "kafkaacls"},
-    "transactions": {
-        "listtransactions",
-        "describetransactions",
-        "findhangingtransactions",
-        "fenceproducers",
-        "kafkatransactionslist",
-    },
     "several log directories": {"alterreplicalogdirs"},
     "KRaft": {"describemetadataquorum", "kafkametadataquorum"},
     "KIP-848 groups": {"describeconsumergroupsofkip"},
