@@ -24,7 +24,7 @@ class Leader(NamedTuple):
 
 def shard_topics(cluster_id: UUID) -> dict[UUID, LeaseKind]:
     """The ids of the topics with a partition for each shard of a coordinator, and the kind of its leases:
-    `__consumer_offsets`, `__group_events`."""
+    `__consumer_offsets`, `__group_events`, `__transaction_state`."""
     return {
         internal_topic_id(cluster_id, name): kind.lease
         for kind in COORDINATORS.values()
