@@ -22,8 +22,9 @@ from muster.client.admin.transactions import (
     describe_transactions,
     list_transactions,
 )
-from muster.client.errors import ClientError, refusal
+from muster.client.errors import ClientError
 from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndTimestamp, TopicPartition
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.messages.data import FetchRequest, FetchResponse
@@ -33,6 +34,8 @@ MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 _MAX_TIMEOUT_DEFAULT_MS: Final = 900_000
 _GRACE_MS: Final = 300_000
 """What Kafka's tool adds to transaction.max.timeout.ms: markers may take their time."""
+_READING_S: Final = 5.0
+"""How long to wait for a transaction's first record, whose time is worth no more."""
 
 
 class HangingTransaction(NamedTuple):
@@ -205,20 +208,14 @@ async def _timestamp_at(cluster: Cluster, where: TopicPartition, offset: int, un
         ],
     )
 
-    async def ask() -> FetchResponse.FetchableTopicResponse.PartitionData:
-        leader, _ = await cluster.leadership(where, until)
-        response: FetchResponse = await cluster.call(request, until, node=leader)
-        parts = [each for topic in response.responses for each in topic.partitions]
-        for code in (response.error_code, *(each.error_code for each in parts)):
-            if code:
-                raise refusal(code, about=str(where))
-        return parts[0]
-
-    with suppress(KafkaError, ClientError, DecodeError, IndexError):
-        records = (await cluster.retrying(ask, until)).records
-        if records:
-            header = peek(records)
-            return header.max_timestamp if header.is_log_append_time else header.base_timestamp
+    soon = min(until, deadline(_READING_S))
+    with suppress(KafkaError, ClientError, DecodeError):
+        leader, _ = await cluster.leadership(where, soon)
+        response: FetchResponse = await cluster.call(request, soon, node=leader)
+        for records in (each.records for topic in response.responses for each in topic.partitions):
+            if records:
+                header = peek(records)
+                return header.max_timestamp if header.is_log_append_time else header.base_timestamp
     return None
 
 

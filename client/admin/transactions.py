@@ -199,7 +199,7 @@ async def abort_transaction(
                 name=partition.topic, partition_indexes=[partition.partition]
             )
         ],
-        coordinator_epoch=coordinator_epoch or 0,
+        coordinator_epoch=max(coordinator_epoch or 0, 0),
     )
     request = WriteTxnMarkersRequest(markers=[marker])
 
