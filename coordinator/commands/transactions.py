@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from argparse import Namespace
 from collections.abc import Iterable
@@ -69,10 +70,16 @@ def declare(commands: Any, name: str, summary: str) -> None:
     describe = command(
         below, "describe", "show where transactional ids stand", _DESCRIBE, output=output.FORMATS
     )
-    describe.add_argument("ids", metavar="ID", nargs="+")
+    describe.add_argument("ids", type=_transactional_id, metavar="ID", nargs="+")
     describe.set_defaults(work=describe_transactions)
 
     hanging_transactions.declare(below)
+
+
+def _transactional_id(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not allowed; it takes a name")
+    return text
 
 
 async def list_transactions(cluster: Cluster, given: Namespace) -> int:

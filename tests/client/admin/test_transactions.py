@@ -21,7 +21,7 @@ from muster.protocol.messages.transactions import (
     ListTransactionsRequest,
     WriteTxnMarkersRequest,
 )
-from tests.client.admin.transaction_brokers import Described, Producer, TransactionBrokers
+from tests.client.transaction_brokers import Described, Producer, TransactionBrokers
 from tests.support.each import each
 
 ORDERS, SALES = TopicPartition("orders", 0), TopicPartition("sales", 0)
