@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from muster.client.admin.groups import GroupDescription as GroupDescription
     from muster.client.admin.groups import GroupListing as GroupListing
     from muster.client.admin.groups import MemberDescription as MemberDescription
+    from muster.client.admin.hanging import HangingTransaction as HangingTransaction
+    from muster.client.admin.hanging import HeldBack as HeldBack
+    from muster.client.admin.hanging import HeldBackGroup as HeldBackGroup
     from muster.client.admin.offsets import EARLIEST as EARLIEST
     from muster.client.admin.offsets import HIGH_WATERMARK as HIGH_WATERMARK
     from muster.client.admin.offsets import LATEST as LATEST
@@ -60,6 +63,9 @@ if TYPE_CHECKING:
     from muster.client.admin.topics import NewTopic as NewTopic
     from muster.client.admin.topics import PartitionDescription as PartitionDescription
     from muster.client.admin.topics import TopicDescription as TopicDescription
+    from muster.client.admin.transactions import FencedProducer as FencedProducer
+    from muster.client.admin.transactions import TransactionDescription as TransactionDescription
+    from muster.client.admin.transactions import TransactionListing as TransactionListing
     from muster.client.consume.health import Health as Health
     from muster.client.consume.scope import AssignmentScope as AssignmentScope
     from muster.client.consume.subscription import SubscriptionPattern as SubscriptionPattern
@@ -140,11 +146,15 @@ _HOMES: Final = {
     "Earliest": "admin.reset",
     "ElectionType": "admin.replicas",
     "ErrorCode": "errors",
+    "FencedProducer": "admin.transactions",
     "GroupDescription": "admin.groups",
     "GroupListing": "admin.groups",
     "GroupMetadata": "group.group_metadata",
     "HIGH_WATERMARK": "admin.offsets",
+    "HangingTransaction": "admin.hanging",
     "Health": "consume.health",
+    "HeldBack": "admin.hanging",
+    "HeldBackGroup": "admin.hanging",
     "KafkaError": "errors",
     "LATEST": "admin.offsets",
     "Latest": "admin.reset",
@@ -190,6 +200,8 @@ _HOMES: Final = {
     "TopicPartition": "partitions",
     "Transaction": "produce.transaction",
     "TransactionAborted": "errors",
+    "TransactionDescription": "admin.transactions",
+    "TransactionListing": "admin.transactions",
     "TruncationDetected": "errors",
     "Unreachable": "errors",
 }

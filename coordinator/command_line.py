@@ -21,6 +21,7 @@ CLIENTS: Final = {
     "cluster": "describe the cluster, drain brokers, check whether one is ready",
     "acls": "list, allow, deny and remove what users may do",
     "quotas": "list, set and remove how much users and clients may use",
+    "transactions": "list and describe transactions; find and abort those that hang",
 }
 """Client commands: `muster.coordinator.commands.<name>` declares and runs each."""
 OTHERS: Final = {

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, 
 from typing import Any, Final, Generic, TypeVar
 
 from muster.client.errors import ClientError, ConnectionLost, RequestTimedOut, Unreachable, may_pass, refusal
-from muster.client.network.cluster import ANY, Cluster, all_of, left_out
+from muster.client.network.cluster import ANY, GROUP, Cluster, all_of, left_out
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -199,14 +199,15 @@ async def of_leaders(
     until: float,
     *,
     api: str,
+    repeatable: bool = True,
 ) -> Outcomes[TopicPartition, V]:
-    """The outcome of each partition, requested from its leader, and again if a response is lost. A partition
-    that does not exist is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """The outcome of each partition, requested from its leader, and again if a response is lost, unless it is
+    not `repeatable`. A partition that does not exist is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
 
     async def find(wanted: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return _leaders(await cluster.metadata(sorted({each.topic for each in wanted}), until), wanted)
 
-    return await of_nodes(cluster, partitions, find, ask, until, api=api)
+    return await of_nodes(cluster, partitions, find, ask, until, api=api, repeatable=repeatable)
 
 
 def _leaders(
@@ -259,19 +260,20 @@ async def of_controller(
 
 async def of_coordinators(
     cluster: Cluster,
-    group_ids: Iterable[str],
+    keys: Iterable[str],
     ask: Callable[[int, list[str]], Coroutine[Any, Any, Mapping[str, V | KafkaError]]],
     until: float,
     *,
     api: str,
+    key_type: int = GROUP,
     repeatable: bool = True,
 ) -> Outcomes[str, V]:
-    """The outcome of each group, requested from its coordinator."""
+    """The outcome of each group, or what else `key_type` says, requested from its coordinator."""
 
     async def find(wanted: list[str]) -> dict[str, int | KafkaError]:
-        return await cluster.coordinators(wanted, until)
+        return await cluster.coordinators(wanted, until, key_type=key_type)
 
-    return await of_nodes(cluster, group_ids, find, ask, until, api=api, repeatable=repeatable)
+    return await of_nodes(cluster, keys, find, ask, until, api=api, repeatable=repeatable)
 
 
 async def of_coordinator(

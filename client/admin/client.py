@@ -12,17 +12,20 @@ from muster.client.admin import acls as acl_calls
 from muster.client.admin import cluster as cluster_calls
 from muster.client.admin import configs as config_calls
 from muster.client.admin import groups as group_calls
+from muster.client.admin import hanging as hanging_calls
 from muster.client.admin import offsets as offset_calls
 from muster.client.admin import quotas as quota_calls
 from muster.client.admin import replicas as replica_calls
 from muster.client.admin import reset as reset_calls
 from muster.client.admin import topics as topic_calls
+from muster.client.admin import transactions as transaction_calls
 from muster.client.admin import users as user_calls
 from muster.client.admin.acls import Acl, AclFilter
 from muster.client.admin.answers import Outcomes
 from muster.client.admin.cluster import ClusterDescription
 from muster.client.admin.configs import Config, ConfigChange, ConfigResource
 from muster.client.admin.groups import GroupDescription, GroupListing
+from muster.client.admin.hanging import HangingTransaction, HeldBack
 from muster.client.admin.offsets import READ_UNCOMMITTED, GroupOffsets
 from muster.client.admin.quotas import QuotaEntity, Quotas
 from muster.client.admin.replicas import ElectionType, LogDir, ProducerState, Reassignment
@@ -34,6 +37,7 @@ from muster.client.admin.topics import (
     NewTopic,
     TopicDescription,
 )
+from muster.client.admin.transactions import FencedProducer, TransactionDescription, TransactionListing
 from muster.client.admin.users import ITERATIONS_DEFAULT, MECHANISMS, Credentials
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
@@ -48,7 +52,7 @@ _API_TIMEOUT_MS: Final = 60_000
 
 
 class Admin:
-    """Manages topics, configs, groups, offsets, users and the cluster itself, of any Kafka.
+    """Manages topics, configs, groups, offsets, transactions, users and the cluster itself, of any Kafka.
 
         async with Admin("127.0.0.1:9092") as admin:
             await admin.create_topic("orders", num_partitions=3)
@@ -359,6 +363,96 @@ class Admin:
     ) -> Outcomes[TopicPartition, list[ProducerState]]:
         """The producer ids that have written to partitions."""
         return await replica_calls.describe_producers(self._cluster, partitions, self._until(timeout))
+
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of all brokers, by id; optionally only those in one of these states (Ongoing,
+        CompleteCommit, ...), with one of these producer ids, or of an id that a regular expression matches
+        whole. `longer_than_ms`: only those with a transaction open for longer, unless `states` says
+        otherwise."""
+        return await transaction_calls.list_transactions(
+            self._cluster,
+            self._until(timeout),
+            states=_names(states, "states"),
+            producer_ids=producer_ids,
+            longer_than_ms=longer_than_ms,
+            pattern=pattern,
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> Outcomes[str, TransactionDescription]:
+        """Where transactional ids stand. One that does not exist is TRANSACTIONAL_ID_NOT_FOUND."""
+        return await transaction_calls.describe_transactions(
+            self._cluster, _names(transactional_ids, "transactional_ids"), self._until(timeout)
+        )
+
+    async def describe_transaction(
+        self, transactional_id: str, *, timeout: float | None = None
+    ) -> TransactionDescription:
+        """Where one transactional id stands."""
+        described = await self.describe_transactions([transactional_id], timeout=timeout)
+        return described.raise_for_failures()[transactional_id]
+
+    async def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> Outcomes[str, FencedProducer]:
+        """Shut out the producers of transactional ids: their transactions are aborted, and whatever they send
+        from now on is refused. An id that does not exist is created."""
+        return await transaction_calls.fence_producers(
+            self._cluster, _names(transactional_ids, "transactional_ids"), self._until(timeout)
+        )
+
+    async def find_hanging_transactions(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        longer_than_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, list[HangingTransaction]]:
+        """The transactions in each partition (default: all) that no coordinator will end, and whose producer
+        has written nothing for `longer_than_ms` (default: the brokers' transaction.max.timeout.ms and five
+        minutes). One whose transactional id may not be described looks as if it were hanging."""
+        return await hanging_calls.find_hanging_transactions(
+            self._cluster, self._until(timeout), partitions=partitions, longer_than_ms=longer_than_ms
+        )
+
+    async def find_held_back_groups(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, HeldBack]:
+        """The groups that open transactions in these partitions hold back, if they read committed records
+        alone: those that have committed no offset beyond the last stable one."""
+        return await hanging_calls.find_held_back_groups(self._cluster, partitions, self._until(timeout))
+
+    async def abort_transaction(
+        self,
+        partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        coordinator_epoch: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Abort a hanging transaction on a partition, without its coordinator. One that the coordinator still
+        has would be aborted here and perhaps committed elsewhere: `fence_producers` ends that.
+        INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the partition knows newer epochs."""
+        await transaction_calls.abort_transaction(
+            self._cluster,
+            partition,
+            producer_id,
+            producer_epoch,
+            self._until(timeout),
+            coordinator_epoch=coordinator_epoch,
+        )
 
     # --- cluster --------------------------------------------------------------------------------------------
 

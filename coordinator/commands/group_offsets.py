@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from muster import durations
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
-from muster.coordinator.commands.options import command, number, timestamp_ms
+from muster.coordinator.commands.options import command, duration_ms, number, timestamp_ms
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.reset_plan import Plan, read_plan
 from muster.coordinator.commands.run import Usage, error_json, report_failures
@@ -119,10 +118,7 @@ def _moment(text: str) -> datetime:
 
 
 def _duration(text: str) -> timedelta:
-    try:
-        return timedelta(milliseconds=durations.parse(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return timedelta(milliseconds=duration_ms(text))
 
 
 def _plan(path: str) -> Plan:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from muster import durations
 from muster.coordinator.arguments import Parser, did_you_mean
 
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
@@ -114,6 +115,14 @@ def seconds(text: str) -> float:
             f"{text!r} is not allowed; it takes a number of seconds, above 0 and up to {_SECONDS_MAX:g}"
         )
     return value
+
+
+def duration_ms(text: str) -> int:
+    """Parse a duration such as 90m or PT1H30M; whole milliseconds."""
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def group_id(text: str) -> str:

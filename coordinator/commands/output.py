@@ -6,6 +6,7 @@ import csv as csv_files
 import io
 import json
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from muster.coordinator.arguments import printable
@@ -43,6 +44,15 @@ def _cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
         value = ",".join(str(each) for each in value) or "-"
     return printable(str(value))
+
+
+def local_time(at_ms: int) -> str:
+    """A time in epoch ms, to the second, in local time. Timestamps are what producers say, so one may be out
+    of range."""
+    try:
+        return datetime.fromtimestamp(at_ms // 1000).isoformat(" ")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
 
 
 def document(value: Any) -> str:

@@ -170,6 +170,7 @@ def _explained(error: KafkaError) -> str:
     hints = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "muster topics list shows the topics",
         ErrorCode.GROUP_ID_NOT_FOUND: "muster groups list shows the groups",
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "muster transactions list shows the transactional ids",
         ErrorCode.RESOURCE_NOT_FOUND: "muster users list shows the users",
         ErrorCode.NON_EMPTY_GROUP: "stop its members, or remove dead ones with muster groups evict",
         ErrorCode.UNSUPPORTED_VERSION: "the broker's version does not support this",
