@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from muster.client.admin.offsets import alter_group_offsets, list_group_offsets
 from muster.client.admin.transactions import fence_producers, list_transactions
-from muster.client.errors import ClientError
+from muster.client.errors import ClientError, ProducerFenced
 from muster.client.group.group_metadata import GroupMetadata
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
@@ -42,7 +42,7 @@ from muster.pipeline.marks import (
 )
 from muster.pipeline.rows import Headers, Rows, Sent
 from muster.pipeline.writer_options import WriterOptions
-from muster.protocol.errors import KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -123,6 +123,12 @@ class ExactlyOnce:
         try:
             return asyncio.run(self._write(batches, headers, part, attempt))
         except (KafkaError, ClientError) as error:
+            if _is_fenced(error) or _is_fenced(error.__cause__):
+                timeout_ms = self.options.producer["transaction_timeout_ms"]
+                raise PipelineError(
+                    f"{part}: another attempt has taken its transactional id, {self.names.task(part.task)}, "
+                    f"or it took longer than kafka.transaction.timeout.ms ({timeout_ms}); it commits nothing"
+                ) from error
             raise PipelineError(self.options.explained(error)) from error
 
     async def _write(
@@ -221,6 +227,13 @@ class _Notes:
                 place = offsets.get(self._place)
                 texts[group] = None if place is None else place.metadata
         return texts
+
+
+def _is_fenced(error: BaseException | None) -> bool:
+    return isinstance(error, ProducerFenced) or (
+        isinstance(error, KafkaError)
+        and error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+    )
 
 
 def _place(options: WriterOptions) -> TopicPartition:
