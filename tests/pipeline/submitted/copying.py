@@ -1,60 +1,46 @@
-"""A query that copies a topic exactly once; some of its tasks fail at first.
+"""A query that copies a topic exactly once, and tries each task up to four times.
 
-`python -m tests.pipeline.submitted.copying SERVERS SOURCE TOPIC FOLDER`: until all that there is is copied.
+`python -m tests.pipeline.submitted.copying SERVERS SOURCE TOPIC FOLDER PER_BATCH`: all that there is now.
 """
 
 from __future__ import annotations
 
 import sys
-import zlib
-from typing import Final
-
-from pyspark import TaskContext
-from pyspark.sql.functions import udf
+from typing import TYPE_CHECKING
 
 from muster.pipeline.session import spark_session
 
-_ONE_IN: Final = 97
-_PER_BATCH: Final = "100"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
-def _fails_at_first(value: bytes) -> bytes:
-    """The same; the first attempt at a task with a record of a certain kind fails."""
-    context = TaskContext.get()
-    if context is not None and context.attemptNumber() == 0 and zlib.crc32(value) % _ONE_IN == 0:
-        raise RuntimeError("a task that fails at first")
-    return value
+def copy(
+    spark: SparkSession, servers: str, source: str, topic: str, folder: str, per_batch: str
+) -> StreamingQuery:
+    """Of committed records those that there are now. The prefix is the topic's name."""
+    brokers = {"kafka.bootstrap.servers": servers}
+    rows = (
+        spark.readStream.format("muster")
+        .options(**brokers, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=per_batch)
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+    )
+    written = rows.select("value").writeStream.format("muster").options(**brokers, topic=topic)
+    written = written.option("transactionalIdPrefix", topic).option(
+        "checkpointLocation", f"{folder}/checkpoint"
+    )
+    return written.trigger(availableNow=True).start()
 
 
-def main(servers: str, source: str, topic: str, folder: str) -> None:
+def main(servers: str, source: str, topic: str, folder: str, per_batch: str) -> None:
     settings = {
         "spark.driver.memory": "1g",
         "spark.local.dir": f"{folder}/local",
         "spark.log.level": "OFF",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
     }
     spark = spark_session("copying", master="local[2,4]", settings=settings)
-    rows = (
-        spark.readStream.format("muster")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", source)
-        .option("startingOffsets", "earliest")
-        .option("kafka.isolation.level", "read_committed")
-        .option("maxOffsetsPerTrigger", _PER_BATCH)
-        .load()
-    )
-    query = (
-        rows.select(udf(_fails_at_first, "BINARY")(rows.value).alias("value"))
-        .writeStream.format("muster")
-        .option("kafka.bootstrap.servers", servers)
-        .option("topic", topic)
-        .option("transactionalIdPrefix", topic)
-        .option("kafka.linger.ms", "0")
-        .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    copy(spark, servers, source, topic, folder, per_batch).awaitTermination()
 
 
 if __name__ == "__main__":
