@@ -13,14 +13,19 @@ from muster.client.produce.settings import ProducerOptions, ProducerSettings
 from muster.pipeline import access
 from muster.pipeline.access import NOTHING_TO_SHOW, Access
 from muster.pipeline.errors import OptionError
+from muster.protocol.errors import KafkaError
 
 SERVERS: Final = "kafka.bootstrap.servers"
 TOPIC: Final = "topic"
 BATCH_HEADERS: Final = "batchHeaders"
+TRANSACTIONAL: Final = "transactionalIdPrefix"
 
 _MAX_BLOCK_MS: Final = 15_000
 """How long a task waits for a cluster that does not answer, before it fails. Kafka's minute, times Spark's
 four attempts, would keep the user waiting for the message."""
+_TRANSACTION_MS: Final = 300_000
+"""How long a task may take from its first record on, when it writes exactly once: Kafka's minute is short for
+a task of Spark's, and what a dead one has left open is ended by the next attempt at its batch."""
 
 _TEXT_OF_ACKS: Final = {"all": "all", "-1": -1, "1": 1}
 
@@ -61,6 +66,7 @@ _PRODUCER: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "request.timeout.ms": ("request_timeout_ms", _whole),
     "retry.backoff.max.ms": ("retry_backoff_max_ms", _whole),
     "retry.backoff.ms": ("retry_backoff_ms", _whole),
+    "transaction.timeout.ms": ("transaction_timeout_ms", _whole),
 }
 """By Kafka's name: the producer's keyword argument, and how the text is read."""
 
@@ -80,6 +86,16 @@ class WriterOptions:
     producer: ProducerOptions
     access: Access = NOTHING_TO_SHOW
     """How brokers let the job in."""
+    transactional_id_prefix: str | None = None
+    """What transactional ids begin with; None: there are no transactions."""
+
+    @property
+    def client_id(self) -> str:
+        return self.producer["client_id"]
+
+    @property
+    def max_block_s(self) -> float:
+        return self.producer["max_block_ms"] / 1000
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -97,7 +113,10 @@ class WriterOptions:
                 f"option {TOPIC} is empty: leave it out if the column topic says where records go"
             )
         batch_headers = _read(BATCH_HEADERS, _flag, given.pop(BATCH_HEADERS.lower(), "true"))
+        prefix = given.pop(TRANSACTIONAL.lower(), None)
         settings: dict[str, Any] = {"max_block_ms": _MAX_BLOCK_MS, "client_id": "muster-spark"}
+        if prefix is not None:
+            settings["transaction_timeout_ms"] = _TRANSACTION_MS
         for name, value in given.items():
             if name in _OF_SPARK or access.is_about_access(name):
                 continue
@@ -111,7 +130,30 @@ class WriterOptions:
             ProducerSettings.of(servers, producer)
         except ValueError as error:
             raise OptionError(_in_options_names(str(error))) from None
-        return cls(servers, topic, batch_headers, producer, Access.of(given))
+        if prefix is not None:
+            _check_transactional(prefix, topic, producer)
+        return cls(servers, topic, batch_headers, producer, Access.of(given), prefix)
+
+    def explained(self, error: Exception) -> str:
+        """The broker's words and its code, or the client's; and where the cluster was looked for."""
+        if isinstance(error, KafkaError):
+            return f"{error.why} ({error.code.name})"
+        return f"{self.access.in_options(str(error))} (kafka.bootstrap.servers: {self.bootstrap_servers})"
+
+
+def _check_transactional(prefix: str, topic: str | None, producer: ProducerOptions) -> None:
+    if not prefix.strip():
+        raise OptionError(f"option {TRANSACTIONAL} is empty: it takes a name for this query, say etl-1")
+    if topic is None:
+        raise OptionError(
+            f"option {TRANSACTIONAL} takes option {TOPIC} beside it: what was written is noted as offsets of"
+            " that topic. Write several topics by a query each"
+        )
+    if producer.get("acks", "all") not in ("all", -1) or producer.get("enable_idempotence") is False:
+        raise OptionError(
+            f"option {TRANSACTIONAL}: transactions take kafka.acks=all and kafka.enable.idempotence=true, as"
+            " they are when left out"
+        )
 
 
 def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
@@ -122,10 +164,13 @@ def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
 
 
 def _unknown(name: str) -> str:
+    if name == "kafka.transactional.id":
+        return f"option {name}: option {TRANSACTIONAL} gives each task of a stream an id"
     if name == "path":
         return f"a topic is no path: option {TOPIC} names it, and save() or start() take no argument"
     known = {
-        each.lower(): each for each in (SERVERS, TOPIC, BATCH_HEADERS, *(f"kafka.{one}" for one in _PRODUCER))
+        each.lower(): each
+        for each in (SERVERS, TOPIC, BATCH_HEADERS, TRANSACTIONAL, *(f"kafka.{one}" for one in _PRODUCER))
     }
     close = get_close_matches(name, known, n=1)
     takes = ", ".join([*known.values(), access.SUMMARY])

@@ -1,0 +1,242 @@
+"""A stream's rows, written exactly once: a transaction for each task, with a mark in it (marks.py).
+
+What happens in this order makes sure that an attempt at a batch has the last word on it:
+
+1. The driver plans the batch, and notes a new attempt in the ledger. Was the attempt before cut off, it looks
+   which transactional ids there are *after* that.
+2. A task takes its transactional id, which ends and shuts out whoever had it; *then* it reads the ledger and
+   its own mark. So a task of an older attempt either finds that it is late, or had its id before the driver
+   looked.
+3. When all tasks are done, the driver takes the ids of those that only an earlier attempt had: what they have
+   not committed they never will. Had they committed something, that is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from muster.client.admin.offsets import alter_group_offsets, list_group_offsets
+from muster.client.admin.transactions import fence_producers, list_transactions
+from muster.client.errors import ClientError, ProducerFenced
+from muster.client.group.group_metadata import GroupMetadata
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.network.servers import parse_servers
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.client.produce.settings import ProducerOptions
+from muster.client.producer import Producer
+from muster.pipeline.errors import PipelineError
+from muster.pipeline.marks import (
+    Digest,
+    Ledger,
+    Mark,
+    Names,
+    Part,
+    check_repeated,
+    check_surplus,
+    is_written,
+)
+from muster.pipeline.rows import Headers, Rows, Sent
+from muster.pipeline.writer_options import WriterOptions
+from muster.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+T = TypeVar("T")
+
+_AT_ONCE_MAX: Final = 100
+"""Groups that are asked for in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a task has in the topic, by this attempt or one before."""
+
+    records: int
+    query: str
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOnce:
+    """A query's writer. Its calls block, and raise PipelineError."""
+
+    rows: Rows
+    options: WriterOptions
+    names: Names
+
+    @classmethod
+    def of(cls, rows: Rows, options: WriterOptions) -> ExactlyOnce | None:
+        """None if the options do not ask for it."""
+        prefix = options.transactional_id_prefix
+        return None if prefix is None else cls(rows, options, Names(prefix))
+
+    # --- in the driver --------------------------------------------------------------------------------------
+
+    def begin(self) -> str:
+        """Begin an attempt at a batch, before its tasks. Returns what it is called."""
+
+        async def begin(notes: _Notes) -> str:
+            ledger = (await notes.ledger()).begun(uuid.uuid4().hex)
+            await notes.write(ledger)
+            if ledger.cut_off:
+                await notes.write(ledger.with_tasks(await notes.tasks()))
+            return ledger.attempt
+
+        return self._noting(begin)
+
+    def finish(self, batch: int, tasks: list[Committed]) -> None:
+        """Note that a batch is finished."""
+        query, attempt = tasks[0].query, tasks[0].attempt
+
+        async def finish(notes: _Notes) -> None:
+            ledger = await notes.ledger()
+            done = ledger.done(self.names, query, batch, len(tasks), attempt)
+            surplus = ledger.surplus(batch, len(tasks))
+            if surplus:
+                await notes.shut_out(surplus)
+                check_surplus(await notes.marks(surplus), query, batch)
+            await notes.write(done)
+
+        self._noting(finish)
+
+    def _noting(self, what: Callable[[_Notes], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with _Notes(self.options, self.names) as notes:
+                return await what(notes)
+
+        try:
+            return asyncio.run(run())
+        except (KafkaError, ClientError) as error:
+            raise PipelineError(self.options.explained(error)) from error
+
+    # --- in the tasks ---------------------------------------------------------------------------------------
+
+    def write(self, batches: Iterator[RecordBatch], headers: Headers, part: Part, attempt: str) -> Committed:
+        """Write the rows of a task, unless they are there already. Raises PipelineError if they are not
+        those that are there, or nothing may be written."""
+        try:
+            return asyncio.run(self._write(batches, headers, part, attempt))
+        except (KafkaError, ClientError) as error:
+            if _is_fenced(error) or _is_fenced(error.__cause__):
+                timeout_ms = self.options.producer["transaction_timeout_ms"]
+                raise PipelineError(
+                    f"{part}: another attempt has taken its transactional id, {self.names.task(part.task)}, "
+                    f"or it took longer than kafka.transaction.timeout.ms ({timeout_ms}); it commits nothing"
+                ) from error
+            raise PipelineError(self.options.explained(error)) from error
+
+    async def _write(
+        self, batches: Iterator[RecordBatch], headers: Headers, part: Part, attempt: str
+    ) -> Committed:
+        options, own = self.options, self.names.task(part.task)
+        settings = {**options.producer, **options.access.client_options, "transactional_id": own}
+        async with Producer(options.bootstrap_servers, **cast(ProducerOptions, settings)) as producer:
+            async with _Notes(options, self.names) as notes:
+                (await notes.ledger()).check(self.names, part, attempt)
+                mark = (await notes.marks([part.task]))[part.task]
+            records = (self.rows.records(batch, headers) for batch in batches)
+            digest = Digest()
+            if is_written(self.names, part, mark):
+                assert mark is not None
+                for each in records:
+                    for record in each:
+                        digest.add(record)
+                check_repeated(part, mark, digest)
+            else:
+                async with producer.transaction() as transaction:
+                    sent = Sent(transaction.post)
+                    try:
+                        for each in records:
+                            await sent.send(digest.through(each))
+                        place = OffsetAndMetadata(part.batch, Mark.of(part, digest).text)
+                        await transaction.commit_offsets(
+                            GroupMetadata(own, -1, "", None), {_place(options): place}
+                        )
+                        await transaction.commit()
+                    except BaseException:
+                        sent.look_away()
+                        raise
+            return Committed(digest.rows, part.query, attempt)
+
+
+class _Notes:
+    """Reads and writes marks and the ledger. Each call takes up to kafka.max.block.ms, and raises KafkaError,
+    ClientError, or PipelineError for what others have left there."""
+
+    def __init__(self, options: WriterOptions, names: Names) -> None:
+        self._names = names
+        self._place = _place(options)
+        self._limit_s = options.max_block_s
+        self._cluster = Cluster(
+            parse_servers(options.bootstrap_servers),
+            client_id=options.client_id,
+            security=options.access.security,
+        )
+
+    async def __aenter__(self) -> _Notes:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._cluster.close()
+
+    async def ledger(self) -> Ledger:
+        """What it says; nothing before the first batch."""
+        name = self._names.ledger
+        found = (await self._read([name]))[name]
+        return Ledger() if found is None else Ledger.read(found, name)
+
+    async def write(self, ledger: Ledger) -> None:
+        place = OffsetAndMetadata(ledger.finished + 1, ledger.text)
+        wanted = {self._place: place}
+        until = deadline(self._limit_s)
+        (await alter_group_offsets(self._cluster, self._names.ledger, wanted, until)).raise_for_failures()
+
+    async def marks(self, tasks: Iterable[int]) -> dict[int, Mark | None]:
+        """The marks of these tasks, of which no transaction is open."""
+        names = {self._names.task(task): task for task in tasks}
+        texts = await self._read(names)
+        return {
+            task: None if (text := texts[name]) is None else Mark.read(text, name)
+            for name, task in names.items()
+        }
+
+    async def tasks(self) -> int:
+        """More than the number of any task that has ever begun."""
+        listed = await list_transactions(self._cluster, deadline(self._limit_s))
+        numbers = (self._names.number_of(each.transactional_id) for each in listed)
+        return max((number + 1 for number in numbers if number is not None), default=0)
+
+    async def shut_out(self, tasks: Iterable[int]) -> None:
+        """Let nobody who has been one of these tasks commit anything any more."""
+        names = map(self._names.task, tasks)
+        (await fence_producers(self._cluster, names, deadline(self._limit_s))).raise_for_failures()
+
+    async def _read(self, groups: Iterable[str]) -> dict[str, str | None]:
+        wanted, texts = list(groups), dict[str, str | None]()
+        for first in range(0, len(wanted), _AT_ONCE_MAX):
+            asked = wanted[first : first + _AT_ONCE_MAX]
+            until = deadline(self._limit_s)
+            found = await list_group_offsets(self._cluster, asked, until, require_stable=True)
+            for group, offsets in found.raise_for_failures().items():
+                place = offsets.get(self._place)
+                texts[group] = None if place is None else place.metadata
+        return texts
+
+
+def _is_fenced(error: BaseException | None) -> bool:
+    return isinstance(error, ProducerFenced) or (
+        isinstance(error, KafkaError)
+        and error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+    )
+
+
+def _place(options: WriterOptions) -> TopicPartition:
+    """Where notes stand: there is no offset without a topic, and partition 0 is always there."""
+    assert options.topic is not None, "checked with the options"
+    return TopicPartition(options.topic, 0)

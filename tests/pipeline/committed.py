@@ -1,0 +1,51 @@
+"""Apache Kafka, with a topic to write into, and what readers of committed records see there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Final
+
+from muster.client import Admin, TopicPartition
+from muster.pipeline.fetching import read_range
+from muster.pipeline.offsets import Range
+from muster.pipeline.options import source_options
+
+PARTITIONS: Final = 3
+_NUMBERS: Final = itertools.count()
+
+
+def created(servers: str) -> str:
+    """A new topic."""
+
+    async def create() -> str:
+        name = f"out-{next(_NUMBERS)}"
+        async with Admin(servers) as admin:
+            await admin.create_topic(name, PARTITIONS)
+        return name
+
+    return asyncio.run(create())
+
+
+def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    """Of all records, sorted."""
+    wanted = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": topic,
+        "kafka.isolation.level": isolation,
+    }
+    options = source_options(wanted, streaming=False)
+    return sorted(
+        value
+        for where, end in asyncio.run(_ends(servers, topic, committed=isolation == "read_committed")).items()
+        for batch in read_range(options, Range(where, 0, end))
+        for value in batch.values
+        if value is not None
+    )
+
+
+async def _ends(servers: str, topic: str, *, committed: bool) -> dict[TopicPartition, int]:
+    async with Admin(servers) as admin:
+        wanted = {TopicPartition(topic, number): -1 for number in range(PARTITIONS)}
+        found = await admin.list_offsets(wanted, isolation_level=int(committed))
+        return {where: end.offset for where, end in found.raise_for_failures().items() if end is not None}
