@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.interop.story.lines import Assigned, Committed, Heard, Killed, Left, Record, Revoked, parse_event
+from tests.interop.story.lines import (
+    Assigned,
+    Committed,
+    Heard,
+    Killed,
+    Left,
+    Record,
+    Revoked,
+    Transaction,
+    parse_event,
+)
 
 _PIECE_BYTES: Final = 1 << 20  # more than a pipe holds: one read takes all that has arrived
 _ERROR_LINES_SHOWN: Final = 60
@@ -102,6 +112,8 @@ class Members:
         """By partition: the offset after the last record that was printed."""
         self.committed: dict[int, int] = {}
         """By partition: the commit that was printed last."""
+        self.steps: list[tuple[str, Transaction]] = []
+        """Of transactions, with the member that said so."""
         self.began_s = time.monotonic()
         self._folder = folder
         self._changed = threading.Condition()
@@ -225,6 +237,8 @@ class Members:
                 self.delivered_to_offset[partition] = max(reached, offset + 1)
             case Committed(partition=partition, offset=offset):
                 self.committed[partition] = offset
+            case Transaction() as step:
+                self.steps.append((heard.member, step))
             case Assigned(owned=owned) | Revoked(owned=owned):
                 self.owned[heard.member] = owned
             case Left():
