@@ -177,6 +177,12 @@ class Members:
                     raise StoryFailed(f"{what}: not within {seconds_max:g} s")
                 self._changed.wait(0.2)  # exits are not heard
 
+    def raise_if_ended(self) -> None:
+        """Raises StoryFailed if a program has ended as it should not, or printed what is no line."""
+        with self._changed:
+            if trouble := self._trouble or [*self._ended_badly()]:
+                raise StoryFailed("; ".join(trouble))
+
     def wait_until_shared(self, *names: str, partitions: int) -> None:
         """Every one of these members owns something, and together they own each partition once."""
 

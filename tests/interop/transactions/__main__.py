@@ -25,7 +25,10 @@ def main() -> int:
     chosen = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if chosen.seed is None else chosen.seed
     plan = Plan.of(seed, chosen.records, chosen.kills, chosen.broker_kills)
-    print(f"seed {seed}: {len(plan.kills)} kills, {plan.records} records, up to {plan.records_max} each", flush=True)
+    print(
+        f"seed {seed}: {len(plan.kills)} kills, {plan.records} records, up to {plan.records_max} each",
+        flush=True,
+    )
     failed = False
     for name in chosen.target or [KAFKA]:
         with running(name, CONFIGS) as target:

@@ -29,8 +29,8 @@ class Seen(NamedTuple):
 
 
 def read(bootstrap: str, topic: str, isolation: str) -> tuple[list[Seen], dict[int, int]]:
-    """All records that this isolation level shows, in order within each partition, and by partition the offset at
-    which it ends there. Raises StoryFailed."""
+    """All records that this isolation level shows, in order within each partition, and by partition the
+    offset at which it ends there. Raises StoryFailed."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -85,7 +85,9 @@ def check(
     if strangers:
         problems.append(f"{len(strangers)} were never in the source: {_some(strangers)}")
     if disorder := _disorder(committed):
-        problems.append(f"{len(disorder)} stand behind later ones of their source partition: {_some(disorder)}")
+        problems.append(
+            f"{len(disorder)} stand behind later ones of their source partition: {_some(disorder)}"
+        )
     if hidden := set(committed) - set(uncommitted):
         problems.append(f"{len(hidden)} are shown with read_committed alone: {_some(sorted(hidden))}")
     least = numbers + aborted_on_purpose

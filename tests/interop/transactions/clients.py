@@ -1,17 +1,19 @@
 """The clients that transform a topic exactly once, and how their programs are called.
 
-A program is a worker of a group. It is given, in this order: BOOTSTRAP, GROUP, SOURCE, TARGET, TRANSACTIONAL_ID,
-SESSION_TIMEOUT_MS, ABORT_EVERY, RECORDS_MAX. It reads SOURCE from the earliest offset where the group has no commit.
-The records' values are numbers; for n it writes the key `k<n>` and the value `<n> <n²>` to partition n / 3 mod 3 of
-TARGET. At most RECORDS_MAX records and the offsets behind them are one transaction. Every ABORT_EVERYth (0: none) is
-aborted when all is sent, and done again. If one fails and can be aborted, the worker goes back to what is committed.
+A program is a worker of a group. It is given, in this order: BOOTSTRAP, GROUP, SOURCE, TARGET,
+TRANSACTIONAL_ID, SESSION_TIMEOUT_MS, ABORT_EVERY, RECORDS_MAX. It reads SOURCE from the earliest offset where
+the group has no commit. The records' values are numbers; for n it writes the key `k<n>` and the value `<n>
+<n²>` to partition n / 3 mod 3 of TARGET. At most RECORDS_MAX records and the offsets behind them are one
+transaction. Every ABORT_EVERYth (0: none) is aborted when all is sent, and done again. If one fails and can
+be aborted, the worker goes back to what is committed.
 
-What it prints are lines of a member (`story/clients/base.py`): `assigned` and `revoked`, where the generation may be
-null, `left` when its standard input has ended and it has closed everything in order, and of each transaction
+What it prints are lines of a member (`story/clients/base.py`): `assigned` and `revoked`, where the generation
+may be null, `left` when its standard input has ended and it has closed everything in order, and of each
+transaction
 
     {"event": "transaction", "step": "began", "records": 7}
     {"event": "transaction", "step": "sent", "records": 7}       all were acknowledged
-    {"event": "transaction", "step": "offsets", "records": 7}    where the client has a call of its own for that
+    {"event": "transaction", "step": "offsets", "records": 7}    if the client has a call for that
     {"event": "transaction", "step": "committed", "records": 7}  or "aborted", on purpose, or "failed", with 0
 """
 
@@ -40,13 +42,17 @@ class Transformer(ABC):
     """A client that is told to work exactly once."""
 
     name: str
+    kip_890: bool
+    """Whether it speaks the transactions of KIP-890 where the cluster has finalized `transaction.version` 2,
+    which give each transaction an epoch of its own; others speak those before, everywhere."""
 
     @abstractmethod
     def version(self) -> str:
         """Asked of what is installed; `prepare` has been called."""
 
     def prepare(self) -> None:  # noqa: B027 - most clients have nothing to prepare
-        """Install or compile what it needs, once per machine. Raises RuntimeError that names what is missing."""
+        """Install or compile what it needs, once per machine. Raises RuntimeError that names what is
+        missing."""
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -86,20 +92,20 @@ class JavaBefore4(Transformer):
         return [*JVM, "-cp", compiled(sources, clients_classpath(self.version())), "Transform"]
 
 
-def _python(client: StockClient, module: str) -> Stock:
-    return Stock(client.name, client, lambda: [sys.executable, "-m", f"{python.__name__}.{module}_transform"])
+def _python(client: StockClient, module: str, *, kip_890: bool = False) -> Stock:
+    command = [sys.executable, "-m", f"{python.__name__}.{module}_transform"]
+    return Stock(client.name, kip_890, client, lambda: command)
 
 
 TRANSFORMERS: Final[tuple[Transformer, ...]] = (
-    Stock(JAVA.name, JAVA, lambda: [*JVM, "-cp", JAVA.classpath(), "Transform"]),
-    JavaBefore4("java-client-3"),
-    Stock(FRANZ_GO.name, FRANZ_GO, lambda: [*FRANZ_GO.command(), "transform"]),
+    Stock(JAVA.name, True, JAVA, lambda: [*JVM, "-cp", JAVA.classpath(), "Transform"]),
+    JavaBefore4("java-client-3", False),
+    Stock(FRANZ_GO.name, True, FRANZ_GO, lambda: [*FRANZ_GO.command(), "transform"]),
     _python(CONFLUENT, "confluent"),
     _python(KAFKA_PYTHON, "kafka_python"),
     _python(AIOKAFKA, "aiokafka"),
-    _python(MUSTER, "muster"),
+    _python(MUSTER, "muster", kip_890=True),
 )
-"""The first, franz-go and muster speak the protocol of KIP-890 where the cluster has it, the others never."""
 
 
 def by_name(name: str) -> Transformer:

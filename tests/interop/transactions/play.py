@@ -1,25 +1,29 @@
 """The play: two workers transform a topic exactly once, and are killed at random points, again and again.
 
-All that is random comes from one seed. The source is written in parts, one for each kill: when the workers have
-said so many lines of it, the one that said the last (or the broker) gets SIGKILL, some milliseconds later, and is
-started again under the same transactional id. The next part comes when both have partitions again. At the end both leave, and
-`checker` looks at what is there.
+All that is random comes from one seed. The source is written in parts, one for each kill: when the workers
+have said so many lines of it, the one that said the last (or the broker) gets SIGKILL, some milliseconds
+later, and is started again under the same transactional id. The next part comes when both have partitions
+again. At the end both leave, and `checker` looks at what is there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from muster.client import Admin, TopicPartition
 from tests.interop.story.oracle import Oracle
 from tests.interop.story.processes import Members, StoryFailed
 from tests.interop.story.story import Outcome
@@ -33,6 +37,8 @@ SESSION_TIMEOUT_MS: Final = 3_000
 WORKERS: Final = ("one", "two")
 BROKER: Final = "broker"
 _STEPS_OF_A_TRANSACTION: Final = 3  # began, sent and its end, at least
+_ENDED_TO_TELL: Final = 40
+"""So many transactions tell one protocol from the other: with each start there is a new epoch as well."""
 _DELAY_MS_MAX: Final = 15.0
 _FEED_S: Final = 60.0
 _DONE_S: Final = 120.0
@@ -98,6 +104,41 @@ def play(transformer: Transformer, target: Target, plan: Plan) -> Outcome:
     return outcome
 
 
+def write(bootstrap: str, topic: str, records: Iterable[tuple[int, bytes]]) -> None:
+    """Partitions and values. Returns when all are acknowledged; raises StoryFailed."""
+    failures: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    for partition, value in records:
+        producer.produce(topic, value, partition=partition, on_delivery=on_delivery)
+        producer.poll(0)
+    if producer.flush(_FEED_S) or failures:
+        raise StoryFailed(f"{topic} could not be written: {failures[:1]}")
+
+
+def protocol_problems(transformer: Transformer, ended: int, greatest_epoch: int) -> list[str]:
+    """Whether it spoke the transactions that it is said to speak. Those of KIP-890 have an epoch each; others
+    a new one after a start or a failure. So many ended, of all workers together."""
+    if ended < _ENDED_TO_TELL or (greatest_epoch > ended // 4) == transformer.kip_890:
+        return []
+    spoken = "before KIP-890" if transformer.kip_890 else "of KIP-890"
+    return [
+        f"{transformer.name} spoke the transactions {spoken}: epochs go up to {greatest_epoch} of {ended}"
+    ]
+
+
+async def _greatest_epoch(bootstrap: str, topic: str) -> int:
+    """Of all producers that have written to the topic."""
+    async with Admin(bootstrap) as admin:
+        places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        described = (await admin.describe_producers(places)).raise_for_failures()
+        return max(each.producer_epoch for each in chain(*described.values()))
+
+
 class _Playing:
     def __init__(
         self, transformer: Transformer, target: Target, plan: Plan, folder: Path, steps: list[str]
@@ -159,8 +200,10 @@ class _Playing:
             problems.append(f"the group has committed {offsets}, and the source ends at {wanted}")
         if self._plan.abort_every and not aborted:
             problems.append("no transaction was aborted on purpose")
+        epoch = asyncio.run(_greatest_epoch(self._target.bootstrap, self._sink))
+        problems += protocol_problems(self._transformer, told["committed"] + told["aborted"], epoch)
         steps = ", ".join(f"{count} {step}" for step, count in sorted(told.items()))
-        self._note(f"steps: {steps}; {len(uncommitted)} records with read_uncommitted")
+        self._note(f"steps: {steps}; {len(uncommitted)} records with read_uncommitted; epochs up to {epoch}")
         return problems
 
     def details(self) -> str:
@@ -194,20 +237,9 @@ class _Playing:
         self._start(name)
 
     def _feed(self, count: int) -> None:
-        """The next numbers to the source, acknowledged. Raises StoryFailed."""
-        failures: list[KafkaError] = []
-
-        def on_delivery(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                failures.append(error)
-
-        producer = Producer({"bootstrap.servers": self._target.bootstrap, "enable.idempotence": True})
-        for number in range(self._fed, self._fed + count):
-            where = number % PARTITIONS
-            producer.produce(self._source, b"%d" % number, partition=where, on_delivery=on_delivery)
-            producer.poll(0)
-        if producer.flush(_FEED_S) or failures:
-            raise StoryFailed(f"the source could not be written: {failures[:1]}")
+        """The next numbers to the source."""
+        numbers = range(self._fed, self._fed + count)
+        write(self._target.bootstrap, self._source, ((n % PARTITIONS, b"%d" % n) for n in numbers))
         self._fed += count
 
     def _wait_until_done(self) -> None:
@@ -216,9 +248,7 @@ class _Playing:
         while (committed := self._oracle.committed(self._group)) != wanted:
             if time.monotonic() > deadline:
                 raise StoryFailed(f"not done after {_DONE_S:g} s: {committed} of {wanted}")
-            for name, program in self._members.programs.items():
-                if (code := program.process.poll()) is not None:
-                    raise StoryFailed(f"{name} ended with exit code {code}")
+            self._members.raise_if_ended()
             time.sleep(_LOOK_AGAIN_S)
         self._note("all is committed")
 

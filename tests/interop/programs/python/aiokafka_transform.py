@@ -1,9 +1,9 @@
 """aiokafka, exactly once.
 
 It commits offsets for a group without its generation (TxnOffsetCommit 0) and does not wait for those that are
-pending, so that a transactional id for each instance would not do (KIP-447). It is used as was usual before: each
-partition has a producer, whose id shuts out that of the partition's last owner, and only then its offset is
-asked for.
+pending, so that a transactional id for each instance would not do (KIP-447). It is used as was usual before:
+each partition has a producer, whose id shuts out that of the partition's last owner, and only then its offset
+is asked for.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ class Transformer(ConsumerRebalanceListener):
         async with self._consumer:
             while not to_leave.is_set():
                 await self._take_over()
-                batches = await self._consumer.getmany(
-                    timeout_ms=_POLL_MS, max_records=self._job.records_max
-                )
+                batches = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=self._job.records_max)
                 for partition, records in batches.items():
                     async with self._working:
                         await self._handle(partition, records)

@@ -39,9 +39,7 @@ class Listener(RebalanceListener):
 
 
 class Transformer:
-    def __init__(
-        self, job: Job, producer: Producer[bytes, bytes], consumer: Consumer[bytes, bytes]
-    ) -> None:
+    def __init__(self, job: Job, producer: Producer[bytes, bytes], consumer: Consumer[bytes, bytes]) -> None:
         self._job = job
         self._producer = producer
         self._consumer = consumer
@@ -54,9 +52,7 @@ class Transformer:
             if records and (not self._turns.aborts() or await self._transaction(records, kept=False)):
                 await self._transaction(records, kept=True)
 
-    async def _transaction(
-        self, records: Sequence[ConsumerRecord[bytes, bytes]], *, kept: bool
-    ) -> bool:
+    async def _transaction(self, records: Sequence[ConsumerRecord[bytes, bytes]], *, kept: bool) -> bool:
         """Whether it ended as it should."""
         transaction = self._producer.transaction()
         try:

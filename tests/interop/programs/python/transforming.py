@@ -1,5 +1,5 @@
-"""What the transforming programs of all Python clients share (`tests/interop/transactions/clients.py` says what
-one does)."""
+"""What the transforming programs of all Python clients share (`tests/interop/transactions/clients.py` says
+what one does)."""
 
 from __future__ import annotations
 
