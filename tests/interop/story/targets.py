@@ -85,6 +85,8 @@ def _running(name: str, proxy: Proxy | None, more: Mapping[str, str]) -> Iterato
         configs = {
             "group.initial.rebalance.delay.ms": str(_INITIAL_REBALANCE_DELAY_MS),
             "auto.create.topics.enable": "true",
+            # So long a broker that was killed is waited for when it registers again.
+            "broker.session.timeout.ms": "4000",
             # A transaction whose time is over is aborted soon after.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             **_CONSUMER_GROUPS,
