@@ -35,7 +35,8 @@ CONFIGS: Final = {"group.min.session.timeout.ms": "1000"}
 """What the broker is told, so that the session of a worker that was killed is over soon."""
 SESSION_TIMEOUT_MS: Final = 3_000
 WORKERS: Final = ("one", "two")
-BROKER: Final = "broker"
+VICTIMS: Final = ("worker", "coordinator of the group", "coordinator of the transaction")
+"""A coordinator is the broker that is it at the moment: the only one, if there are no others."""
 _STEPS_OF_A_TRANSACTION: Final = 3  # began, sent and its end, at least
 _ENDED_TO_TELL: Final = 40
 """So many transactions tell one protocol from the other: with each start there is a new epoch as well."""
@@ -50,8 +51,8 @@ class Kill(NamedTuple):
     after: int
     """So many steps of transactions, counted from the beginning of a part."""
     delay_ms: float
-    broker: bool
-    """In place of a worker."""
+    victim: str
+    """Of `VICTIMS`."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,15 @@ class Plan:
         records_max = dice.randint(5, 15)
         part = records // (kills + broker_kills + 1)
         steps = max(1, part // records_max * _STEPS_OF_A_TRANSACTION * 3 // 4)
-        victims = [False] * kills + [True] * broker_kills
+        worker, *coordinators = VICTIMS
+        victims = [worker] * kills + [coordinators[number % 2] for number in range(broker_kills)]
         dice.shuffle(victims)
         return cls(
             seed,
             records,
             records_max,
             dice.randint(3, 7),
-            tuple(Kill(dice.randint(1, steps), dice.uniform(0, _DELAY_MS_MAX), broker) for broker in victims),
+            tuple(Kill(dice.randint(1, steps), dice.uniform(0, _DELAY_MS_MAX), victim) for victim in victims),
         )
 
 
@@ -220,21 +222,34 @@ class _Playing:
         more = (SESSION_TIMEOUT_MS, plan.abort_every, plan.records_max)
         command = [
             *self._transformer.command(),
-            *(self._target.bootstrap, self._group, self._source, self._sink, f"{self._group}-{name}"),
+            *(self._target.bootstrap, self._group, self._source, self._sink, self._transactional_id(name)),
             *map(str, more),
         ]
         self._members.start(name, command)
 
     def _kill(self, kill: Kill) -> None:
         name, step = self._members.steps[-1]
-        if kill.broker:
-            self._target.kill_and_start()
-            self._note(f"the broker was killed and started again, after {name} said {step.step}")
+        if kill.victim != VICTIMS[0]:
+            self._kill_coordinator(kill.victim, name)
+            self._note(f"the {kill.victim} was killed and started again, after {name} said {step.step}")
             return
         self._members.kill(name)
         _, last = [said for said in self._members.steps if said[0] == name][-1]
         self._note(f"{name} was killed after it said {last.step} ({last.records} records)")
         self._start(name)
+
+    def _kill_coordinator(self, victim: str, worker: str) -> None:
+        if not self._target.nodes:
+            self._target.kill_and_start()
+            return
+        of_transactions = victim == VICTIMS[2]
+        key = self._transactional_id(worker) if of_transactions else self._group
+        at = self._oracle.wait_for_coordinator(key, lambda _: True, of_transactions=of_transactions)
+        self._target.nodes[at].kill()
+        self._target.nodes[at].start()
+
+    def _transactional_id(self, worker: str) -> str:
+        return f"{self._group}-{worker}"
 
     def _feed(self, count: int) -> None:
         """The next numbers to the source."""
