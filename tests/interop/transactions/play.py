@@ -38,6 +38,9 @@ WORKERS: Final = ("one", "two")
 VICTIMS: Final = ("worker", "coordinator of the group", "coordinator of the transaction")
 """A coordinator is the broker that is it at the moment: the only one, if there are no others."""
 _STEPS_OF_A_TRANSACTION: Final = 3  # began, sent and its end, at least
+_AGAIN: Final = ("sh", "-c", 'until "$@"; do echo "ended with $?" >&2; sleep 0.2; done', "sh")
+"""Starts a worker again that ends when no broker can be reached, as franz-go tells it to: what looks after
+processes does that."""
 _ENDED_TO_TELL: Final = 40
 """So many transactions tell one protocol from the other: with each start there is a new epoch as well."""
 _DELAY_MS_MAX: Final = 15.0
@@ -155,6 +158,7 @@ class _Playing:
         name = f"exactly-{transformer.name}-{uuid.uuid4().hex[:8]}"
         self._source, self._sink, self._group = f"{name}-in", f"{name}-out", f"{name}-group"
         self._fed = 0
+        self._coordinators_die = any(kill.victim != VICTIMS[0] for kill in plan.kills)
 
     def close(self) -> None:
         self._members.close()
@@ -221,6 +225,7 @@ class _Playing:
         plan = self._plan
         more = (SESSION_TIMEOUT_MS, plan.abort_every, plan.records_max)
         command = [
+            *(_AGAIN if self._coordinators_die else ()),
             *self._transformer.command(),
             *(self._target.bootstrap, self._group, self._source, self._sink, self._transactional_id(name)),
             *map(str, more),
