@@ -39,6 +39,7 @@ class Coordinates(NamedTuple):
 
 
 KAFKA_CLIENTS = Coordinates(_KAFKA, "kafka-clients", KAFKA_VERSION)
+KAFKA_STREAMS = Coordinates(_KAFKA, "kafka-streams", KAFKA_VERSION)
 KAFKA_BROKER = Coordinates(_KAFKA, "kafka_2.13", KAFKA_VERSION)
 # Most tools are in the one, kafka-configs is in the other.
 KAFKA_TOOLS = (
@@ -47,6 +48,8 @@ KAFKA_TOOLS = (
 )
 # The tools' way to Kafka Connect and its web server, which no tool for topics and groups goes.
 _NOT_NEEDED_BY_TOOLS = (f"{_KAFKA}:connect-runtime", f"{_KAFKA}:connect-api", f"{_KAFKA}:connect-json")
+KAFKA_BEFORE_4_VERSION = "3.9.1"
+"""The last line of clients that know the transactions before KIP-890 alone."""
 # Kafka logs through slf4j-api 1.7 and brings no back end; this one prints to standard error.
 _SLF4J_TO_STDERR = Coordinates("org.slf4j", "slf4j-simple", "1.7.36")
 
@@ -67,9 +70,14 @@ def broker_classpath() -> str:
     return _wildcard(_resolve([KAFKA_BROKER, _SLF4J_TO_STDERR], exclusions=_NOT_NEEDED_TO_RUN))
 
 
-def clients_classpath() -> str:
+def clients_classpath(version: str = KAFKA_VERSION) -> str:
     """What `java -cp` needs to run a program that uses Kafka's own Java clients."""
-    return _wildcard(_resolve([KAFKA_CLIENTS, _SLF4J_TO_STDERR]))
+    return _wildcard(_resolve([Coordinates(_KAFKA, "kafka-clients", version), _SLF4J_TO_STDERR]))
+
+
+def streams_classpath() -> str:
+    """What `java -cp` needs to run a program of Kafka Streams."""
+    return _wildcard(_resolve([KAFKA_STREAMS, _SLF4J_TO_STDERR]))
 
 
 def tools_classpath() -> str:

@@ -42,6 +42,14 @@ class CommitFailed:
 
 
 @dataclass(frozen=True)
+class Transaction:
+    """A step of one: see `tests/interop/transactions/clients.py`."""
+
+    step: str
+    records: int
+
+
+@dataclass(frozen=True)
 class Left:
     pass
 
@@ -51,7 +59,7 @@ class Killed:
     """SIGKILL was sent. Noted by the story, not printed by a program."""
 
 
-Event: TypeAlias = Assigned | Revoked | Record | Committed | CommitFailed | Left | Killed
+Event: TypeAlias = Assigned | Revoked | Record | Committed | CommitFailed | Transaction | Left | Killed
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,7 @@ _EVENTS: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
     ),
     "committed": lambda line: Committed(int(line["partition"]), int(line["offset"])),
     "commit_failed": lambda line: CommitFailed(int(line["partition"]), int(line["offset"])),
+    "transaction": lambda line: Transaction(str(line["step"]), int(line["records"])),
     "left": lambda line: Left(),
 }
 

@@ -20,6 +20,8 @@ from tests.support.wire_blocking import ConnectionClosed, WireConnection
 T = TypeVar("T")
 
 _SECONDS_MAX: Final = 60.0
+_GROUP: Final = 0  # types of keys in FindCoordinator
+_TRANSACTION: Final = 1
 _PAUSE_S: Final = 0.05  # between two questions about a fact
 
 
@@ -83,21 +85,26 @@ class Oracle:
             self._admin = self._connect()  # the old one may go on with what it has heard once
             time.sleep(_PAUSE_S)
 
-    def wait_for_coordinator(self, group: str, is_it: Callable[[int], bool]) -> int:
-        """The node id of the group's coordinator, once there is one of which that is true."""
+    def wait_for_coordinator(
+        self, key: str, is_it: Callable[[int], bool], *, of_transactions: bool = False
+    ) -> int:
+        """The node id of the coordinator of a group, or of a transactional id, once there is one of which
+        that is true."""
+        key_type = _TRANSACTION if of_transactions else _GROUP
         deadline = time.monotonic() + _SECONDS_MAX
-        while (found := self._coordinator(group)) is None or not is_it(found):
+        while (found := self._coordinator(key, key_type)) is None or not is_it(found):
             if time.monotonic() > deadline:
-                raise StoryFailed(f"the coordinator of {group} is {found}")
+                raise StoryFailed(f"the coordinator of {key} is {found}")
             time.sleep(_PAUSE_S)
         return found
 
-    def _coordinator(self, group: str) -> int | None:
+    def _coordinator(self, key: str, key_type: int) -> int | None:
         """As a broker says that can be reached. An AdminClient goes on asking whom it has found once."""
         for address in self._bootstrap.split(","):
             host, _, port = address.rpartition(":")
             with suppress(OSError, ConnectionClosed), WireConnection(host, int(port), "oracle") as connection:
-                answer = connection.call(FindCoordinatorRequest(key=group), 2, FindCoordinatorResponse)
+                asked = FindCoordinatorRequest(key=key, key_type=key_type)
+                answer = connection.call(asked, 2, FindCoordinatorResponse)
                 return answer.node_id if answer.error_code == ErrorCode.NONE else None
         return None
 

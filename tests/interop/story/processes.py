@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.interop.story.lines import Assigned, Committed, Heard, Killed, Left, Record, Revoked, parse_event
+from tests.interop.story.lines import (
+    Assigned,
+    Committed,
+    Heard,
+    Killed,
+    Left,
+    Record,
+    Revoked,
+    Transaction,
+    parse_event,
+)
 
 _PIECE_BYTES: Final = 1 << 20  # more than a pipe holds: one read takes all that has arrived
 _ERROR_LINES_SHOWN: Final = 60
@@ -102,6 +112,8 @@ class Members:
         """By partition: the offset after the last record that was printed."""
         self.committed: dict[int, int] = {}
         """By partition: the commit that was printed last."""
+        self.steps: list[tuple[str, Transaction]] = []
+        """Of transactions, with the member that said so."""
         self.began_s = time.monotonic()
         self._folder = folder
         self._changed = threading.Condition()
@@ -165,6 +177,12 @@ class Members:
                     raise StoryFailed(f"{what}: not within {seconds_max:g} s")
                 self._changed.wait(0.2)  # exits are not heard
 
+    def raise_if_ended(self) -> None:
+        """Raises StoryFailed if a program has ended as it should not, or printed what is no line."""
+        with self._changed:
+            if trouble := self._trouble or [*self._ended_badly()]:
+                raise StoryFailed("; ".join(trouble))
+
     def wait_until_shared(self, *names: str, partitions: int) -> None:
         """Every one of these members owns something, and together they own each partition once."""
 
@@ -225,6 +243,8 @@ class Members:
                 self.delivered_to_offset[partition] = max(reached, offset + 1)
             case Committed(partition=partition, offset=offset):
                 self.committed[partition] = offset
+            case Transaction() as step:
+                self.steps.append((heard.member, step))
             case Assigned(owned=owned) | Revoked(owned=owned):
                 self.owned[heard.member] = owned
             case Left():

@@ -68,31 +68,38 @@ FOR_ONE_STORY: Final = frozenset({CLUSTER, CUT, KAFKA_CUT})
 
 
 @contextmanager
-def running(name: str) -> Iterator[Target]:
-    """Start one of `TARGETS`, or `KAFKA_CUT`; its folder goes with it."""
+def running(name: str, configs: Mapping[str, str] | None = None) -> Iterator[Target]:
+    """Start one of `TARGETS`, or `KAFKA_CUT`; its folder goes with it. `configs` are more of the broker's, by
+    Kafka's names."""
     if name in (CUT, KAFKA_CUT):
-        with Proxy() as proxy, _running(name, proxy) as target:
+        with Proxy() as proxy, _running(name, proxy, configs or {}) as target:
             yield replace(target, bootstrap=f"127.0.0.1:{proxy.port}", proxy=proxy)
     else:
-        with _running(name, None) as target:
+        with _running(name, None, configs or {}) as target:
             yield target
 
 
 @contextmanager
-def _running(name: str, proxy: Proxy | None) -> Iterator[Target]:
+def _running(name: str, proxy: Proxy | None, more: Mapping[str, str]) -> Iterator[Target]:
     if name in (KAFKA, KAFKA_CUT):
         configs = {
             "group.initial.rebalance.delay.ms": str(_INITIAL_REBALANCE_DELAY_MS),
             "auto.create.topics.enable": "true",
+            # So long a broker that was killed is waited for when it registers again.
+            "broker.session.timeout.ms": "4000",
+            # A transaction whose time is over is aborted soon after.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             **_CONSUMER_GROUPS,
+            **more,
         }
         with ApacheKafka(configs, advertised_port=proxy.port if proxy else None) as kafka:
             if proxy is not None:
                 proxy.upstream_port = kafka.port
-            yield Target(name, kafka.bootstrap, kafka.folder / "output.txt")
+            log = kafka.folder / "output.txt"
+            yield Target(name, kafka.bootstrap, log, kill_and_start=kafka.restart)
         return
     options = ["--group-initial-rebalance-delay-ms", str(_INITIAL_REBALANCE_DELAY_MS)]
-    for config, value in _CONSUMER_GROUPS.items():
+    for config, value in {**_CONSUMER_GROUPS, **more}.items():
         options += [f"--{config.replace('.', '-')}", value]
     folder = Path(tempfile.mkdtemp(prefix="muster-story-"))
     log = folder / "log.txt"

@@ -1,5 +1,5 @@
 // One stock client in one program: franz-go, with kadm for its admin calls. tests/interop/story/clients/base.py says
-// what produce, member and admin do.
+// what produce, member and admin do, tests/interop/transactions/clients.py what transform does.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 
 const usage = `usage: franz_go produce BOOTSTRAP TOPIC CODEC FIRST COUNT
        franz_go member BOOTSTRAP GROUP TOPIC SESSION_TIMEOUT_MS [CONFIG=VALUE...]
+       franz_go transform BOOTSTRAP GROUP SOURCE TARGET TRANSACTIONAL_ID SESSION_TIMEOUT_MS ABORT_EVERY RECORDS_MAX
        franz_go admin BOOTSTRAP PREFIX
        franz_go errands`
 
@@ -39,6 +40,8 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("SESSION_TIMEOUT_MS is a number\n%s", usage)
 		}
 		return runMember(ctx, seeds(args[1]), args[2], args[3], sessionTimeoutMs, args[5:])
+	case len(args) == 9 && args[0] == "transform":
+		return runTransform(ctx, args[1:])
 	case len(args) == 3 && args[0] == "admin":
 		return admin(ctx, seeds(args[1]), args[2])
 	case len(args) == 1 && args[0] == "errands":

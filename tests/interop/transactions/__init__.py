@@ -1,0 +1,7 @@
+"""Exactly once with stock clients: topic to topic in transactions, with workers (and brokers) that are
+killed.
+
+`clients.py` says what a client's program does, `play.py` what happens to it, `checker.py` what must be there
+at the end. `python -m tests.interop.transactions --client NAME --target kafka` plays one, `make exactly-once`
+a long one; both print their seed and take it again.
+"""

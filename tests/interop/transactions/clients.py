@@ -1,0 +1,112 @@
+"""The clients that transform a topic exactly once, and how their programs are called.
+
+A program is a worker of a group. It is given, in this order: BOOTSTRAP, GROUP, SOURCE, TARGET,
+TRANSACTIONAL_ID, SESSION_TIMEOUT_MS, ABORT_EVERY, RECORDS_MAX. It reads SOURCE from the earliest offset where
+the group has no commit. The records' values are numbers; for n it writes the key `k<n>` and the value `<n>
+<n²>` to partition n / 3 mod 3 of TARGET. At most RECORDS_MAX records and the offsets behind them are one
+transaction. Every ABORT_EVERYth (0: none) is aborted when all is sent, and done again. If one fails and can
+be aborted, the worker goes back to what is committed.
+
+What it prints are lines of a member (`story/clients/base.py`): `assigned` and `revoked`, where the generation
+may be null, `left` when its standard input has ended and it has closed everything in order, and of each
+transaction
+
+    {"event": "transaction", "step": "began", "records": 7}
+    {"event": "transaction", "step": "sent", "records": 7}       all were acknowledged
+    {"event": "transaction", "step": "offsets", "records": 7}    if the client has a call for that
+    {"event": "transaction", "step": "committed", "records": 7}  or "aborted", on purpose, or "failed", with 0
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tests.interop.programs import python
+from tests.interop.story.clients.base import PROGRAMS, StockClient
+from tests.interop.story.clients.built import FRANZ_GO
+from tests.interop.story.clients.java import JAVA, JVM, compiled
+from tests.interop.story.clients.program import need
+from tests.interop.story.clients.python import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, MUSTER
+from tests.support.kafka_artifacts import KAFKA_BEFORE_4_VERSION, clients_classpath
+
+PARTITIONS: Final = 3
+"""Partitions of either topic."""
+
+
+@dataclass(frozen=True)
+class Transformer(ABC):
+    """A client that is told to work exactly once."""
+
+    name: str
+    kip_890: bool
+    """Whether it speaks the transactions of KIP-890 where the cluster has finalized `transaction.version` 2,
+    which give each transaction an epoch of its own; others speak those before, everywhere."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """Asked of what is installed; `prepare` has been called."""
+
+    def prepare(self) -> None:  # noqa: B027 - most clients have nothing to prepare
+        """Install or compile what it needs, once per machine. Raises RuntimeError that names what is
+        missing."""
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """How the program is called; its arguments follow."""
+
+
+@dataclass(frozen=True)
+class Stock(Transformer):
+    """One of the clients of the story."""
+
+    client: StockClient
+    call: Callable[[], list[str]]
+
+    def version(self) -> str:
+        return self.client.version()
+
+    def prepare(self) -> None:
+        self.client.prepare()
+
+    def command(self) -> list[str]:
+        return self.call()
+
+
+@dataclass(frozen=True)
+class JavaBefore4(Transformer):
+    """Kafka's Java client as it was before KIP-890, compiled from the same source."""
+
+    def version(self) -> str:
+        return KAFKA_BEFORE_4_VERSION
+
+    def prepare(self) -> None:
+        need("java", "javac", "mvn", hint="install a JDK of Java 17 or later, and Maven")
+        self.command()
+
+    def command(self) -> list[str]:
+        sources = [PROGRAMS / "java" / name for name in ("Lines.java", "Transform.java")]
+        return [*JVM, "-cp", compiled(sources, clients_classpath(self.version())), "Transform"]
+
+
+def _python(client: StockClient, module: str, *, kip_890: bool = False) -> Stock:
+    command = [sys.executable, "-m", f"{python.__name__}.{module}_transform"]
+    return Stock(client.name, kip_890, client, lambda: command)
+
+
+TRANSFORMERS: Final[tuple[Transformer, ...]] = (
+    Stock(JAVA.name, True, JAVA, lambda: [*JVM, "-cp", JAVA.classpath(), "Transform"]),
+    JavaBefore4("java-client-3", False),
+    Stock(FRANZ_GO.name, True, FRANZ_GO, lambda: [*FRANZ_GO.command(), "transform"]),
+    _python(CONFLUENT, "confluent"),
+    _python(KAFKA_PYTHON, "kafka_python"),
+    _python(AIOKAFKA, "aiokafka"),
+    _python(MUSTER, "muster", kip_890=True),
+)
+
+
+def by_name(name: str) -> Transformer:
+    return next(each for each in TRANSFORMERS if each.name == name)

@@ -1,0 +1,43 @@
+"""Every test of this folder that asks for `target` runs once per target. The environment variable SEED
+replays what a run that printed it did at random."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+
+from tests.interop.story.story import Outcome
+from tests.interop.story.targets import KAFKA, Target, running
+from tests.interop.transactions.play import CONFIGS
+
+TARGETS: Final = (KAFKA,)
+"""Add "serve" and "cluster" once muster has transactions."""
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """One of each for all tests of a file."""
+    with running(request.param, CONFIGS) as target:
+        yield target
+
+
+@pytest.fixture
+def seed() -> int:
+    return int(os.environ.get("SEED") or secrets.randbelow(1_000_000))
+
+
+@pytest.fixture
+def judge(capsys: pytest.CaptureFixture[str]) -> Callable[[Outcome], None]:
+    """Shows how a play ended, with its seed, and fails if it did not pass."""
+
+    def judge(outcome: Outcome) -> None:
+        with capsys.disabled():
+            print(f"\n{outcome.headline()},{outcome.steps[0]}", end=" ")
+        if outcome.problems:
+            pytest.fail(outcome.report(), pytrace=False)
+
+    return judge

@@ -1,0 +1,276 @@
+"""The play: two workers transform a topic exactly once, and are killed at random points, again and again.
+
+All that is random comes from one seed. The source is written in parts, one for each kill: when the workers
+have said so many lines of it, the one that said the last (or the broker) gets SIGKILL, some milliseconds
+later, and is started again under the same transactional id. The next part comes when both have partitions
+again. At the end both leave, and `checker` looks at what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from muster.client import Admin, TopicPartition
+from tests.interop.story.oracle import Oracle
+from tests.interop.story.processes import Members, StoryFailed
+from tests.interop.story.story import Outcome
+from tests.interop.story.targets import Target
+from tests.interop.transactions import checker
+from tests.interop.transactions.clients import PARTITIONS, Transformer
+
+CONFIGS: Final = {"group.min.session.timeout.ms": "1000"}
+"""What the broker is told, so that the session of a worker that was killed is over soon."""
+SESSION_TIMEOUT_MS: Final = 3_000
+WORKERS: Final = ("one", "two")
+VICTIMS: Final = ("worker", "coordinator of the group", "coordinator of the transaction")
+"""A coordinator is the broker that is it at the moment: the only one, if there are no others."""
+_STEPS_OF_A_TRANSACTION: Final = 3  # began, sent and its end, at least
+_AGAIN: Final = ("sh", "-c", 'until "$@"; do echo "ended with $?" >&2; sleep 0.2; done', "sh")
+"""Starts a worker again that ends when no broker can be reached, as franz-go tells it to: what looks after
+processes does that."""
+_ENDED_TO_TELL: Final = 40
+"""So many transactions tell one protocol from the other: with each start there is a new epoch as well."""
+_DELAY_MS_MAX: Final = 15.0
+_FEED_S: Final = 60.0
+_DONE_S: Final = 120.0
+_LOOK_AGAIN_S: Final = 0.05
+_LINES_SHOWN: Final = 30
+
+
+class Kill(NamedTuple):
+    after: int
+    """So many steps of transactions, counted from the beginning of a part."""
+    delay_ms: float
+    victim: str
+    """Of `VICTIMS`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is random."""
+
+    seed: int
+    records: int
+    records_max: int
+    """Of a transaction."""
+    abort_every: int
+    kills: tuple[Kill, ...]
+
+    @classmethod
+    def of(cls, seed: int, records: int, kills: int, broker_kills: int = 0) -> Plan:
+        """`broker_kills` come on top of the `kills` of workers."""
+        dice = random.Random(seed)
+        records_max = dice.randint(5, 15)
+        part = records // (kills + broker_kills + 1)
+        steps = max(1, part // records_max * _STEPS_OF_A_TRANSACTION * 3 // 4)
+        worker, *coordinators = VICTIMS
+        victims = [worker] * kills + [coordinators[number % 2] for number in range(broker_kills)]
+        dice.shuffle(victims)
+        return cls(
+            seed,
+            records,
+            records_max,
+            dice.randint(3, 7),
+            tuple(Kill(dice.randint(1, steps), dice.uniform(0, _DELAY_MS_MAX), victim) for victim in victims),
+        )
+
+
+def play(transformer: Transformer, target: Target, plan: Plan) -> Outcome:
+    """Raises for nothing that the client, which is prepared, and the broker do."""
+    outcome = Outcome(transformer.name, target.name, steps=[f"    seed {plan.seed}"])
+    began_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="transactions-"))
+    playing = _Playing(transformer, target, plan, folder, outcome.steps)
+    try:
+        try:
+            playing.play()
+            outcome.problems += playing.check()
+        except StoryFailed as failure:
+            outcome.problems.append(str(failure))
+        if outcome.problems:
+            outcome.details = f"{playing.details()}\n{target.name}'s log:\n{target.last_log_lines()}"
+    finally:
+        playing.close()
+        shutil.rmtree(folder)
+        outcome.seconds = time.monotonic() - began_s
+    return outcome
+
+
+def write(bootstrap: str, topic: str, records: Iterable[tuple[int, bytes]]) -> None:
+    """Partitions and values. Returns when all are acknowledged; raises StoryFailed."""
+    failures: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    for partition, value in records:
+        producer.produce(topic, value, partition=partition, on_delivery=on_delivery)
+        producer.poll(0)
+    if producer.flush(_FEED_S) or failures:
+        raise StoryFailed(f"{topic} could not be written: {failures[:1]}")
+
+
+def protocol_problems(transformer: Transformer, ended: int, greatest_epoch: int) -> list[str]:
+    """Whether it spoke the transactions that it is said to speak. Those of KIP-890 have an epoch each; others
+    a new one after a start or a failure. So many ended, of all workers together."""
+    if ended < _ENDED_TO_TELL or (greatest_epoch > ended // 4) == transformer.kip_890:
+        return []
+    spoken = "before KIP-890" if transformer.kip_890 else "of KIP-890"
+    return [
+        f"{transformer.name} spoke the transactions {spoken}: epochs go up to {greatest_epoch} of {ended}"
+    ]
+
+
+async def _greatest_epoch(bootstrap: str, topic: str) -> int:
+    """Of all producers that have written to the topic."""
+    async with Admin(bootstrap) as admin:
+        places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        described = (await admin.describe_producers(places)).raise_for_failures()
+        return max(each.producer_epoch for each in chain(*described.values()))
+
+
+class _Playing:
+    def __init__(
+        self, transformer: Transformer, target: Target, plan: Plan, folder: Path, steps: list[str]
+    ) -> None:
+        self._transformer = transformer
+        self._target = target
+        self._plan = plan
+        self._steps = steps
+        self._members = Members(folder)
+        self._oracle = Oracle(target.bootstrap)
+        # Several plays may be on one broker.
+        name = f"exactly-{transformer.name}-{uuid.uuid4().hex[:8]}"
+        self._source, self._sink, self._group = f"{name}-in", f"{name}-out", f"{name}-group"
+        self._fed = 0
+        self._coordinators_die = any(kill.victim != VICTIMS[0] for kill in plan.kills)
+
+    def close(self) -> None:
+        self._members.close()
+
+    def play(self) -> None:
+        for topic in (self._source, self._sink):
+            self._oracle.create_topic(topic, PARTITIONS)
+        for name in WORKERS:
+            self._start(name)
+        part = self._plan.records // (len(self._plan.kills) + 1)
+        for kill in self._plan.kills:
+            self._members.wait_until_shared(*WORKERS, partitions=PARTITIONS)
+            wanted = len(self._members.steps) + kill.after
+            self._feed(part)
+            self._wait_until_steps(wanted)
+            time.sleep(kill.delay_ms / 1_000)  # into what comes next
+            self._kill(kill)
+        self._feed(self._plan.records - self._fed)
+        self._wait_until_done()
+        for name in WORKERS:
+            self._members.ask_to_leave(name)
+        for name in WORKERS:
+            self._wait_until_left(name)
+        self._note("both have left")
+
+    def _wait_until_steps(self, wanted: int) -> None:
+        members = self._members
+        members.wait_until(lambda: len(members.steps) >= wanted, f"step {wanted} of transactions", _DONE_S)
+
+    def _wait_until_left(self, name: str) -> None:
+        self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")
+
+    def check(self) -> list[str]:
+        """What is wrong with what is there at the end."""
+        problems = []
+        committed, stable_ends = checker.read(self._target.bootstrap, self._sink, "read_committed")
+        uncommitted, ends = checker.read(self._target.bootstrap, self._sink, "read_uncommitted")
+        told = Counter(step.step for _, step in self._members.steps)
+        aborted = sum(step.records for _, step in self._members.steps if step.step == "aborted")
+        problems += checker.check(self._plan.records, committed, uncommitted, aborted)
+        if stable_ends != ends:
+            problems.append(f"a transaction was left open: it can be read up to {stable_ends} of {ends}")
+        wanted = self._oracle.ends(self._source, PARTITIONS)
+        if (offsets := self._oracle.committed(self._group)) != wanted:
+            problems.append(f"the group has committed {offsets}, and the source ends at {wanted}")
+        if self._plan.abort_every and not aborted:
+            problems.append("no transaction was aborted on purpose")
+        epoch = asyncio.run(_greatest_epoch(self._target.bootstrap, self._sink))
+        problems += protocol_problems(self._transformer, told["committed"] + told["aborted"], epoch)
+        steps = ", ".join(f"{count} {step}" for step, count in sorted(told.items()))
+        self._note(f"steps: {steps}; {len(uncommitted)} records with read_uncommitted; epochs up to {epoch}")
+        return problems
+
+    def details(self) -> str:
+        members = self._members
+        last = "\n".join(f"    {each}" for each in members.heard[-_LINES_SHOWN:])
+        errors = "\n".join(
+            f"{name} on standard error:\n{program.last_complaints()}"
+            for name, program in members.programs.items()
+        )
+        return f"heard last:\n{last}\n{errors}"
+
+    def _start(self, name: str) -> None:
+        plan = self._plan
+        more = (SESSION_TIMEOUT_MS, plan.abort_every, plan.records_max)
+        command = [
+            *(_AGAIN if self._coordinators_die else ()),
+            *self._transformer.command(),
+            *(self._target.bootstrap, self._group, self._source, self._sink, self._transactional_id(name)),
+            *map(str, more),
+        ]
+        self._members.start(name, command)
+
+    def _kill(self, kill: Kill) -> None:
+        name, step = self._members.steps[-1]
+        if kill.victim != VICTIMS[0]:
+            self._kill_coordinator(kill.victim, name)
+            self._note(f"the {kill.victim} was killed and started again, after {name} said {step.step}")
+            return
+        self._members.kill(name)
+        _, last = [said for said in self._members.steps if said[0] == name][-1]
+        self._note(f"{name} was killed after it said {last.step} ({last.records} records)")
+        self._start(name)
+
+    def _kill_coordinator(self, victim: str, worker: str) -> None:
+        if not self._target.nodes:
+            self._target.kill_and_start()
+            return
+        of_transactions = victim == VICTIMS[2]
+        key = self._transactional_id(worker) if of_transactions else self._group
+        at = self._oracle.wait_for_coordinator(key, lambda _: True, of_transactions=of_transactions)
+        self._target.nodes[at].kill()
+        self._target.nodes[at].start()
+
+    def _transactional_id(self, worker: str) -> str:
+        return f"{self._group}-{worker}"
+
+    def _feed(self, count: int) -> None:
+        """The next numbers to the source."""
+        numbers = range(self._fed, self._fed + count)
+        write(self._target.bootstrap, self._source, ((n % PARTITIONS, b"%d" % n) for n in numbers))
+        self._fed += count
+
+    def _wait_until_done(self) -> None:
+        wanted = self._oracle.ends(self._source, PARTITIONS)
+        deadline = time.monotonic() + _DONE_S
+        while (committed := self._oracle.committed(self._group)) != wanted:
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"not done after {_DONE_S:g} s: {committed} of {wanted}")
+            self._members.raise_if_ended()
+            time.sleep(_LOOK_AGAIN_S)
+        self._note("all is committed")
+
+    def _note(self, what: str) -> None:
+        self._steps.append(f"  {self._members.elapsed_s():6.1f} s  {what}")

@@ -1,0 +1,194 @@
+"""Kafka Streams counts words with `exactly_once_v2`: two instances, one of which is killed now and then.
+
+`programs/streams/WordCount.java` prints lines of a member: `assigned` with the source's partitions whose
+tasks it has, a `transaction` of step `counted` for ten words that it has counted, committed or not, and
+`left` after closing.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.interop.story.clients.base import PROGRAMS
+from tests.interop.story.clients.java import JVM, compiled
+from tests.interop.story.oracle import Oracle
+from tests.interop.story.processes import Members, StoryFailed
+from tests.interop.story.story import Outcome
+from tests.interop.story.targets import Target
+from tests.interop.transactions import checker
+from tests.interop.transactions.clients import PARTITIONS
+from tests.interop.transactions.play import SESSION_TIMEOUT_MS, WORKERS, write
+from tests.support.kafka_artifacts import streams_classpath
+
+_VOCABULARY: Final = tuple(f"word{number}" for number in range(40))
+_WORDS_OF_A_LINE: Final = 4
+_WORDS_TOLD: Final = 10
+_DELAY_MS_MAX: Final = 150.0
+"""Longer than the 100 ms between two commits."""
+_DONE_S: Final = 120.0
+_LOOK_AGAIN_S: Final = 0.2
+_LINES_SHOWN: Final = 30
+
+
+class Kill(NamedTuple):
+    after: int
+    """So many times ten words, counted from the beginning of a part."""
+    delay_ms: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: int
+    lines: tuple[str, ...]
+    kills: tuple[Kill, ...]
+
+    @classmethod
+    def of(cls, seed: int, lines: int, kills: int) -> Plan:
+        dice = random.Random(seed)
+        told = lines // (kills + 1) * _WORDS_OF_A_LINE // _WORDS_TOLD
+        return cls(
+            seed,
+            tuple(" ".join(dice.choices(_VOCABULARY, k=_WORDS_OF_A_LINE)) for _ in range(lines)),
+            tuple(
+                Kill(dice.randint(1, max(1, told // 2)), dice.uniform(0, _DELAY_MS_MAX)) for _ in range(kills)
+            ),
+        )
+
+
+def count_words(target: Target, plan: Plan) -> Outcome:
+    """Raises for nothing that Kafka Streams and the broker do."""
+    outcome = Outcome("kafka-streams", target.name, steps=[f"    seed {plan.seed}"])
+    began_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="words-"))
+    counting = _Counting(target, plan, folder, outcome.steps)
+    try:
+        try:
+            outcome.problems += counting.count()
+        except StoryFailed as failure:
+            outcome.problems.append(str(failure))
+        if outcome.problems:
+            outcome.details = f"{counting.details()}\n{target.name}'s log:\n{target.last_log_lines()}"
+    finally:
+        counting.close()
+        shutil.rmtree(folder)
+        outcome.seconds = time.monotonic() - began_s
+    return outcome
+
+
+def check(lines: Sequence[str], committed: Sequence[checker.Seen]) -> list[str]:
+    """What is wrong with the counts: each word's go up by one, to the number of times that it was written."""
+    written: defaultdict[str, int] = defaultdict(int)
+    for line in lines:
+        for word in line.split():
+            written[word] += 1
+    counts: defaultdict[str, list[str]] = defaultdict(list)
+    for seen in committed:
+        counts[seen.key].append(seen.value)
+    return [
+        f"{word} was written {written[word]} times, and its counts are {', '.join(counts[word])}"
+        for word in sorted(written.keys() | counts.keys())
+        if counts[word] != [str(count) for count in range(1, written[word] + 1)]
+    ]
+
+
+class _Counting:
+    def __init__(self, target: Target, plan: Plan, folder: Path, steps: list[str]) -> None:
+        self._target = target
+        self._plan = plan
+        self._folder = folder
+        self._steps = steps
+        self._members = Members(folder)
+        self._application = f"words-{uuid.uuid4().hex[:8]}"
+        self._source, self._sink = f"{self._application}-lines", f"{self._application}-counts"
+        self._fed = 0
+
+    def close(self) -> None:
+        self._members.close()
+
+    def count(self) -> list[str]:
+        """What is wrong with what is there at the end. Raises StoryFailed."""
+        members, plan = self._members, self._plan
+        oracle = Oracle(self._target.bootstrap)
+        for topic in (self._source, self._sink):
+            oracle.create_topic(topic, PARTITIONS)
+        for name in WORKERS:
+            self._start(name)
+        part = len(plan.lines) // (len(plan.kills) + 1)
+        for kill in plan.kills:
+            members.wait_until_shared(*WORKERS, partitions=PARTITIONS)
+            wanted = len(members.steps) + kill.after
+            self._feed(part)
+            self._wait_until_steps(wanted)
+            time.sleep(kill.delay_ms / 1_000)  # into what comes next
+            name, _ = members.steps[-1]
+            members.kill(name)
+            self._note(f"{name} was killed")
+            self._start(name)
+        self._feed(len(plan.lines) - self._fed)
+        self._wait_until_done()
+        for name in WORKERS:
+            members.ask_to_leave(name)
+        for name in WORKERS:
+            self._wait_until_left(name)
+        self._note("both have left")
+        committed, _ = self._read()
+        uncommitted, _ = checker.read(self._target.bootstrap, self._sink, "read_uncommitted")
+        self._note(f"{len(committed)} counts with read_committed, {len(uncommitted)} with read_uncommitted")
+        return check(plan.lines, committed)
+
+    def details(self) -> str:
+        last = "\n".join(f"    {each}" for each in self._members.heard[-_LINES_SHOWN:])
+        errors = "\n".join(
+            f"{name} on standard error:\n{program.last_complaints()}"
+            for name, program in self._members.programs.items()
+        )
+        return f"heard last:\n{last}\n{errors}"
+
+    def _start(self, name: str) -> None:
+        state = str(self._folder / f"state-{name}")
+        arguments = (self._target.bootstrap, self._application, self._source, self._sink, state)
+        self._members.start(name, [*command(), *arguments, str(SESSION_TIMEOUT_MS)])
+
+    def _feed(self, count: int) -> None:
+        lines = self._plan.lines[self._fed : self._fed + count]
+        numbered = enumerate(lines, self._fed)
+        write(self._target.bootstrap, self._source, ((n % PARTITIONS, line.encode()) for n, line in numbered))
+        self._fed += count
+
+    def _read(self) -> tuple[list[checker.Seen], dict[int, int]]:
+        return checker.read(self._target.bootstrap, self._sink, "read_committed")
+
+    def _wait_until_steps(self, wanted: int) -> None:
+        members = self._members
+        members.wait_until(lambda: len(members.steps) >= wanted, f"{wanted} times ten words", _DONE_S)
+
+    def _wait_until_left(self, name: str) -> None:
+        self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")
+
+    def _wait_until_done(self) -> None:
+        wanted = _WORDS_OF_A_LINE * len(self._plan.lines)
+        deadline = time.monotonic() + _DONE_S
+        while len(found := self._read()[0]) < wanted:
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"not done after {_DONE_S:g} s: {len(found)} counts of {wanted}")
+            self._members.raise_if_ended()
+            time.sleep(_LOOK_AGAIN_S)
+        self._note("all is counted")
+
+    def _note(self, what: str) -> None:
+        self._steps.append(f"  {self._members.elapsed_s():6.1f} s  {what}")
+
+
+def command() -> list[str]:
+    """How it is called; compiled once per machine."""
+    sources = [PROGRAMS / "java" / "Lines.java", PROGRAMS / "streams" / "WordCount.java"]
+    return [*JVM, "-cp", compiled(sources, streams_classpath()), "WordCount"]
