@@ -14,8 +14,7 @@ from tests.interop.story.story import Outcome
 from tests.interop.story.targets import KAFKA, Target, running
 from tests.interop.transactions.play import CONFIGS
 
-TARGETS: Final = (KAFKA,)
-"""Add "serve" and "cluster" once muster has transactions."""
+TARGETS: Final = (KAFKA, "serve", "cluster")
 
 
 @pytest.fixture(scope="module", params=TARGETS)
