@@ -31,6 +31,8 @@ from muster.protocol.messages.data import FetchRequest, FetchResponse
 from muster.protocol.record_batch import HEADER_BYTES, peek
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
+_STATE_TOPIC: Final = "__transaction_state"
+"""Who leads a partition of it coordinates the transactional ids of that partition."""
 _MAX_TIMEOUT_DEFAULT_MS: Final = 900_000
 _GRACE_MS: Final = 300_000
 """What Kafka's tool adds to transaction.max.timeout.ms: markers may take their time."""
@@ -112,10 +114,13 @@ def open_transactions(producers: Iterable[ProducerState]) -> list[ProducerState]
 async def judge(
     cluster: Cluster, suspects: Mapping[TopicPartition, Iterable[ProducerState]], until: float
 ) -> dict[tuple[TopicPartition, int], Verdict | KafkaError]:
-    """What coordinators say of open transactions, by partition and producer id."""
+    """What coordinators say of open transactions, by partition and producer id. Raises
+    KafkaError(COORDINATOR_NOT_AVAILABLE) if some cannot be asked: what they have must not look as if nobody
+    had it."""
     asked = [(where, each.producer_id) for where, producers in suspects.items() for each in producers]
     if not asked:
         return {}
+    await _check_all_coordinated(cluster, until)
     listed = await list_transactions(cluster, until, producer_ids=sorted({each for _, each in asked}))
     ids = {each.producer_id: each.transactional_id for each in listed}
     described = await describe_transactions(cluster, ids.values(), until)
@@ -131,6 +136,17 @@ async def judge(
             else Verdict(transactional_id, _why(where, producer_id, told))
         )
     return verdicts
+
+
+async def _check_all_coordinated(cluster: Cluster, until: float) -> None:
+    told = await cluster.retrying(lambda: cluster.metadata([_STATE_TOPIC], until), until)
+    for each in (part for topic in told.topics for part in topic.partitions):
+        if each.leader_id < 0:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{_STATE_TOPIC}-{each.partition_index} has no leader, so nobody can tell of its "
+                "transactional ids",
+            )
 
 
 def _why(where: TopicPartition, producer_id: int, told: TransactionDescription | None) -> str | None:

@@ -202,7 +202,7 @@ async def test_an_abort_without_an_answer_is_not_sent_again(
 ) -> None:
     brokers.deaf.add(ApiKey.WRITE_TXN_MARKERS)
     with pytest.raises(ConnectionLost, match="it may have been applied anyway"):
-        await admin.abort_transaction(ORDERS, 7, 1)
+        await admin.abort_transaction(ORDERS, 7, 1, timeout=10)
     assert len(brokers.requests_of(WriteTxnMarkersRequest)) == 1
 
 
@@ -310,6 +310,17 @@ async def test_what_cannot_be_asked_is_told(admin: Admin, brokers: TransactionBr
     brokers.codes[ApiKey.DESCRIBE_CONFIGS] += [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2
     with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
         await admin.find_hanging_transactions([ORDERS])
+
+
+async def test_a_coordinator_that_is_away_does_not_make_transactions_hang(
+    admin: Admin, brokers: TransactionBrokers
+) -> None:
+    brokers.producers = {"orders": [producer(7)]}
+    brokers.leaders["__transaction_state"] = (-1, 1)
+    with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE: __transaction_state-0 has no leader"):
+        await admin.find_hanging_transactions([ORDERS])
+    brokers.leaders["__transaction_state"] = (2, 2)
+    assert len((await admin.find_hanging_transactions([ORDERS])).succeeded[ORDERS]) == 1
 
 
 async def test_who_is_held_back(admin: Admin, brokers: TransactionBrokers) -> None:
