@@ -4,8 +4,8 @@ A program is a worker of a group. It is given, in this order: BOOTSTRAP, GROUP, 
 TRANSACTIONAL_ID, SESSION_TIMEOUT_MS, ABORT_EVERY, RECORDS_MAX. It reads SOURCE from the earliest offset where
 the group has no commit. The records' values are numbers; for n it writes the key `k<n>` and the value `<n>
 <n²>` to partition n / 3 mod 3 of TARGET. At most RECORDS_MAX records and the offsets behind them are one
-transaction. Every ABORT_EVERYth (0: none) is aborted when all is sent, and done again. If one fails and can
-be aborted, the worker goes back to what is committed.
+transaction. Every ABORT_EVERYth (0: none) is aborted when all is sent. After that, and if one fails and can
+be aborted, the worker asks what is committed and goes back there.
 
 What it prints are lines of a member (`story/clients/base.py`): `assigned` and `revoked`, where the generation
 may be null, `left` when its standard input has ended and it has closed everything in order, and of each
@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tests.interop.programs import python
@@ -45,6 +45,9 @@ class Transformer(ABC):
     kip_890: bool
     """Whether it speaks the transactions of KIP-890 where the cluster has finalized `transaction.version` 2,
     which give each transaction an epoch of its own; others speak those before, everywhere."""
+
+    steps: tuple[str, ...] = field(default=("began", "sent", "offsets"), kw_only=True)
+    """What it says of a transaction before its end."""
 
     @abstractmethod
     def version(self) -> str:
@@ -100,7 +103,7 @@ def _python(client: StockClient, module: str, *, kip_890: bool = False) -> Stock
 TRANSFORMERS: Final[tuple[Transformer, ...]] = (
     Stock(JAVA.name, True, JAVA, lambda: [*JVM, "-cp", JAVA.classpath(), "Transform"]),
     JavaBefore4("java-client-3", False),
-    Stock(FRANZ_GO.name, True, FRANZ_GO, lambda: [*FRANZ_GO.command(), "transform"]),
+    Stock(FRANZ_GO.name, True, FRANZ_GO, lambda: [*FRANZ_GO.command(), "transform"], steps=("began", "sent")),
     _python(CONFLUENT, "confluent"),
     _python(KAFKA_PYTHON, "kafka_python"),
     _python(AIOKAFKA, "aiokafka"),

@@ -43,7 +43,8 @@ _AGAIN: Final = ("sh", "-c", 'until "$@"; do echo "ended with $?" >&2; sleep 0.2
 processes does that."""
 _ENDED_TO_TELL: Final = 40
 """So many transactions tell one protocol from the other: with each start there is a new epoch as well."""
-_DELAY_MS_MAX: Final = 15.0
+_DELAY_MS_MAX: Final = 5.0
+"""About as long as a step takes."""
 _FEED_S: Final = 60.0
 _DONE_S: Final = 120.0
 _LOOK_AGAIN_S: Final = 0.05
@@ -52,7 +53,9 @@ _LINES_SHOWN: Final = 30
 
 class Kill(NamedTuple):
     after: int
-    """So many steps of transactions, counted from the beginning of a part."""
+    """So many steps of transactions, counted from the beginning of a part; and then at the next"""
+    step: int
+    """of this kind, by its number among those that the client tells of before the end of a transaction."""
     delay_ms: float
     victim: str
     """Of `VICTIMS`."""
@@ -84,7 +87,10 @@ class Plan:
             records,
             records_max,
             dice.randint(3, 7),
-            tuple(Kill(dice.randint(1, steps), dice.uniform(0, _DELAY_MS_MAX), victim) for victim in victims),
+            tuple(
+                Kill(dice.randint(1, steps), dice.randrange(6), dice.uniform(0, _DELAY_MS_MAX), victim)
+                for victim in victims
+            ),
         )
 
 
@@ -171,9 +177,9 @@ class _Playing:
         part = self._plan.records // (len(self._plan.kills) + 1)
         for kill in self._plan.kills:
             self._members.wait_until_shared(*WORKERS, partitions=PARTITIONS)
-            wanted = len(self._members.steps) + kill.after
+            begun = len(self._members.steps)
             self._feed(part)
-            self._wait_until_steps(wanted)
+            self._wait_until_time_for(kill, begun)
             time.sleep(kill.delay_ms / 1_000)  # into what comes next
             self._kill(kill)
         self._feed(self._plan.records - self._fed)
@@ -184,9 +190,14 @@ class _Playing:
             self._wait_until_left(name)
         self._note("both have left")
 
-    def _wait_until_steps(self, wanted: int) -> None:
-        members = self._members
-        members.wait_until(lambda: len(members.steps) >= wanted, f"step {wanted} of transactions", _DONE_S)
+    def _wait_until_time_for(self, kill: Kill, begun: int) -> None:
+        members, names = self._members, self._transformer.steps
+        wanted = names[kill.step % len(names)]
+
+        def is_it() -> bool:
+            return len(members.steps) >= begun + kill.after and members.steps[-1][1].step == wanted
+
+        members.wait_until(is_it, f"step {begun + kill.after} of transactions, then {wanted}", _DONE_S)
 
     def _wait_until_left(self, name: str) -> None:
         self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")

@@ -91,8 +91,7 @@ func (working *transformer) pollOnce(ctx context.Context) error {
 	return nil
 }
 
-// transaction commits the results, or aborts them on purpose: the session goes back by itself, and the next poll has the
-// same records again. Its errors are for good.
+// transaction commits the results, or aborts them on purpose; the session goes back by itself. Its errors are for good.
 func (working *transformer) transaction(ctx context.Context, records []*kgo.Record) error {
 	working.begun++
 	kept := working.abortEvery == 0 || working.begun%working.abortEvery != 0

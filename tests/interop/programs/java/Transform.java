@@ -68,12 +68,9 @@ public final class Transform implements ConsumerRebalanceListener {
             consumer.subscribe(List.of(source), this);
             while (!leaving) {
                 var records = consumer.poll(POLL);
-                if (records.isEmpty()) {
-                    continue;
-                }
-                begun++;
-                if (abortEvery == 0 || begun % abortEvery != 0 || transaction(records, false)) {
-                    transaction(records, true);
+                if (!records.isEmpty()) {
+                    begun++;
+                    transaction(records, abortEvery == 0 || begun % abortEvery != 0);
                 }
             }
         }
@@ -89,8 +86,8 @@ public final class Transform implements ConsumerRebalanceListener {
         leaving = true;
     }
 
-    /** Whether it ended as it should; if not, it was aborted, and the consumer goes back to what is committed. */
-    private boolean transaction(ConsumerRecords<String, String> records, boolean kept) throws Exception {
+    /** Commits, or aborts on purpose or because it failed; then the consumer goes back to what is committed. */
+    private void transaction(ConsumerRecords<String, String> records, boolean kept) throws Exception {
         try {
             say("began", records.count());
             producer.beginTransaction();
@@ -100,11 +97,12 @@ public final class Transform implements ConsumerRebalanceListener {
             say("offsets", records.count());
             if (kept) {
                 ended(producer::commitTransaction);
+                say("committed", records.count());
             } else {
                 ended(producer::abortTransaction);
+                say("aborted", records.count());
+                goBack();
             }
-            say(kept ? "committed" : "aborted", records.count());
-            return true;
         } catch (ProducerFencedException replaced) {
             throw replaced;
         } catch (KafkaException failure) {
@@ -112,7 +110,6 @@ public final class Transform implements ConsumerRebalanceListener {
             say("failed", 0);
             ended(producer::abortTransaction);
             goBack();
-            return false;
         }
     }
 

@@ -69,9 +69,7 @@ class Transformer(ConsumerRebalanceListener):
         if (producer := self._producers.get(partition)) is None:
             return  # it was fetched before a rebalance, and is fetched again
         try:
-            if self._turns.aborts():
-                await self._transaction(producer, partition, records, kept=False)
-            await self._transaction(producer, partition, records, kept=True)
+            await self._transaction(producer, partition, records, kept=not self._turns.aborts())
         except ProducerFenced as error:  # another member owns it: the next rebalance says so
             transforming.failed(error)
             del self._producers[partition]
@@ -97,9 +95,11 @@ class Transformer(ConsumerRebalanceListener):
         transforming.say("offsets", len(records))
         if kept:
             await producer.commit_transaction()
+            transforming.say("committed", len(records))
         else:
             await producer.abort_transaction()
-        transforming.say("committed" if kept else "aborted", len(records))
+            transforming.say("aborted", len(records))
+            await self._go_back(partition)
 
     async def _go_back(self, partition: TopicPartition) -> None:
         """To what is committed."""

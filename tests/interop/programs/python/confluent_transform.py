@@ -55,9 +55,7 @@ class Transformer:
         while not to_leave.is_set():
             self._gather()
             if self._batch:
-                if self._turns.aborts():
-                    self._transaction(kept=False)
-                self._transaction(kept=True)
+                self._transaction(kept=not self._turns.aborts())
         self._consumer.close()
         lines.say("left")
 
@@ -84,12 +82,13 @@ class Transformer:
                 self._next_offsets(), self._consumer.consumer_group_metadata(), _SECONDS_MAX
             )
             transforming.say("offsets", records)
-            if not kept:
+            if kept:
+                self._commit()
+                transforming.say("committed", records)
+            else:
                 self._abort()
                 transforming.say("aborted", records)
-                return
-            self._commit()
-            transforming.say("committed", records)
+                self._go_back()
         except KafkaException as error:
             if error.args[0].fatal():
                 raise

@@ -45,14 +45,13 @@ class Transformer(ConsumerRebalanceListener):
                 lines.complain(error)
                 continue
             records = [record for each in polled.values() for record in each]
-            if records and (not self._turns.aborts() or self._transaction(records, kept=False)):
-                self._transaction(records, kept=True)
+            if records:
+                self._transaction(records, kept=not self._turns.aborts())
         self._consumer.close(autocommit=False)
         self._producer.close()
         lines.say("left")
 
-    def _transaction(self, records: list[Any], *, kept: bool) -> bool:
-        """Whether it ended as it should."""
+    def _transaction(self, records: list[Any], *, kept: bool) -> None:
         try:
             transforming.say("began", len(records))
             self._producer.begin_transaction()
@@ -72,17 +71,17 @@ class Transformer(ConsumerRebalanceListener):
             transforming.say("offsets", len(records))
             if kept:
                 self._producer.commit_transaction()
+                transforming.say("committed", len(records))
             else:
                 self._producer.abort_transaction()
-            transforming.say("committed" if kept else "aborted", len(records))
+                transforming.say("aborted", len(records))
+                self._go_back()
         except ProducerFencedError:
             raise
         except KafkaError as error:
             transforming.failed(error)
             self._producer.abort_transaction()
             self._go_back()
-            return False
-        return True
 
     def _go_back(self) -> None:
         """To what is committed."""

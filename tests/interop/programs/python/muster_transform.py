@@ -49,11 +49,10 @@ class Transformer:
         to_leave = lines.standard_input_ends()
         while not to_leave.is_set():
             records = await self._consumer.get_many(self._job.records_max, timeout=0.1)
-            if records and (not self._turns.aborts() or await self._transaction(records, kept=False)):
-                await self._transaction(records, kept=True)
+            if records:
+                await self._transaction(records, kept=not self._turns.aborts())
 
-    async def _transaction(self, records: Sequence[ConsumerRecord[bytes, bytes]], *, kept: bool) -> bool:
-        """Whether it ended as it should."""
+    async def _transaction(self, records: Sequence[ConsumerRecord[bytes, bytes]], *, kept: bool) -> None:
         transaction = self._producer.transaction()
         try:
             transforming.say("began", len(records))
@@ -69,15 +68,15 @@ class Transformer:
             transforming.say("offsets", len(records))
             if kept:
                 await transaction.commit()
+                transforming.say("committed", len(records))
             else:
                 await transaction.abort()
-            transforming.say("committed" if kept else "aborted", len(records))
+                transforming.say("aborted", len(records))
+                await self._go_back()
         except TransactionAborted as error:
             transforming.failed(error)
             await transaction.abort()
             await self._go_back()
-            return False
-        return True
 
     async def _go_back(self) -> None:
         """To what is committed."""

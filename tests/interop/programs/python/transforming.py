@@ -30,7 +30,7 @@ class Job:
     transactional_id: str
     session_timeout_ms: int
     abort_every: int
-    """Before each so-manieth transaction, the same is done and aborted on purpose. 0: never."""
+    """Each so-manieth transaction is aborted on purpose. 0: none."""
     records_max: int
     """Of a transaction."""
 
@@ -47,7 +47,7 @@ def result_of(value: bytes | None) -> Result:
 
 
 class Turns:
-    """Says of each transaction whether it is to be tried and aborted first."""
+    """Says of each transaction whether it is to be aborted on purpose."""
 
     def __init__(self, job: Job) -> None:
         self._every = job.abort_every
