@@ -9,7 +9,7 @@ ReplicaManager.handleProduceAppend in Apache Kafka).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from muster.coordinator.server.serving import Broker, Transactions
@@ -81,15 +81,20 @@ def _transactional(records: bytes) -> Header | None:
     return header if header.is_transactional else None
 
 
-async def verify(broker: Broker, request: ProduceRequest, version: int, parts: Sequence[Part]) -> Verified:
+async def verify(
+    broker: Broker,
+    request: ProduceRequest,
+    version: int,
+    parts: Sequence[Part],
+    next_turn: Callable[[], Awaitable[None]],
+) -> Verified:
     """Return when the coordinator has answered for those of `parts` that need it, if it can be asked.
+    `next_turn` is awaited for each part.
 
     INVALID_PRODUCER_ID_MAPPING if the transactional batches are not all of one producer id and epoch.
     """
     assert request.transactional_id is not None
-    batches = [
-        (part, header) for part in parts for header in [_transactional(part.records)] if header is not None
-    ]
+    batches = [(part, header) for part in parts if (header := _transactional(part.records)) is not None]
     producers = {(header.producer_id, header.producer_epoch) for _, header in batches}
     if not producers:
         return Verified({})
@@ -109,8 +114,13 @@ async def verify(broker: Broker, request: ProduceRequest, version: int, parts: S
     clock = asyncio.get_running_loop().time
     until_s = clock() + patience_ms / 1000
     while True:
-        unknown = await _begin(broker, (part for part, _ in batches), outcomes, adds=adds)
-        refused = await joining.ask(unknown)
+        unknown = set()
+        for part, _ in batches:
+            await next_turn()
+            outcomes[part.key] = guard = await _begin(broker, part, adds=adds)
+            if isinstance(guard, Guard):
+                unknown.add(part.key)
+        refused = await joining.ask(frozenset(unknown))
         concurrent = any(each.code is ErrorCode.CONCURRENT_TRANSACTIONS for each in refused.values())
         if not (concurrent and clock() < until_s):
             return Verified({**outcomes, **refused})
@@ -118,27 +128,14 @@ async def verify(broker: Broker, request: ProduceRequest, version: int, parts: S
         await asyncio.sleep(pause_s)
 
 
-async def _begin(
-    broker: Broker,
-    parts: Iterable[Part],
-    outcomes: dict[_Partition, Guard | KafkaError | None],
-    *,
-    adds: bool,
-) -> frozenset[_Partition]:
-    """Make the guards; the partitions about which the coordinator is to be asked."""
-    unknown = set()
-    for part in parts:
-        try:
-            guard = await broker.partitions.begin_verification(
-                part.topic, part.partition, part.records, epoch_raised=adds
-            )
-        except KafkaError as refusal:
-            outcomes[part.key] = refusal
-        else:
-            outcomes[part.key] = guard
-            if guard is not None:
-                unknown.add(part.key)
-    return frozenset(unknown)
+async def _begin(broker: Broker, part: Part, *, adds: bool) -> Guard | KafkaError | None:
+    """The guard, if the coordinator is to be asked; a refusal, if it need not be."""
+    try:
+        return await broker.partitions.begin_verification(
+            part.topic, part.partition, part.records, epoch_raised=adds
+        )
+    except KafkaError as refusal:
+        return refusal
 
 
 class _Joining(NamedTuple):

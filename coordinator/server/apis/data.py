@@ -131,7 +131,7 @@ async def _verify(broker: Broker, request: ProduceRequest, version: int) -> Veri
             with suppress(KafkaError):  # which `_append` meets again
                 found = _written(broker, topic, data.index, version)
                 parts.append(Part(found, data.index, data.records or b""))
-    return await verify(broker, request, version, parts)
+    return await verify(broker, request, version, parts, turns.next)
 
 
 def _written(broker: Broker, asked: ProduceRequest.TopicProduceData, partition: int, version: int) -> Topic:
