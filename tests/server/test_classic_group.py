@@ -248,8 +248,6 @@ async def test_sessions_and_the_initial_delay_may_be_as_short_as_nothing(start_b
 @pytest.mark.parametrize(
     ("key_type", "version", "code"),
     [
-        (1, 1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        (1, 6, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (2, 5, ErrorCode.INVALID_REQUEST),
         (2, 6, ErrorCode.INVALID_REQUEST),
         (9, 4, ErrorCode.INVALID_REQUEST),
