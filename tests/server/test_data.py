@@ -250,7 +250,6 @@ async def test_an_idempotent_producer_gets_an_id_and_its_repeats_are_stored_once
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"transactional_id": "t"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": None, "producer_id": 5, "producer_epoch": -1}, ErrorCode.INVALID_REQUEST),
     ],

@@ -155,7 +155,7 @@ def codes_in(message: Any) -> set[int]:
     found: set[int] = set()
     for declared in type(message).__fields__:
         value = getattr(message, declared.name)
-        if declared.name == "error_code":
+        if declared.name in ("error_code", "partition_error_code"):
             found.add(int(value))
         for each in value if isinstance(value, list) else (value,):
             if hasattr(type(each), "__fields__"):

@@ -303,6 +303,7 @@ def test_every_name_a_request_has_is_known(api_key: ApiKey) -> None:
         "topic_partitions",
         "resources",
         "subscribed_topic_names",
+        "v3_and_below_topics",
     } & named
     listed = {each.attribute for each in where.topics}
     assert topical == listed
