@@ -18,7 +18,6 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
-from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.protocol.test_foreign import client_hello
@@ -177,13 +176,6 @@ async def test_coordinators_of_what_is_not_there(
     async with await Wire.connect(broker.port) as wire:
         await wire.call(request_, version)
     assert lines.why == [why]
-
-
-async def test_a_transactional_produce_without_acks(broker: Broker, lines: Lines) -> None:
-    async with await Wire.connect(broker.port) as wire:
-        await wire.send(ProduceRequest(transactional_id="tx", acks=0, timeout_ms=1, topic_data=[]), 9)
-        assert await wire.closed()
-    assert lines.why == ["muster has no transactions yet"]
 
 
 @pytest.mark.parametrize("api_key", sorted(set(ApiKey) - APIS.keys()))
