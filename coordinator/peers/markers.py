@@ -71,15 +71,17 @@ class Markers:
         ask: Ask,
         clock: Clock,
         *,
+        serving: Callable[[Lease], bool],
         leader: Callable[[str, int], int | Whereabouts],
         read_topics: Callable[[], Awaitable[object]],
         marked: Callable[[int, int, MarkersDue, Iterable[TopicPartition]], None],
     ) -> None:
-        """`clock` is real time. `leader`: the node that leads a partition, as last read; `read_topics`
-        returns when the topics have been read anew; `marked(shard, epoch, due, partitions)` is told of
-        partitions that have their markers, or are gone."""
+        """`clock` is real time. `serving`: whether a lease certainly still is this broker's. `leader`: the
+        node that leads a partition, as last read; `read_topics` returns when the topics have been read anew;
+        `marked(shard, epoch, due, partitions)` is told of partitions that have their markers, or are gone."""
         self._ask = ask
         self._clock = clock
+        self._serving = serving
         self._leader = leader
         self._read_topics = read_topics
         self._marked = marked
@@ -224,8 +226,11 @@ class Markers:
             batch = {owed: partitions for owed, partitions in batch.items() if self._is_owed(owed)}
             if not batch:
                 continue
-            request = WriteTxnMarkersRequest(markers=[_marker(*each) for each in batch.items()])
             lease = Lease(LeaseKind.TRANSACTION, shard)
+            if not self._serving(lease):
+                self.forget(shard)  # a broker that stood still may not have heard of it
+                continue
+            request = WriteTxnMarkersRequest(markers=[_marker(*each) for each in batch.items()])
             # One epoch: those of an earlier one are owed no more.
             epoch = next(iter(batch)).epoch
             try:

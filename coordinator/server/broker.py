@@ -21,9 +21,9 @@ from muster.coordinator.base.endpoints import Endpoint, Listening
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.cluster.coordinators import GROUPS, TRANSACTIONS
+from muster.coordinator.cluster.coordinators import GROUPS
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
-from muster.coordinator.cluster.topology import NO_NODE, Leader, Topology, partition_lease, shard_topics
+from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
 from muster.coordinator.config import Settings
 from muster.coordinator.group.config import GroupConfig, GroupConfigs, MigrationPolicy
 from muster.coordinator.group.effects import TopicsImage
@@ -31,31 +31,25 @@ from muster.coordinator.journal.entries import Member
 from muster.coordinator.observe.lag import Lag
 from muster.coordinator.observe.rebalances import RebalanceLog
 from muster.coordinator.observe.recovery import Recovery
-from muster.coordinator.peers.coordinators import TransactionCoordinators
-from muster.coordinator.peers.markers import Markers, Whereabouts
-from muster.coordinator.peers.post import Post
 from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
-from muster.coordinator.runtime.transactions import TransactionRuntime
 from muster.coordinator.security.scram import MadeUp
 from muster.coordinator.server.admission import Admission, overrides_of
 from muster.coordinator.server.apis import APIS, TRAFFIC
-from muster.coordinator.server.apis.peers import answer_peer
 from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.doors import Doors, Listen
-from muster.coordinator.server.features import TRANSACTION_VERSION, Features
+from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.metering import Meters
 from muster.coordinator.server.pausing import PausableStore
-from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.quota_gate import QuotaGate
 from muster.coordinator.server.rights import UNRESTRICTED, Rights
 from muster.coordinator.server.serving import Transactions
@@ -63,6 +57,7 @@ from muster.coordinator.server.session import Sessions
 from muster.coordinator.server.shards import CoordinatorShards, DataShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
 from muster.coordinator.server.test_mode.faults import Faults
+from muster.coordinator.server.transactions import TransactionService
 from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.server.users import Users, mechanisms
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
@@ -72,7 +67,6 @@ from muster.coordinator.topics.catalogue import (
     Topic,
     events_topic,
     offsets_topic,
-    transactions_topic,
 )
 from muster.coordinator.topics.config import defaults_from
 from muster.coordinator.topics.consumer_offsets import ConsumerOffsets
@@ -80,10 +74,7 @@ from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.replicas import Hosts
-from muster.coordinator.topics.transaction_state import TransactionStates
-from muster.coordinator.transactions.config import TransactionConfig
 from muster.protocol.api import ApiKey
-from muster.protocol.message import Message
 
 _READ_AGAIN_S: Final = 1.0
 _READ_PAUSE_S: Final = 0.02
@@ -169,17 +160,20 @@ class Broker:
         self.group_events = GroupEvents(
             events, store, self.clock, node_id=node_id, serving=self.membership.serving
         )
-        states = transactions_topic(counts.cluster_id, counts.leases[LeaseKind.TRANSACTION])
-        self.transaction_states = TransactionStates(
-            states, store, self.clock, node_id=node_id, serving=self.membership.serving
+        self.transacting = TransactionService(
+            self, store, counts, self.clock, self.real_clock, self.incarnation
         )
+        self.producer_ids = self.transacting.producer_ids
+        self.transaction_runtime = self.transacting.runtime
+        self.transactions: Transactions = self.transacting.coordinators
+        states = self.transacting.states
         self.catalogue = Catalogue(
             store,
             self.clock,
             defaults=defaults_from(settings.kafka_text),
             num_partitions=settings.num_partitions,
             auto_create_topics=settings.auto_create_topics_enable,
-            kept=[offsets, states, events] if settings.group_events else [offsets, states],
+            kept=[offsets, states.topic, *([events] if settings.group_events else [])],
         )
         rows = ConfigRows(store)
         self.configs = BrokerConfigs(rows, node_id, settings, self._apply_configs)
@@ -191,7 +185,7 @@ class Broker:
         self._made_up = MadeUp(shapes=self.users.shapes)
         self.quotas = KeptQuotas(rows)
         self.meters = Meters(self.quotas, self.clock)
-        self.runtime = GroupRuntime(
+        self.runtime: GroupRuntime = GroupRuntime(
             store,
             self.clock,
             self.membership,
@@ -206,32 +200,6 @@ class Broker:
             records_written=self.consumer_offsets.written,
             journal_written=self.group_events.written,
         )
-        self.producer_ids = ProducerIds(store)
-        self.transaction_runtime = TransactionRuntime(
-            store,
-            self.clock,
-            self.membership,
-            TransactionConfig(settings.transaction_max_timeout_ms, settings.transactional_id_expiration_ms),
-            new_id=self.producer_ids.at_once,
-            version=lambda: self.features.level(TRANSACTION_VERSION),
-            shard_count=counts.leases[LeaseKind.TRANSACTION],
-            limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
-            observer=self._observe_transactions,
-            records_written=self.transaction_states.written,
-        )
-        self._post = Post(
-            store, self.real_clock, node_id=node_id, incarnation=self.incarnation, serve=self._answer
-        )
-        self._markers = Markers(
-            self._post.ask,
-            self.real_clock,
-            leader=self._leader_of,
-            read_topics=self.read_topics,
-            marked=self.transaction_runtime.marked,
-        )
-        self.transactions: Transactions = TransactionCoordinators(
-            self._post.ask, self._transaction_coordinator
-        )
         self._shard_topics = shard_topics(counts.cluster_id)
         self._counts = counts
         self.partitions = Partitions(
@@ -245,8 +213,7 @@ class Broker:
             shards=counts.leases[LeaseKind.DATA],
             lease_of=self._lease_of,
             elsewhere={
-                each.topic.topic_id: each
-                for each in (self.consumer_offsets, self.group_events, self.transaction_states)
+                each.topic.topic_id: each for each in (self.consumer_offsets, self.group_events, states)
             },
             serving=self.membership.serving,
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
@@ -261,13 +228,7 @@ class Broker:
             LeaseKind.GROUP: CoordinatorShards(
                 GROUPS, self.runtime, self.partitions, (self.consumer_offsets, self.group_events)
             ),
-            LeaseKind.TRANSACTION: CoordinatorShards(
-                TRANSACTIONS,
-                self.transaction_runtime,
-                self.partitions,
-                (self.transaction_states,),
-                self._markers.forget,
-            ),
+            LeaseKind.TRANSACTION: self.transacting.shards(self.partitions),
             **dict(zip((LeaseKind.DATA, LeaseKind.REPLICAS), self._data_shards, strict=True)),
         }
         self.lag = Lag(
@@ -278,7 +239,7 @@ class Broker:
             known=self.partitions.known,
             look=self.partitions.look,
         )
-        self._recovery = Recovery(
+        self._recovery: Recovery = Recovery(
             self.lag, self.clock, groups_of_shard=self.runtime.committing_groups, note=self.runtime.note
         )
         self.journal.listeners.append(self._recovery.observe)
@@ -430,7 +391,7 @@ class Broker:
         )
         self.partitions.start()
         await self.membership.register(node)
-        self._post.start()
+        self.transacting.start()
 
     async def start(self, node: NodeRow) -> None:
         """Once registered: take the leases that are due to this node, and accept connections. Returns when
@@ -477,14 +438,10 @@ class Broker:
         await self.connections.drained(grace_s)
         await self.connections.close()
         await self.runtime.close()
-        await self.transaction_runtime.close()
-        self._markers.close()
-        await self._post.close()
-        await self.producer_ids.close()
+        await self.transacting.close()
         await self.partitions.close()
         await self.consumer_offsets.close()
         await self.group_events.close()
-        await self.transaction_states.close()
         await self._end()
 
     async def kill(self) -> None:
@@ -494,16 +451,12 @@ class Broker:
         self.connections.freeze()  # the dead do not answer that they are no coordinator any more
         self.membership.kill()
         self.runtime.kill()
-        self.transaction_runtime.kill()
-        self._markers.close()
-        self._post.kill()
-        await self.producer_ids.close()
+        await self.transacting.kill()
         for each in self._data_shards:
             each.abandon()
         self.partitions.abandon()
         self.consumer_offsets.abandon()
         self.group_events.abandon()
-        self.transaction_states.abandon()
         for listener in self._listeners:
             await listener.close()
         self.doors.close()
@@ -548,9 +501,7 @@ class Broker:
         """What is being done without being asked for, in words; nothing when all is at rest and durable."""
         yield from self.connections.under_way()
         yield from self.runtime.under_way()
-        yield from self.transaction_runtime.under_way()
-        yield from self._markers.under_way()
-        yield from self._post.under_way()
+        yield from self.transacting.under_way()
         yield from self.partitions.under_way()
         if not self.membership.at_rest:
             yield "leases are still moving"
@@ -596,27 +547,6 @@ class Broker:
             cleaner_backoff_ms=self.configs.number("log.cleaner.backoff.ms"),
             producer_expiration_ms=producer_expiration_ms,
         )
-
-    # --- transactions ---------------------------------------------------------------------------------------
-
-    def _observe_transactions(self, shard: int, events: Sequence[Any]) -> None:
-        epoch = self.transaction_runtime.epoch(shard)
-        if epoch is not None:
-            self._markers.observe(shard, epoch, events)
-
-    def _leader_of(self, name: str, partition: int) -> int | Whereabouts:
-        topic = self.catalogue.by_name(name)
-        if topic is None or not 0 <= partition < topic.partitions:
-            return Whereabouts.UNKNOWN
-        node_id = self.leader(topic, partition).node_id
-        return Whereabouts.NO_LEADER if node_id == NO_NODE else node_id
-
-    def _transaction_coordinator(self, transactional_id: str) -> int | None:
-        node = self.topology.coordinator(transactional_id, TRANSACTIONS)
-        return None if node is None else node.node_id
-
-    async def _answer(self, api: ApiKey, version: int, request: Message) -> Message:
-        return await answer_peer(self, api, version, request)
 
     # --- topics ---------------------------------------------------------------------------------------------
 

@@ -47,9 +47,15 @@ class Cluster:
         self.answering = asyncio.Event()
         self.answering.set()
         self.store_fails = 0
+        self.serving = True
         self.marked: list[tuple[int, int, str, list[tuple[str, int]]]] = []
         self.markers = Markers(
-            self.ask, self.clock, leader=self.leader, read_topics=self.read_topics, marked=self.note
+            self.ask,
+            self.clock,
+            serving=lambda lease: self.serving,
+            leader=self.leader,
+            read_topics=self.read_topics,
+            marked=self.note,
         )
 
     def leader(self, topic: str, partition: int) -> int | Whereabouts:
@@ -296,3 +302,10 @@ async def test_the_same_transaction_told_again_in_another_epoch_is_sent_anew(clu
     await until(lambda: len(cluster.marked) == 1)
     assert [each[1] for each in cluster.marked] == [EPOCH + 1]
     assert [marker.coordinator_epoch for _, request in cluster.asked for marker in request.markers] == [3, 4]
+
+
+async def test_a_broker_that_has_lost_the_lease_without_hearing_of_it_sends_nothing(cluster: Cluster) -> None:
+    cluster.serving = False
+    cluster.markers.observe(SHARD, EPOCH, [due(A0)])
+    await until(lambda: not list(cluster.markers.under_way()))
+    assert cluster.asked == []
