@@ -12,7 +12,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const transformPartitions = 3
+const (
+	transformPartitions = 3
+	// A fetch that waits at the end holds up the one from where the session goes back to.
+	transformFetchMaxWait = 50 * time.Millisecond
+)
 
 // transformer works exactly once, with franz-go's session for that: see tests/interop/transactions/clients.py.
 type transformer struct {
@@ -41,6 +45,7 @@ func runTransform(ctx context.Context, args []string) error {
 		kgo.ConsumeTopics(args[2]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(transformFetchMaxWait),
 		kgo.SessionTimeout(sessionTimeout),
 		kgo.HeartbeatInterval(sessionTimeout/10),
 		kgo.OnPartitionsAssigned(member.assigned),
