@@ -14,8 +14,8 @@ import (
 
 const (
 	transformPartitions = 3
-	// A fetch that waits at the end holds up the one from where the session goes back to.
-	transformFetchMaxWait = 50 * time.Millisecond
+	// Fetches that wait at the end, and metadata that is young, hold up the session when it goes back.
+	transformWaitMax = 50 * time.Millisecond
 )
 
 // transformer works exactly once, with franz-go's session for that: see tests/interop/transactions/clients.py.
@@ -45,7 +45,8 @@ func runTransform(ctx context.Context, args []string) error {
 		kgo.ConsumeTopics(args[2]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.FetchMaxWait(transformFetchMaxWait),
+		kgo.FetchMaxWait(transformWaitMax),
+		kgo.MetadataMinAge(transformWaitMax),
 		kgo.SessionTimeout(sessionTimeout),
 		kgo.HeartbeatInterval(sessionTimeout/10),
 		kgo.OnPartitionsAssigned(member.assigned),
