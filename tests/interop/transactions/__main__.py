@@ -16,7 +16,7 @@ _PLAYABLE = tuple(name for name in TARGETS if name in ("kafka", "serve", "cluste
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop.transactions", description=__doc__)
     names = [each.name for each in TRANSFORMERS]
-    parser.add_argument("--client", action="append", choices=names, help="default: all")
+    parser.add_argument("--client", action="append", choices=names, help="default: all that outlive brokers")
     parser.add_argument("--target", action="append", choices=_PLAYABLE, help=f"default: {KAFKA}")
     parser.add_argument("--records", type=int, default=2_000, help="default: 2000")
     parser.add_argument("--kills", type=int, default=3, help="of workers; default: 3")
@@ -29,10 +29,11 @@ def main() -> int:
         f"seed {seed}: {len(plan.kills)} kills, {plan.records} records, up to {plan.records_max} each",
         flush=True,
     )
+    able = [each.name for each in TRANSFORMERS if each.outlives_brokers or not chosen.broker_kills]
     failed = False
     for name in chosen.target or [KAFKA]:
         with running(name, CONFIGS) as target:
-            for client in chosen.client or names:
+            for client in chosen.client or able:
                 transformer = by_name(client)
                 transformer.prepare()
                 outcome = play(transformer, target, plan)

@@ -49,6 +49,11 @@ class Transformer(ABC):
     steps: tuple[str, ...] = field(default=("began", "sent", "offsets"), kw_only=True)
     """What it says of a transaction before its end."""
 
+    outlives_brokers: bool = field(default=True, kw_only=True)
+    """It goes on when a broker was killed and is back. Those that do not stand still for good, with Apache
+    Kafka as well: librdkafka when it was about to commit offsets, kafka-python when its membership was lost
+    meanwhile."""
+
     @abstractmethod
     def version(self) -> str:
         """Asked of what is installed; `prepare` has been called."""
@@ -95,17 +100,19 @@ class JavaBefore4(Transformer):
         return [*JVM, "-cp", compiled(sources, clients_classpath(self.version())), "Transform"]
 
 
-def _python(client: StockClient, module: str, *, kip_890: bool = False) -> Stock:
+def _python(
+    client: StockClient, module: str, *, kip_890: bool = False, outlives_brokers: bool = True
+) -> Stock:
     command = [sys.executable, "-m", f"{python.__name__}.{module}_transform"]
-    return Stock(client.name, kip_890, client, lambda: command)
+    return Stock(client.name, kip_890, client, lambda: command, outlives_brokers=outlives_brokers)
 
 
 TRANSFORMERS: Final[tuple[Transformer, ...]] = (
     Stock(JAVA.name, True, JAVA, lambda: [*JVM, "-cp", JAVA.classpath(), "Transform"]),
     JavaBefore4("java-client-3", False),
     Stock(FRANZ_GO.name, True, FRANZ_GO, lambda: [*FRANZ_GO.command(), "transform"], steps=("began", "sent")),
-    _python(CONFLUENT, "confluent"),
-    _python(KAFKA_PYTHON, "kafka_python"),
+    _python(CONFLUENT, "confluent", outlives_brokers=False),
+    _python(KAFKA_PYTHON, "kafka_python", outlives_brokers=False),
     _python(AIOKAFKA, "aiokafka"),
     _python(MUSTER, "muster", kip_890=True),
 )

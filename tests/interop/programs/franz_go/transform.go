@@ -12,7 +12,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const transformPartitions = 3
+const (
+	transformPartitions = 3
+	// Fetches that wait at the end, and metadata that is young, hold up the session when it goes back.
+	transformWaitMax = 50 * time.Millisecond
+)
 
 // transformer works exactly once, with franz-go's session for that: see tests/interop/transactions/clients.py.
 type transformer struct {
@@ -41,6 +45,8 @@ func runTransform(ctx context.Context, args []string) error {
 		kgo.ConsumeTopics(args[2]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(transformWaitMax),
+		kgo.MetadataMinAge(transformWaitMax),
 		kgo.SessionTimeout(sessionTimeout),
 		kgo.HeartbeatInterval(sessionTimeout/10),
 		kgo.OnPartitionsAssigned(member.assigned),

@@ -27,6 +27,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
 public final class Transform implements ConsumerRebalanceListener {
     private static final Duration POLL = Duration.ofMillis(100);
     private static final int PARTITIONS = 3;
+    /** A fetch that waits at the end holds up the one from where the consumer goes back to. */
+    private static final int FETCH_MAX_WAIT_MS = 50;
 
     private final KafkaProducer<String, String> producer;
     private final KafkaConsumer<String, String> consumer;
@@ -49,6 +51,7 @@ public final class Transform implements ConsumerRebalanceListener {
         reading.put("auto.offset.reset", "earliest");
         reading.put("enable.auto.commit", "false");
         reading.put("isolation.level", "read_committed");
+        reading.put("fetch.max.wait.ms", FETCH_MAX_WAIT_MS);
         reading.put("session.timeout.ms", sessionTimeoutMs);
         reading.put("heartbeat.interval.ms", sessionTimeoutMs / 10);
         reading.put("max.poll.records", args[7]);

@@ -37,6 +37,7 @@ class Transformer(ConsumerRebalanceListener):
             heartbeat_interval_ms=job.heartbeat_interval_ms,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            fetch_max_wait_ms=transforming.FETCH_MAX_WAIT_MS,
             isolation_level="read_committed",
         )
 

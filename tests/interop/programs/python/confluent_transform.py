@@ -44,6 +44,7 @@ class Transformer:
                 "enable.auto.commit": False,
                 # Without it, librdkafka does not wait for offsets that are pending (KIP-447).
                 "isolation.level": "read_committed",
+                "fetch.wait.max.ms": transforming.FETCH_MAX_WAIT_MS,
                 "session.timeout.ms": job.session_timeout_ms,
                 "heartbeat.interval.ms": job.heartbeat_interval_ms,
             }

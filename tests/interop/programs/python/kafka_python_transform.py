@@ -31,6 +31,7 @@ class Transformer(ConsumerRebalanceListener):
             heartbeat_interval_ms=job.heartbeat_interval_ms,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            fetch_max_wait_ms=transforming.FETCH_MAX_WAIT_MS,
             # Without it, kafka-python does not wait for offsets that are pending (KIP-447).
             isolation_level="read_committed",
         )

@@ -97,6 +97,7 @@ async def _transform(job: Job) -> None:
             listener=Listener(),
             auto_offset_reset="earliest",
             isolation_level="read_committed",
+            fetch_max_wait_ms=transforming.FETCH_MAX_WAIT_MS,
             session_timeout_ms=job.session_timeout_ms,
             heartbeat_interval_ms=job.heartbeat_interval_ms,
         ) as consumer,

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 from tests.interop.programs.python import lines
 
 PARTITIONS: Final = 3
+FETCH_MAX_WAIT_MS: Final = 50
+"""A fetch that waits at the end holds up the one from where the consumer goes back to."""
 
 
 class Result(NamedTuple):
