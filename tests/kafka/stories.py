@@ -232,6 +232,8 @@ class Side:
                 yield from self._elements(name, declared.name, value)
             elif isinstance(value, Struct):
                 yield from self._fields(value, name)
+            elif declared.name == "producer_id" and getattr(struct, "error_code", 0) != 0:
+                yield name, repr(value)  # no producer's
             else:
                 yield name, self._word(declared.name, value)
 
