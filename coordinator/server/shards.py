@@ -18,8 +18,8 @@ _READ_AGAIN_S: Final = 1.0
 
 
 class CoordinatorShards:
-    """Who holds a shard of a coordinator also leads the partitions of internal topics that stand for it: for a
-    shard of groups those of `__consumer_offsets` and `__group_events`, for one of transactions that of
+    """Who holds a shard of a coordinator also leads the partitions of internal topics that stand for it: for
+    one of groups those of `__consumer_offsets` and `__group_events`, for one of transactions that of
     `__transaction_state`."""
 
     def __init__(
