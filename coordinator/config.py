@@ -426,7 +426,7 @@ class Settings:
         900_000, "longest transaction.timeout.ms that a producer may ask for", low=1
     )
     transactional_id_expiration_ms: int = _kafka(
-        604_800_000, "how long a transactional id that is not used is remembered", low=1, high=INT64_MAX
+        604_800_000, "how long a transactional id that is not used is remembered", low=1
     )
     log_cleaner_backoff_ms: int = _kafka(
         15_000, "how often compaction looks for work", low=1, high=INT64_MAX, scope=Scope.CLUSTER_WIDE

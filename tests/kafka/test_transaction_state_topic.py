@@ -215,7 +215,7 @@ def in_words(value: TransactionLogValue, timestamp: int) -> dict[str, Any]:
         "next producer id": value.next_producer_id,
         "partitions": topics and [(each.topic, sorted(each.partition_ids)) for each in topics],
         "begun": -1 if begun_ms == -1 else begun_ms <= value.transaction_last_update_timestamp_ms,
-        "of its time": abs(value.transaction_last_update_timestamp_ms - timestamp) < 1_000,
+        "of its time": abs(value.transaction_last_update_timestamp_ms - timestamp) < 60_000,
         "client": value.client_transaction_version,
     }
 
