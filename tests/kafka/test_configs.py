@@ -67,7 +67,7 @@ _ONE_REPLICA: Final = (
 _NEEDS_SETTING: Final = "the tests' Kafka has this in its file; in muster it is the default, or not a setting"
 _OTHER_GROUPS: Final = "muster has no share groups and no streams groups"
 _NO_CLIENT_METRICS: Final = "muster collects no client metrics"
-_EVENTS: Final = "muster has one topic more: __group_events"
+_TOPICS: Final = "muster has more topics: __group_events, and __transaction_state before it is needed"
 _CHECKED: Final = "muster refuses what it would not follow, or could only misunderstand"
 
 DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
@@ -118,8 +118,8 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("the broker*", "group.coordinator.rebalance.protocols *"): _OTHER_GROUPS,
     ("a client metrics subscription", "*"): _NO_CLIENT_METRICS,
     ("client metrics are set", "*"): _NO_CLIENT_METRICS,
-    ("list ()", "resources"): _EVENTS,
-    ("list (2,)", "resources"): _EVENTS,
+    ("list ()", "resources"): _TOPICS,
+    ("list (2,)", "resources"): _TOPICS,
 }
 """By step and fact, both with wildcards: why muster answers otherwise."""
 

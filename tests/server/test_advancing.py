@@ -531,7 +531,7 @@ async def test_a_store_that_fails_ends_the_move_where_it_has_come_to(start_broke
         await brokers.advance(MINUTE)  # nothing is due, so nothing fails
         brokers.stall("orders", member_id)
         before_ms = brokers.now_ms()
-        with pytest.raises(NotAtRest, match=r"broker 1: shard \d+ stopped: StoreError: .*on purpose"):
+        with pytest.raises(NotAtRest, match=r"broker 1: group shard \d+ stopped: StoreError: .*on purpose"):
             await brokers.advance(DAY)
         assert brokers.now_ms() - before_ms < SESSION_MS + MINUTE  # no further than to where it failed
         store.error = None

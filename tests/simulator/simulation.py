@@ -204,7 +204,7 @@ class _World:
         loop.set_exception_handler(self._on_unhandled)
         memory = MemoryStore(
             now_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
-            lease_counts={LeaseKind.GROUP: 4, LeaseKind.DATA: 1},
+            lease_counts={LeaseKind.GROUP: 4, LeaseKind.TRANSACTION: 1, LeaseKind.DATA: 1},
             cluster_id=uuid.UUID(int=1),
         )
         run(memory.open())
