@@ -259,8 +259,8 @@ async def test_partitions_that_do_not_exist_are_refused_one_by_one(broker: Broke
 
 
 async def test_of_partitions_that_do_not_exist_nobody_is_asked(broker: Broker, wire: Wire) -> None:
-    answer = await wire.call(txn_commit(("none", 0, 7), group_id=""), 5)
-    assert codes(answer) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    answer = await wire.call(txn_commit(("none", 0, 7), ("t", 2, 7), group_id=""), 5)
+    assert codes(answer) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     assert coordinators(broker).asked == []
 
 
