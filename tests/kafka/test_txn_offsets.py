@@ -1,6 +1,6 @@
 """Random sequences of commits to a group, plain and in transactions of both generations, of EndTxn and
-OffsetDelete: Apache Kafka and muster's core answer alike, and agree on what the group has committed and what is
-unstable.
+OffsetDelete: Apache Kafka and muster's core answer alike, and agree on what the group has committed and what
+is unstable.
 
 The core is asked without a broker around it. Its coordinator of transactions is Kafka's: markers come with
 the epochs that Kafka gave.
