@@ -186,11 +186,11 @@ def _end(
         return
     hard.emit(records.offset_commit(group_id, *partition, ending.committed), step)
     # What others have committed since is written again, behind it: their transactions may still replace it.
+    # None of it is overtaken, since whatever overtakes one overtakes those before it.
     others = iter(of_partition.items())
     next(other for other, _ in others if other == producer_id)
     for other, pending in others:
-        if not pending.is_overtaken:
-            hard.emit(records.pending_offset(other, group_id, partition, pending.committed), step)
+        hard.emit(records.pending_offset(other, group_id, partition, pending.committed), step)
 
 
 # --- expiration ---------------------------------------------------------------------------------------------

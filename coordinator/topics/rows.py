@@ -241,7 +241,7 @@ class RowPartitions(ABC):
 
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
         """See `Source`. A read that brings all the rows it may is as a segment's end: with more rows the
-        answer grows no longer. One that brings none to show moves the reader on."""
+        answer grows no longer."""
         available = []
         for part in asked:
             try:
@@ -262,7 +262,7 @@ class RowPartitions(ABC):
         if part.fetch_offset < end:
             with self._asking(led):
                 read = await self._stored_rows(led.lease, part.fetch_offset, bytes_max=part.max_bytes)
-            if read.rows >= self.read_rows_max or (read.rows and not read.records):
+            if read.rows >= self.read_rows_max:
                 parked.wake()
             size = sum(map(_size, read.records))
         led.watchers[watched] = written_bytes - size

@@ -587,6 +587,10 @@ def test_a_group_with_nothing_but_what_is_pending_stays(reload: bool) -> None:
     harness = Harness(RETENTION)
     commit(harness, {ORDERS_0: 5})
     if reload:
+        loading = Shard(0, RETENTION)
+        for row in harness.log:
+            loading.apply(*row)
+        assert loading.contents() == {"groups": 1}, "as it is told before groups are made of it"
         harness.reload()
     assert harness.shard.contents() == {"groups": 1}
     harness.advance(60 * MINUTE)

@@ -612,6 +612,7 @@ async def test_upkeep_follows_while_the_broker_runs(broker: Broker, wire: Wire) 
     assert (upkeep.cleaner_backoff_ms, upkeep.producer_expiration_ms) == (70, 80)
     assert await alter(wire, BROKER, "1", ("producer.id.expiration.ms", SET, "90")) == 0
     assert (upkeep.cleaner_backoff_ms, upkeep.producer_expiration_ms) == (70, 90)
+    assert broker.group_configs.in_force.producer_id_expiration_ms == 90
 
 
 async def test_a_kept_config_that_is_no_longer_known_does_no_harm(broker: Broker, wire: Wire) -> None:

@@ -21,7 +21,7 @@ from muster.protocol.messages.offsets import OffsetFetchRequest
 from muster.protocol.messages.transactions import TxnOffsetCommitRequest, WriteTxnMarkersRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_authorize import as_user, creation, give
-from tests.server.test_offsets import codes
+from tests.server.test_offsets import codes, commit
 from tests.support.each import each
 from tests.support.facts import until
 from tests.support.principals import named_by_client_ids
@@ -243,8 +243,8 @@ async def test_partitions_that_do_not_exist_are_refused_one_by_one(broker: Broke
 
 
 async def test_of_partitions_that_do_not_exist_nobody_is_asked(broker: Broker, wire: Wire) -> None:
-    answer = await wire.call(txn_commit(("none", 0, 7), group_id=""), 5)
-    assert codes(answer) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    answer = await wire.call(txn_commit(("none", 0, 7), ("t", 2, 7), group_id=""), 5)
+    assert codes(answer) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     assert coordinators(broker).asked == []
 
 
@@ -316,12 +316,14 @@ async def test_what_is_pending_outlives_its_broker(tmp_path: Path, start_brokers
     first.brokers[0].transactions = Coordinators()
     async with await Wire.connect(first.brokers[0].port) as wire:
         assert codes(await wire.call(txn_commit(("t", 0, 7), ("t", 1, 8)), 5)) == [0, 0]
+        assert codes(await wire.call(commit(("t", 1, 3)), 9)) == [0]
     await first.stop()
     again = (await start_brokers(ephemeral=False, data=str(tmp_path))).brokers[0]
     async with await Wire.connect(again.port) as wire:
         assert await fetched(wire, stable=True) == [UNSTABLE, UNSTABLE]
         assert await mark(wire, again.runtime.number_of("g"), epoch=1, version=2) == [0]
-        assert await fetched(wire, stable=True) == [(7, "m", 0), (8, "m", 0)]
+        # The plain commit was made after the other, which the order of their rows still says.
+        assert await fetched(wire, stable=True) == [(7, "m", 0), (3, "m", 0)]
 
 
 # --- rights -------------------------------------------------------------------------------------------------

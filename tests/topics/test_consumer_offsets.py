@@ -420,6 +420,18 @@ async def test_readers_get_behind_what_they_are_not_shown(node: Node) -> None:
     assert (await node.listed(ListTimestamp.LATEST))[0] == position
 
 
+async def test_a_read_of_all_the_rows_it_may_is_answered_whatever_it_shows(node: Node) -> None:
+    """Whoever waits for bytes would wait before rows that it is not shown."""
+    await node.write(*(pending(number) for number in range(READ_ROWS_MAX + 1)))
+    full = await parked(fetch(node.partitions, node.ask(0), min_bytes=1_000, max_wait_ms=60_000))
+    assert full.done()
+    waiting = await parked(
+        fetch(node.partitions, node.ask(READ_ROWS_MAX), min_bytes=1_000, max_wait_ms=60_000)
+    )
+    assert not waiting.done()
+    waiting.cancel()
+
+
 async def test_what_readers_are_not_shown_keeps_nobody_waiting(node: Node) -> None:
     """Who waits for more is not woken by it; who has yet to get behind it does so at once."""
     await node.write(commit(1))
