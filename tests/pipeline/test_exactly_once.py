@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 QUERY: Final = "5306b803-e052-4b37-9b49-3facbe581865"
 VALUE: Final = StructType([StructField("value", BinaryType())])
 KILLS: Final = int(os.environ.get("KILLS") or 1)
-RECORDS: Final = 800 * KILLS
+RECORDS: Final = 500 * KILLS
 PER_BATCH: Final = 100
-CHANGES_MAX: Final = 60
+CHANGES_MAX: Final = 40
 """Of files, up to the kill: some ten are a batch."""
 DEADLINE_S: Final = 120
 _LOOK_S: Final = 0.002
