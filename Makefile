@@ -158,8 +158,8 @@ spark-tools: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.instal
 
 # KILLS for each layout of the tables.
 .PHONY: spark-long
-spark-long: $(VENV)/.installed-spark $(VENV)/.installed-test  ## muster-pipeline ingest killed ten times at random points, executors and a worker that die, a package shipped as an archive; twenty minutes: make spark-long SEED=7 (KILLS=; needs Java 17 or later)
-	KILLS=$(or $(KILLS),10) SEED=$(SEED) $(BIN)/python -m pytest -s tests/pipeline/test_kills.py
+spark-long: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## muster-pipeline ingest, and a query that writes exactly once, killed ten times at random points, executors and a worker that die, a package shipped as an archive; twenty minutes: make spark-long SEED=7 (KILLS=; needs Java 17 or later)
+	KILLS=$(or $(KILLS),10) SEED=$(SEED) $(BIN)/python -m pytest -s tests/pipeline/test_kills.py tests/pipeline/test_exactly_once.py
 	$(BIN)/python -m pytest -m long tests/pipeline
 
 .PHONY: demo-pipeline

@@ -37,6 +37,7 @@ _LONGEST = (
     "test_standalone.py",
     "test_examples.py",
     "test_kills.py",
+    "test_exactly_once.py",
     "test_spark_source.py",
     "test_traps.py",
     "test_journal.py",

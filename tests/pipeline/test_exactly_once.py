@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 QUERY: Final = "5306b803-e052-4b37-9b49-3facbe581865"
 VALUE: Final = StructType([StructField("value", BinaryType())])
 KILLS: Final = int(os.environ.get("KILLS") or 1)
-RECORDS: Final = 800 * KILLS
+RECORDS: Final = 500 * KILLS
 PER_BATCH: Final = 100
-CHANGES_MAX: Final = 60
+CHANGES_MAX: Final = 40
 """Of files, up to the kill: some ten are a batch."""
 DEADLINE_S: Final = 120
 _LOOK_S: Final = 0.002
@@ -274,8 +274,9 @@ def test_a_batch_that_spark_repeats(
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()
 
+    rows = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 2).text(str(source))
+
     def run(tasks: int) -> None:
-        rows = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 2).text(str(source))
         assert stream(rows.coalesce(tasks), kafka, topic, checkpoint).awaitTermination(DEADLINE_S)
 
     def add(*names: str) -> list[bytes]:
@@ -284,6 +285,11 @@ def test_a_batch_that_spark_repeats(
         return [f"{name}{n}".encode() for name in names for n in (1, 2)]
 
     everything = add("a", "b", "c", "d")
+    with pytest.raises(Exception, match=r"muster\.pipeline\.errors") as caught:
+        stream(rows, kafka, "nowhere", tmp_path / "nowhere").awaitTermination(DEADLINE_S)
+    said = from_spark(caught.value) or ""
+    assert "nowhere-0" in said
+    assert "\n" not in said
     run(2)
     forget(checkpoint, "1")
     everything += add("e", "f")
