@@ -120,7 +120,7 @@ TRANSACTIONS: Final[dict[str, Case]] = {
     "read_uncommitted": Case({"subscribe": "payments", "includeHeaders": "true"}, 5 + 5 + 4 + 2),
     "read_committed": Case({"subscribe": "payments", "kafka.isolation.level": "read_committed"}, 5 + 4),
 }
-"""On Apache Kafka alone: muster has no transactions."""
+"""On Apache Kafka alone so far."""
 
 DIFFERENT: Final = {
     "offsets in a checkpoint": "ours have a second entry for each topic, `topic#id`, with leader epochs: by"

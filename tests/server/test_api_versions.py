@@ -72,6 +72,7 @@ from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopic
 from muster.protocol.messages.transactions import (
     DescribeProducersRequest,
     InitProducerIdRequest,
+    TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
 from muster.protocol.types import ZERO_UUID
@@ -302,7 +303,21 @@ def smallest_request(api_key: ApiKey, version: int) -> Message:
             return ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
         case ApiKey.CONSUMER_GROUP_DESCRIBE:
             return ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=True)
+        case ApiKey.TXN_OFFSET_COMMIT:
+            return smallest_commit_in_a_transaction()
     return smallest_request_about_security(api_key)
+
+
+def smallest_commit_in_a_transaction() -> TxnOffsetCommitRequest:
+    Topic = TxnOffsetCommitRequest.Topic
+    partition = Topic.Partition(partition_index=0, committed_offset=0, committed_metadata="")
+    return TxnOffsetCommitRequest(
+        transactional_id="tx",
+        group_id="g",
+        producer_id=1,
+        producer_epoch=0,
+        topics=[Topic(name="t", partitions=[partition])],
+    )
 
 
 def smallest_request_about_security(api_key: ApiKey) -> Message:

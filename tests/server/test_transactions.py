@@ -106,16 +106,6 @@ async def topic(start_brokers: StartBrokers) -> AsyncIterator[Transactional]:
         yield topic
 
 
-async def test_without_coordinators_a_transactional_producer_is_refused(topic: Transactional) -> None:
-    topic.brokers.brokers[0].transactions = None
-    data = batch(b"v", producer_id=P, producer_epoch=0, base_sequence=0, transactional=True)
-    part = await topic.produce(data, 11, transactional_id="tx")
-    assert part.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    part = await topic.produce(data, 11)
-    assert part.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert await topic.latest(0) == 0
-
-
 async def test_an_open_transaction_ends_what_readers_of_committed_records_see(topic: Transactional) -> None:
     await topic.put(Q, b"plain", transactional=False)
     await topic.put(P, b"first")

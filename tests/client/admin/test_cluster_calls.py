@@ -109,8 +109,8 @@ async def test_leases_of_brokers_of_muster() -> None:
             assert leases is not None
             assert leases.answering in (1, 2)
             assert list(leases.registrations) == [1, 2]
-            assert {each.kind for each in leases.of(1)} == {"group", "data"}
-            assert len(leases.of(1)) + len(leases.of(2)) == len(leases.leases) == 100
+            assert {each.kind for each in leases.of(1)} == {"group", "transaction", "data"}
+            assert len(leases.of(1)) + len(leases.of(2)) == len(leases.leases) == 150
             assert len(leases.of(1, "group")) == sum(
                 each.holder == 1 for each in leases.leases if each.kind == "group"
             )

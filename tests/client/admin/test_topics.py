@@ -37,6 +37,7 @@ async def test_a_life_of_a_topic(admin: Admin) -> None:
     assert [each.name for each in await admin.list_topics(include_internal=True)] == [
         "__consumer_offsets",
         "__group_events",
+        "__transaction_state",
         "orders",
     ]
     (await admin.create_partitions({"orders": 5})).raise_for_failures()
