@@ -23,7 +23,9 @@ from tests.support.facts import until
 
 MAKE: dict[LeaseKind, Callable[..., Runtime[Any]]] = {
     LeaseKind.GROUP: GroupRuntime,
-    LeaseKind.TRANSACTION: partial(TransactionRuntime, config=TransactionConfig(), new_id=lambda: 1),
+    LeaseKind.TRANSACTION: partial(
+        TransactionRuntime, config=TransactionConfig(), new_id=lambda: 1, version=lambda: 2
+    ),
 }
 
 
