@@ -52,7 +52,6 @@ from muster.coordinator.server.metering import Meters
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.quota_gate import QuotaGate
 from muster.coordinator.server.rights import UNRESTRICTED, Rights
-from muster.coordinator.server.serving import Transactions
 from muster.coordinator.server.session import Sessions
 from muster.coordinator.server.shards import CoordinatorShards, DataShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
@@ -61,13 +60,7 @@ from muster.coordinator.server.transactions import TransactionService
 from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.server.users import Users, mechanisms
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
-from muster.coordinator.topics.catalogue import (
-    Catalogue,
-    Change,
-    Topic,
-    events_topic,
-    offsets_topic,
-)
+from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
 from muster.coordinator.topics.consumer_offsets import ConsumerOffsets
 from muster.coordinator.topics.group_events import GroupEvents
@@ -165,7 +158,7 @@ class Broker:
         )
         self.producer_ids = self.transacting.producer_ids
         self.transaction_runtime = self.transacting.runtime
-        self.transactions: Transactions = self.transacting.coordinators
+        self.transactions = self.transacting.coordinators
         states = self.transacting.states
         self.catalogue = Catalogue(
             store,

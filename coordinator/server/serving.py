@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.topology import Leader, Topology
 from muster.coordinator.config import Settings
+from muster.coordinator.peers.coordinators import TransactionCoordinators
 from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.transactions import TransactionRuntime
 from muster.coordinator.server.authorizer import Authorizer
@@ -27,26 +28,6 @@ from muster.coordinator.topics.catalogue import Catalogue, Topic
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import ErrorCode
-
-
-class Transactions(Protocol):
-    """The transaction coordinators, whichever brokers have them."""
-
-    async def join(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: frozenset[tuple[str, int]],
-        *,
-        adds: bool,
-    ) -> Mapping[tuple[str, int], ErrorCode]:
-        """Have the id's coordinator say (or with `adds` see to it) that its transaction has these partitions:
-        NONE, or TRANSACTION_ABORTABLE for one that it does not have. Raises KafkaError as the coordinator
-        refuses (INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, ...), or, after some
-        time, if none can be asked: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS."""
 
 
 class Broker(Protocol):
@@ -66,7 +47,8 @@ class Broker(Protocol):
     partitions: Partitions
     runtime: GroupRuntime
     transaction_runtime: TransactionRuntime
-    transactions: Transactions
+    transactions: TransactionCoordinators
+    """Those of transactional ids, whichever brokers they are on."""
     membership: Membership
     producer_ids: ProducerIds
     unserved: Unserved

@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from muster.coordinator.server.serving import Broker, Transactions
+from muster.coordinator.peers.coordinators import TransactionCoordinators
+from muster.coordinator.server.serving import Broker
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.guards import UNVERIFIED, Guard
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -141,7 +142,7 @@ async def _begin(broker: Broker, part: Part, *, adds: bool) -> Guard | KafkaErro
 class _Joining(NamedTuple):
     """Whose partitions a coordinator is asked about, in a version of Produce."""
 
-    transactions: Transactions
+    transactions: TransactionCoordinators
     transactional_id: str
     producer_id: int
     epoch: int

@@ -6,19 +6,15 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pytest
 
 from muster.client import Consumer, TopicPartition
-from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.placement import TRANSACTIONS_TOPIC, shard_of
-from muster.coordinator.runtime.machine import Operation
 from muster.coordinator.testing import Broker
-from muster.coordinator.transactions.adding import AddPartitions
-from muster.coordinator.transactions.ending import End
-from muster.coordinator.transactions.shard import TransactionShard
 from muster.coordinator.transactions.states import BY_NUMBER
 from muster.protocol.message import Message
 from muster.protocol.messages.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
@@ -52,7 +48,6 @@ TOPIC: Final = "state-topic"
 PARTITIONS: Final = 3
 TIMEOUT_MS: Final = 600_000
 STORY: Final = ("started", "ongoing", "committed", "aborted", "again", "last")
-_CONTEXT: Final = RequestContext(5, "told", "/127.0.0.1", 0)
 _NOT_YET: Final = (14, 15, 16, 51)
 """The coordinator is loading, not there, or still ends the transaction before."""
 
@@ -60,22 +55,8 @@ Producer = tuple[int, int]
 """Producer id and epoch."""
 
 
-class Coordinator(Protocol):
-    """Who is told the story."""
-
-    bootstrap: str
-
-    def start(self, transactional_id: str) -> Producer: ...
-
-    def add(self, transactional_id: str, producer: Producer, *partitions: int) -> None: ...
-
-    def end(self, transactional_id: str, producer: Producer, *, commits: bool, version: int) -> None: ...
-
-    def is_complete(self, transactional_id: str) -> bool: ...
-
-
-class Kafka:
-    """Apache Kafka's coordinator."""
+class Coordinator:
+    """Of one broker, which is told the story."""
 
     def __init__(self, bootstrap: str, connection: WireConnection) -> None:
         self.bootstrap = bootstrap
@@ -129,41 +110,6 @@ class Kafka:
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
         (found,) = self._connection.call(request, 0, DescribeTransactionsResponse).transaction_states
         return found.transaction_state.startswith("Complete")
-
-
-class Muster:
-    """The coordinator of a muster that runs in this process."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.bootstrap = broker.bootstrap
-        self._core = broker._core
-
-    def _ask(self, transactional_id: str, operation: Operation, request: Any) -> Any:
-        (node,) = self._core.running
-
-        async def ask() -> Any:
-            await node.producer_ids.fetch()
-            return await node.transaction_runtime.call(transactional_id, operation, request, _CONTEXT)
-
-        return self._core.thread.run(ask, DEADLINE_S)
-
-    def start(self, transactional_id: str) -> Producer:
-        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
-        told = self._ask(transactional_id, TransactionShard.start, request)
-        return told.producer_id, told.producer_epoch
-
-    def add(self, transactional_id: str, producer: Producer, *partitions: int) -> None:
-        added = frozenset((TOPIC, number) for number in partitions)
-        request = AddPartitions(transactional_id, *producer, added)
-        self._ask(transactional_id, TransactionShard.add_partitions, request)
-
-    def end(self, transactional_id: str, producer: Producer, *, commits: bool, version: int) -> None:
-        request = End(transactional_id, *producer, commits=commits, raises_epoch=version >= 5)
-        self._ask(transactional_id, TransactionShard.end, request)
-
-    def is_complete(self, transactional_id: str) -> bool:
-        told = self._ask(transactional_id, TransactionShard.describe, transactional_id)
-        return bool(told.transaction_state.startswith("Complete"))
 
 
 def tell(coordinator: Coordinator) -> Mapping[str, str]:
@@ -220,14 +166,26 @@ def in_words(value: TransactionLogValue, timestamp: int) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def kafka(kafka_of_configs: KafkaOfConfigs) -> Iterator[Kafka]:
-    running = kafka_of_configs(CONFIGS)
-    with WireConnection(running.host, running.port, "told") as connection:
+@contextmanager
+def connected(bootstrap: str) -> Iterator[Coordinator]:
+    host, _, port = bootstrap.rpartition(":")
+    with WireConnection(host, int(port), "told") as connection:
         ensure_topics(connection, {TOPIC: PARTITIONS})
         until(lambda: has_coordinator(connection), "a coordinator of transactions")
-        yield Kafka(running.bootstrap, connection)
+        yield Coordinator(bootstrap, connection)
         delete_topic(connection, TOPIC)  # other tests list the topics of this Apache Kafka
+
+
+@pytest.fixture
+def kafka(kafka_of_configs: KafkaOfConfigs) -> Iterator[Coordinator]:
+    with connected(kafka_of_configs(CONFIGS).bootstrap) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def muster() -> Iterator[Coordinator]:
+    with Broker() as broker, connected(broker.bootstrap) as coordinator:
+        yield coordinator
 
 
 def has_coordinator(connection: WireConnection) -> bool:
@@ -237,14 +195,7 @@ def has_coordinator(connection: WireConnection) -> bool:
     return found.error_code == 0
 
 
-@pytest.fixture
-def muster() -> Iterator[Muster]:
-    with Broker() as broker:
-        broker.create_topic(TOPIC, PARTITIONS)
-        yield Muster(broker)
-
-
-async def test_the_last_of_each_id_is_kafkas(kafka: Kafka, muster: Muster) -> None:
+async def test_the_last_of_each_id_is_kafkas(kafka: Coordinator, muster: Coordinator) -> None:
     told = []
     for coordinator in (kafka, muster):
         told.append(await read(coordinator.bootstrap, tell(coordinator)))
@@ -269,7 +220,9 @@ def last_printed(lines: list[Any], ids: Mapping[str, str]) -> dict[str, Any]:
     return last
 
 
-async def test_the_console_consumer_prints_what_it_prints_of_kafkas(kafka: Kafka, muster: Muster) -> None:
+async def test_the_console_consumer_prints_what_it_prints_of_kafkas(
+    kafka: Coordinator, muster: Coordinator
+) -> None:
     told = []
     for coordinator in (kafka, muster):
         ids = tell(coordinator)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -28,7 +28,6 @@ from muster.protocol.messages.coordinator_records import (
 )
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
-    FetchRequest,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
@@ -39,6 +38,7 @@ from muster.protocol.messages.offsets import OffsetCommitRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
+from tests.server.internal_topics import InternalTopic
 from tests.server.test_data import batch
 from tests.support.wire import Wire
 from tests.topics.support import read_records
@@ -46,22 +46,8 @@ from tests.topics.support import read_records
 DEADLINE_S = 30
 
 
-async def told(wire: Wire) -> Any:
-    """The topic as Metadata tells it."""
-    (topic,) = (
-        await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name=OFFSETS_TOPIC)]), 12)
-    ).topics
-    return topic
-
-
-def fetching(partition: int, offset: int = 0, *, max_wait_ms: int = 0) -> FetchRequest:
-    part = FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
-    topic = FetchRequest.FetchTopic(topic=OFFSETS_TOPIC, partitions=[part])
-    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[topic])
-
-
-async def fetched(wire: Wire, partition: int, offset: int = 0) -> Any:
-    return (await wire.call(fetching(partition, offset), 12)).responses[0].partitions[0]
+_TOPIC: Final = InternalTopic(OFFSETS_TOPIC)
+told, fetching, fetched = _TOPIC.told, _TOPIC.fetching, _TOPIC.fetched
 
 
 async def listed(wire: Wire, timestamp: int) -> Any:

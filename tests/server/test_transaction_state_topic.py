@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -20,8 +20,7 @@ from muster.coordinator.transactions.shard import TransactionShard
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.configs import DescribeConfigsRequest
-from muster.protocol.messages.data import FetchRequest
-from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
+from muster.protocol.messages.metadata import FindCoordinatorRequest
 from muster.protocol.messages.topics import CreateTopicsRequest
 from muster.protocol.messages.transaction_records import (
     TransactionLogKey,
@@ -30,6 +29,7 @@ from muster.protocol.messages.transaction_records import (
 )
 from muster.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tests.server.conftest import StartBrokers
+from tests.server.internal_topics import InternalTopic
 from tests.server.test_offsets_topic import codes_in, refusals
 from tests.support.wire import Wire
 from tests.topics.support import read_records
@@ -39,21 +39,8 @@ ID = "payments"
 SHARD = shard_of(ID)
 
 
-async def told(wire: Wire) -> Any:
-    """The topic as Metadata tells it."""
-    asked = MetadataRequest(topics=[MetadataRequest.Topic(name=TRANSACTIONS_TOPIC)])
-    (topic,) = (await wire.call(asked, 12)).topics
-    return topic
-
-
-def fetching(partition: int = SHARD, offset: int = 0, *, max_wait_ms: int = 0) -> FetchRequest:
-    part = FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
-    topic = FetchRequest.FetchTopic(topic=TRANSACTIONS_TOPIC, partitions=[part])
-    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[topic])
-
-
-async def fetched(wire: Wire, partition: int = SHARD, offset: int = 0) -> Any:
-    return (await wire.call(fetching(partition, offset), 12)).responses[0].partitions[0]
+_TOPIC: Final = InternalTopic(TRANSACTIONS_TOPIC)
+told, fetching, fetched = _TOPIC.told, _TOPIC.fetching, _TOPIC.fetched
 
 
 async def started(broker: Broker, transactional_id: str = ID) -> InitProducerIdResponse:
@@ -112,11 +99,11 @@ async def test_its_partitions_are_the_coordinators(start_brokers: StartBrokers) 
 async def test_the_last_state_of_each_id_with_its_time(start_brokers: StartBrokers) -> None:
     (broker,) = (await start_brokers()).brokers
     async with await Wire.connect(broker.port) as wire:
-        await wire.send(fetching(max_wait_ms=600_000), 12)
+        await wire.send(fetching(SHARD, max_wait_ms=600_000), 12)
         await started(broker)
         assert states((await wire.receive()).responses[0].partitions[0]) == [(ID, 0)]
         await started(broker)
-        answer = await fetched(wire)
+        answer = await fetched(wire, SHARD)
         assert (states(answer), answer.high_watermark) == ([(ID, 1)], 2)
         assert (await fetched(wire, 50)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -142,10 +129,10 @@ async def test_a_reader_goes_on_where_it_was_at_the_next_coordinator(start_broke
     (other,) = [broker for broker in brokers.brokers if broker is not holder]
     await started(holder)
     async with await Wire.connect(other.port) as there:
-        assert (await fetched(there)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await fetched(there, SHARD)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         await brokers.stop_one(brokers.brokers.index(holder))
         async with asyncio.timeout(DEADLINE_S):
-            while (answer := await fetched(there)).error_code:
+            while (answer := await fetched(there, SHARD)).error_code:
                 assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert states(answer) == [(ID, 0)]
         await other.transaction_runtime.loaded()
@@ -159,7 +146,7 @@ async def test_a_reader_goes_on_where_it_was_at_the_next_coordinator(start_broke
 async def test_it_cannot_be_changed(port: int, name: str, request_: Message, version: int) -> None:
     async with await Wire.connect(port) as wire:
         assert codes_in(await wire.call(request_, version)) == {ErrorCode.INVALID_TOPIC_EXCEPTION}, name
-        assert (len((await told(wire)).partitions), (await fetched(wire)).high_watermark) == (50, 0)
+        assert (len((await told(wire)).partitions), (await fetched(wire, SHARD)).high_watermark) == (50, 0)
 
 
 async def test_it_exists_so_it_cannot_be_created(port: int) -> None:

@@ -3,16 +3,12 @@ transaction's coordinator, which is played here, is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from muster.coordinator.server import session
-from muster.coordinator.server.apis import APIS, txn_offsets
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -22,6 +18,7 @@ from muster.protocol.messages.transactions import TxnOffsetCommitRequest, WriteT
 from tests.server.conftest import StartBrokers
 from tests.server.test_authorize import as_user, creation, give
 from tests.server.test_offsets import codes, commit
+from tests.support.coordinators import Coordinators
 from tests.support.each import each
 from tests.support.facts import until
 from tests.support.principals import named_by_client_ids
@@ -30,40 +27,6 @@ from tests.support.wire import Wire
 P = 41
 VERSIONS = range(7)
 BY_ID_FROM = 6
-
-
-class Coordinators:
-    """Of transactions. They answer as they are told to."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
-        self.code = ErrorCode.NONE
-        """Of every partition."""
-        self.refusal: ErrorCode | None = None
-        self.meanwhile: Callable[[], Any] | None = None
-
-    async def join(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: frozenset[tuple[str, int]],
-        *,
-        adds: bool,
-    ) -> Mapping[tuple[str, int], ErrorCode]:
-        self.asked.append((transactional_id, producer_id, producer_epoch, partitions, adds))
-        if self.meanwhile is not None:
-            await self.meanwhile()
-        if self.refusal is not None:
-            raise KafkaError(self.refusal, "as the test says")
-        return dict.fromkeys(partitions, self.code)
-
-
-@pytest.fixture(autouse=True)
-def served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the API is not among those that are."""
-    (api,) = txn_offsets.APIS
-    monkeypatch.setattr(session, "APIS", MappingProxyType({**APIS, api.key: api}))
 
 
 @pytest.fixture
@@ -180,7 +143,7 @@ async def test_the_coordinator_is_asked_once_in_a_transaction(
 
 @each("version", VERSIONS)
 async def test_a_partition_that_is_not_in_the_transaction(broker: Broker, wire: Wire, version: int) -> None:
-    coordinators(broker).code = ErrorCode.TRANSACTION_ABORTABLE
+    coordinators(broker).lacking.add(("__consumer_offsets", broker.runtime.number_of("g")))
     expected = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
     assert codes(await wire.call(txn_commit((of_t(broker, version), 0, 7)), version)) == [expected]
     assert await fetched(wire, stable=True) == [NOTHING, NOTHING]
@@ -203,7 +166,7 @@ REFUSALS = [
 async def test_what_the_coordinator_refuses_is_told_as_the_version_knows_it(
     broker: Broker, wire: Wire, refusal: ErrorCode, version: int, expected: ErrorCode
 ) -> None:
-    coordinators(broker).refusal = refusal
+    coordinators(broker).refusals = [refusal]
     coordinators(broker).asked.clear()
     topic = of_t(broker, version)
     assert codes(await wire.call(txn_commit((topic, 0, 7), (topic, 1, 7)), version)) == [expected] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from muster.coordinator.peers.coordinators import TransactionCoordinators
 from muster.protocol.errors import ErrorCode, KafkaError
 
 
@@ -22,7 +23,7 @@ async def _at_once() -> None:
     pass
 
 
-class Coordinators:
+class Coordinators(TransactionCoordinators):
     """In place of `Broker.transactions`. They have every partition in every transaction, unless told
     otherwise."""
 
@@ -44,7 +45,7 @@ class Coordinators:
         *,
         adds: bool,
     ) -> Mapping[tuple[str, int], ErrorCode]:
-        """See `serving.Transactions`."""
+        """See there."""
         self.asked.append(Joined(transactional_id, producer_id, producer_epoch, partitions, adds))
         await self.meanwhile()
         if self.refusals:

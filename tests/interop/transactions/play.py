@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import tempfile
 import time
 import uuid
 from collections import Counter
@@ -25,16 +23,16 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from muster.client import Admin, TopicPartition
 from tests.interop.story.oracle import Oracle
-from tests.interop.story.processes import Members, StoryFailed
+from tests.interop.story.processes import StoryFailed
 from tests.interop.story.story import Outcome
 from tests.interop.story.targets import Target
 from tests.interop.transactions import checker
 from tests.interop.transactions.clients import PARTITIONS, Transformer
+from tests.interop.transactions.stage import WORKERS, Stage, perform
 
 CONFIGS: Final = {"group.min.session.timeout.ms": "1000"}
 """What the broker is told, so that the session of a worker that was killed is over soon."""
 SESSION_TIMEOUT_MS: Final = 3_000
-WORKERS: Final = ("one", "two")
 VICTIMS: Final = ("worker", "coordinator of the group", "coordinator of the transaction")
 """A coordinator is the broker that is it at the moment: the only one, if there are no others."""
 _STEPS_OF_A_TRANSACTION: Final = 3  # began, sent and its end, at least
@@ -48,7 +46,6 @@ _DELAY_MS_MAX: Final = 5.0
 _FEED_S: Final = 60.0
 _DONE_S: Final = 120.0
 _LOOK_AGAIN_S: Final = 0.05
-_LINES_SHOWN: Final = 30
 
 
 class Kill(NamedTuple):
@@ -96,23 +93,12 @@ class Plan:
 
 def play(transformer: Transformer, target: Target, plan: Plan) -> Outcome:
     """Raises for nothing that the client, which is prepared, and the broker do."""
-    outcome = Outcome(transformer.name, target.name, steps=[f"    seed {plan.seed}"])
-    began_s = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="transactions-"))
-    playing = _Playing(transformer, target, plan, folder, outcome.steps)
-    try:
-        try:
-            playing.play()
-            outcome.problems += playing.check()
-        except StoryFailed as failure:
-            outcome.problems.append(str(failure))
-        if outcome.problems:
-            outcome.details = f"{playing.details()}\n{target.name}'s log:\n{target.last_log_lines()}"
-    finally:
-        playing.close()
-        shutil.rmtree(folder)
-        outcome.seconds = time.monotonic() - began_s
-    return outcome
+    return perform(
+        transformer.name,
+        target,
+        plan.seed,
+        lambda folder, steps: _Playing(transformer, target, plan, folder, steps),
+    )
 
 
 def write(bootstrap: str, topic: str, records: Iterable[tuple[int, bytes]]) -> None:
@@ -150,15 +136,13 @@ async def _greatest_epoch(bootstrap: str, topic: str) -> int:
         return max(each.producer_epoch for each in chain(*described.values()))
 
 
-class _Playing:
+class _Playing(Stage):
     def __init__(
         self, transformer: Transformer, target: Target, plan: Plan, folder: Path, steps: list[str]
     ) -> None:
+        super().__init__(target, folder, steps)
         self._transformer = transformer
-        self._target = target
         self._plan = plan
-        self._steps = steps
-        self._members = Members(folder)
         self._oracle = Oracle(target.bootstrap)
         # Several plays may be on one broker.
         name = f"exactly-{transformer.name}-{uuid.uuid4().hex[:8]}"
@@ -166,10 +150,7 @@ class _Playing:
         self._fed = 0
         self._coordinators_die = any(kill.victim != VICTIMS[0] for kill in plan.kills)
 
-    def close(self) -> None:
-        self._members.close()
-
-    def play(self) -> None:
+    def play(self) -> list[str]:
         for topic in (self._source, self._sink):
             self._oracle.create_topic(topic, PARTITIONS)
         for name in WORKERS:
@@ -184,11 +165,8 @@ class _Playing:
             self._kill(kill)
         self._feed(self._plan.records - self._fed)
         self._wait_until_done()
-        for name in WORKERS:
-            self._members.ask_to_leave(name)
-        for name in WORKERS:
-            self._wait_until_left(name)
-        self._note("both have left")
+        self._let_both_leave()
+        return self._check()
 
     def _wait_until_time_for(self, kill: Kill, begun: int) -> None:
         members, names = self._members, self._transformer.steps
@@ -199,10 +177,7 @@ class _Playing:
 
         members.wait_until(is_it, f"step {begun + kill.after} of transactions, then {wanted}", _DONE_S)
 
-    def _wait_until_left(self, name: str) -> None:
-        self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")
-
-    def check(self) -> list[str]:
+    def _check(self) -> list[str]:
         """What is wrong with what is there at the end."""
         problems = []
         committed, stable_ends = checker.read(self._target.bootstrap, self._sink, "read_committed")
@@ -222,15 +197,6 @@ class _Playing:
         steps = ", ".join(f"{count} {step}" for step, count in sorted(told.items()))
         self._note(f"steps: {steps}; {len(uncommitted)} records with read_uncommitted; epochs up to {epoch}")
         return problems
-
-    def details(self) -> str:
-        members = self._members
-        last = "\n".join(f"    {each}" for each in members.heard[-_LINES_SHOWN:])
-        errors = "\n".join(
-            f"{name} on standard error:\n{program.last_complaints()}"
-            for name, program in members.programs.items()
-        )
-        return f"heard last:\n{last}\n{errors}"
 
     def _start(self, name: str) -> None:
         plan = self._plan
@@ -282,6 +248,3 @@ class _Playing:
             self._members.raise_if_ended()
             time.sleep(_LOOK_AGAIN_S)
         self._note("all is committed")
-
-    def _note(self, what: str) -> None:
-        self._steps.append(f"  {self._members.elapsed_s():6.1f} s  {what}")

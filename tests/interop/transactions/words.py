@@ -8,8 +8,6 @@ tasks it has, a `transaction` of step `counted` for ten words that it has counte
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 import time
 import uuid
 from collections import defaultdict
@@ -21,12 +19,13 @@ from typing import Final, NamedTuple
 from tests.interop.story.clients.base import PROGRAMS
 from tests.interop.story.clients.java import JVM, compiled
 from tests.interop.story.oracle import Oracle
-from tests.interop.story.processes import Members, StoryFailed
+from tests.interop.story.processes import StoryFailed
 from tests.interop.story.story import Outcome
 from tests.interop.story.targets import Target
 from tests.interop.transactions import checker
 from tests.interop.transactions.clients import PARTITIONS
-from tests.interop.transactions.play import SESSION_TIMEOUT_MS, WORKERS, write
+from tests.interop.transactions.play import SESSION_TIMEOUT_MS, write
+from tests.interop.transactions.stage import WORKERS, Stage, perform
 from tests.support.kafka_artifacts import streams_classpath
 
 _VOCABULARY: Final = tuple(f"word{number}" for number in range(40))
@@ -36,7 +35,6 @@ _DELAY_MS_MAX: Final = 150.0
 """Longer than the 100 ms between two commits."""
 _DONE_S: Final = 120.0
 _LOOK_AGAIN_S: Final = 0.2
-_LINES_SHOWN: Final = 30
 
 
 class Kill(NamedTuple):
@@ -66,22 +64,9 @@ class Plan:
 
 def count_words(target: Target, plan: Plan) -> Outcome:
     """Raises for nothing that Kafka Streams and the broker do."""
-    outcome = Outcome("kafka-streams", target.name, steps=[f"    seed {plan.seed}"])
-    began_s = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="words-"))
-    counting = _Counting(target, plan, folder, outcome.steps)
-    try:
-        try:
-            outcome.problems += counting.count()
-        except StoryFailed as failure:
-            outcome.problems.append(str(failure))
-        if outcome.problems:
-            outcome.details = f"{counting.details()}\n{target.name}'s log:\n{target.last_log_lines()}"
-    finally:
-        counting.close()
-        shutil.rmtree(folder)
-        outcome.seconds = time.monotonic() - began_s
-    return outcome
+    return perform(
+        "kafka-streams", target, plan.seed, lambda folder, steps: _Counting(target, plan, folder, steps)
+    )
 
 
 def check(lines: Sequence[str], committed: Sequence[checker.Seen]) -> list[str]:
@@ -100,22 +85,15 @@ def check(lines: Sequence[str], committed: Sequence[checker.Seen]) -> list[str]:
     ]
 
 
-class _Counting:
+class _Counting(Stage):
     def __init__(self, target: Target, plan: Plan, folder: Path, steps: list[str]) -> None:
-        self._target = target
+        super().__init__(target, folder, steps)
         self._plan = plan
-        self._folder = folder
-        self._steps = steps
-        self._members = Members(folder)
         self._application = f"words-{uuid.uuid4().hex[:8]}"
         self._source, self._sink = f"{self._application}-lines", f"{self._application}-counts"
         self._fed = 0
 
-    def close(self) -> None:
-        self._members.close()
-
-    def count(self) -> list[str]:
-        """What is wrong with what is there at the end. Raises StoryFailed."""
+    def play(self) -> list[str]:
         members, plan = self._members, self._plan
         oracle = Oracle(self._target.bootstrap)
         for topic in (self._source, self._sink):
@@ -135,23 +113,11 @@ class _Counting:
             self._start(name)
         self._feed(len(plan.lines) - self._fed)
         self._wait_until_done()
-        for name in WORKERS:
-            members.ask_to_leave(name)
-        for name in WORKERS:
-            self._wait_until_left(name)
-        self._note("both have left")
+        self._let_both_leave()
         committed, _ = self._read()
         uncommitted, _ = checker.read(self._target.bootstrap, self._sink, "read_uncommitted")
         self._note(f"{len(committed)} counts with read_committed, {len(uncommitted)} with read_uncommitted")
         return check(plan.lines, committed)
-
-    def details(self) -> str:
-        last = "\n".join(f"    {each}" for each in self._members.heard[-_LINES_SHOWN:])
-        errors = "\n".join(
-            f"{name} on standard error:\n{program.last_complaints()}"
-            for name, program in self._members.programs.items()
-        )
-        return f"heard last:\n{last}\n{errors}"
 
     def _start(self, name: str) -> None:
         state = str(self._folder / f"state-{name}")
@@ -171,9 +137,6 @@ class _Counting:
         members = self._members
         members.wait_until(lambda: len(members.steps) >= wanted, f"{wanted} times ten words", _DONE_S)
 
-    def _wait_until_left(self, name: str) -> None:
-        self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")
-
     def _wait_until_done(self) -> None:
         wanted = _WORDS_OF_A_LINE * len(self._plan.lines)
         deadline = time.monotonic() + _DONE_S
@@ -183,9 +146,6 @@ class _Counting:
             self._members.raise_if_ended()
             time.sleep(_LOOK_AGAIN_S)
         self._note("all is counted")
-
-    def _note(self, what: str) -> None:
-        self._steps.append(f"  {self._members.elapsed_s():6.1f} s  {what}")
 
 
 def command() -> list[str]:
