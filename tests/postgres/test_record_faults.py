@@ -240,8 +240,8 @@ async def test_a_log_that_is_opened_anew_within_a_turn_takes_nothing_behind_what
     assert await outcomes(node, topic, 0) == [0]
     write = PartitionLog.write
 
-    def write_and_fail(log: PartitionLog, validated: Any) -> Appended:
-        appended = write(log, validated)
+    def write_and_fail(log: PartitionLog, *arguments: Any) -> Appended:
+        appended = write(log, *arguments)
         if appended.base_offset == 1:
             log.segments.failed = True  # type: ignore[misc]  # as a read or upkeep may find beside it
         return appended
