@@ -41,11 +41,20 @@ async def committed_values(place: Place, topic: str, partitions: int = 1) -> lis
 
 
 async def committed_records(place: Place, topic: str, partitions: int = 1) -> list[ConsumerRecord[Any, Any]]:
-    """All that read_committed shows now, up to the last stable offset."""
+    """All that read_committed shows once no transaction is open any more: coordinators answer before
+    partitions have their markers."""
     wheres = [TopicPartition(topic, number) for number in range(partitions)]
-    async with place.consumer(isolation_level="read_committed") as consumer:
+    async with (
+        place.consumer() as uncommitted,
+        place.consumer(isolation_level="read_committed") as consumer,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        uncommitted.assign(wheres)
         consumer.assign(wheres)
-        ends = await consumer.end_offsets(wheres)
+        ends = await uncommitted.end_offsets(wheres)
+        while await consumer.end_offsets(wheres) != ends:
+            await asyncio.sleep(0.01)
+            ends = await uncommitted.end_offsets(wheres)
         records = []
         async with asyncio.timeout(DEADLINE_S):
             while any([await consumer.position(where) < ends[where] for where in wheres]):
