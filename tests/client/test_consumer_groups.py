@@ -570,11 +570,14 @@ async def test_what_was_read_of_a_deleted_topic_is_not_committed_for_the_next_of
 ) -> None:
     broker.create_topic("t")
     await send(broker.bootstrap, "t", 3)
-    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "auto_offset_reset": "earliest"}
-    async with (
-        Admin(broker.bootstrap) as admin,
-        Consumer(broker.bootstrap, **settings, enable_auto_commit=False) as consumer,
-    ):
+    settings: dict[str, Any] = {
+        "group_id": "g",
+        "topics": "t",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "allow_auto_create_topics": False,  # or it may create the next one before the admin does
+    }
+    async with Admin(broker.bootstrap) as admin, Consumer(broker.bootstrap, **settings) as consumer:
         assert len([await consumer.get(LONG_S) for _ in range(3)]) == 3
         consumer.pause(*on("t", 0))  # or it finds out by its next Fetch, and begins with the new one
         await admin.delete_topic("t")

@@ -51,6 +51,15 @@ class Load:
         """What would change with any rebalance, or if a member had to join again."""
         return (self.own.generation, *(member.rebalances for member in self.members))
 
+    def committed(self) -> dict[int, int]:
+        """The furthest acknowledged commit of each partition. Who owns a partition at the end does not tell:
+        a member that outlives the other may be given partitions that it never commits."""
+        furthest: dict[int, int] = {}
+        for member in self.members:
+            for partition, offset in member.committed.items():
+                furthest[partition] = max(offset, furthest.get(partition, 0))
+        return furthest
+
     def go_on(self, what: str) -> None:
         """Return when every partition has taken new records and both members have committed anew."""
         before = [member.commits for member in self.members]

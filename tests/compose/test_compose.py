@@ -216,9 +216,7 @@ def test_nothing_acknowledged_is_lost_when_all_of_it_is_stopped_and_started(
         assert {where: stored[where] for where in member.read} == member.read
     offsets = ask(project.bootstrap, "list_group_offsets", GROUP)
     committed = {where.partition: each.offset for where, each in offsets.items()}
-    assert committed == {
-        partition: member.committed[partition] for member in load.members for partition in member.partitions
-    }
+    assert committed == load.committed()
     read = {where for member in load.members for where in member.read}
     passed = {(partition, offset) for partition, end in committed.items() for offset in range(end)}
     assert passed - read == set(), "a record was committed that nobody has read"
