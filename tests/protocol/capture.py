@@ -4,9 +4,9 @@ carries.
 python -m tests.protocol.capture [SCENARIO ...]
 
 starts Apache Kafka, takes every client below through one scenario (topics, idempotent producing, a group of a
-dynamic and a static member that rebalances, commits, look-ups, deletions; security, quotas and features), and
-rewrites the files in `golden/`; with names (java_security), only those. Only needed when a client or Kafka
-becomes newer; the tests read the files and need neither.
+dynamic and a static member that rebalances, commits, look-ups, deletions; security, quotas and features;
+transactions), and rewrites the files in `golden/`; with names (java_security), only those. Only needed when
+a client or Kafka becomes newer; the tests read the files and need neither.
 """
 
 from __future__ import annotations
@@ -263,12 +263,46 @@ def kafka_python(bootstrap: str) -> None:
     admin.close()
 
 
+def confluent_transactions(bootstrap: str) -> None:
+    """Transactions in the protocol before KIP-890's second part."""
+    ck, ck_admin = untyped("confluent_kafka"), untyped("confluent_kafka.admin")
+    common = {"bootstrap.servers": bootstrap, "client.id": "golden"}
+    admin = ck_admin.AdminClient(common)
+    admin.create_topics([ck_admin.NewTopic(_TOPIC, 2, 1)])[_TOPIC].result(_DEADLINE_SECONDS)
+    reading = {
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    consumer = ck.Consumer({**common, **reading, "group.id": _GROUP})
+    consumer.subscribe([_TOPIC])
+    producer = ck.Producer({**common, "transactional.id": "golden-id"})
+    producer.init_transactions(_DEADLINE_SECONDS)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.produce(_TOPIC, key=b"k", value=b"v", partition=partition)
+        if end == producer.abort_transaction:
+            until(lambda: consumer.poll(0.1) is not None)
+            offsets = [ck.TopicPartition(_TOPIC, 0, 1)]
+            producer.send_offsets_to_transaction(
+                offsets, consumer.consumer_group_metadata(), _DEADLINE_SECONDS
+            )
+        assert producer.flush(_DEADLINE_SECONDS) == 0
+        end(_DEADLINE_SECONDS)
+    consumer.close()
+
+
 def java(bootstrap: str) -> None:
     _run_java("GoldenScenario.java", bootstrap, _TOPIC, _GROUP)
 
 
 def java_security(bootstrap: str) -> None:
     _run_java("GoldenSecurity.java", bootstrap, _TOPIC)
+
+
+def java_transactions(bootstrap: str) -> None:
+    _run_java("GoldenTransactions.java", bootstrap, _TOPIC, _GROUP)
 
 
 def _run_java(program: str, *arguments: str) -> None:
@@ -314,9 +348,11 @@ def few_of_each_kind(
 def clients() -> Iterator[tuple[str, Callable[[str], None]]]:
     """Name and version of each client, and its scenario."""
     yield f"confluent-kafka {metadata.version('confluent-kafka')}", confluent_kafka
+    yield f"confluent-kafka {metadata.version('confluent-kafka')}", confluent_transactions
     yield f"kafka-python {metadata.version('kafka-python')}", kafka_python
     yield f"kafka-clients {KAFKA_VERSION} (Java)", java
     yield f"kafka-clients {KAFKA_VERSION} (Java)", java_security
+    yield f"kafka-clients {KAFKA_VERSION} (Java)", java_transactions
 
 
 def main(names: Sequence[str]) -> None:
