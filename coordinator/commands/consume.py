@@ -16,7 +16,7 @@ from muster.client.fetch.fetcher import Fetcher
 from muster.client.fetch.positions import EARLIEST as FROM_EARLIEST
 from muster.client.fetch.positions import Position
 from muster.client.fetch.records import ConsumerRecord
-from muster.client.fetch.requests import FetchSettings
+from muster.client.fetch.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchSettings
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
@@ -66,6 +66,13 @@ def declare(commands: Any, name: str, summary: str) -> None:
         "--group-remote-assignor",
         metavar="ASSIGNOR",
         help="how the brokers share them out, such as uniform or range",
+    )
+    parser.add_argument(
+        "--isolation-level",
+        choices=(READ_UNCOMMITTED, READ_COMMITTED),
+        default=READ_UNCOMMITTED,
+        help=f"whether to show records of open and aborted transactions: {READ_UNCOMMITTED} (default) or "
+        f"{READ_COMMITTED}",
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
@@ -200,9 +207,10 @@ class _Limits:
 
 
 async def _consume_alone(cluster: Cluster, given: Namespace, printed: _Printed) -> None:
-    positions, ends = await _positions(cluster, given)
+    settings = FetchSettings(reset=FROM_EARLIEST, isolation_level=given.isolation_level)
+    positions, ends = await _positions(cluster, given, int(settings.reads_committed))
     limits = _Limits(given)
-    fetcher = Fetcher(cluster, FetchSettings(reset=FROM_EARLIEST))
+    fetcher = Fetcher(cluster, settings)
     try:
         fetcher.set_assigned(positions)
         for where, offset in positions.items():
@@ -232,9 +240,10 @@ def _next(fetcher: Fetcher, where: TopicPartition) -> int:
 
 
 async def _positions(
-    cluster: Cluster, given: Namespace
+    cluster: Cluster, given: Namespace, isolation_level: int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where to start in each partition, and where each ends now."""
+    """Where to start in each partition, and where each ends now: at its oldest open transaction, if only
+    committed ones count."""
     until = deadline(given.timeout)
     there = await _partitions(cluster, given.topic, until)
     for partition in given.partition or []:
@@ -243,7 +252,8 @@ async def _positions(
     wanted = [TopicPartition(given.topic, each) for each in sorted(set(given.partition or there))]
 
     async def look_up(timestamp: int, otherwise: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        found = await list_offsets(cluster, dict.fromkeys(wanted, timestamp), until)
+        asked = dict.fromkeys(wanted, timestamp)
+        found = await list_offsets(cluster, asked, until, isolation_level=isolation_level)
         offsets = found.raise_for_failures()
         return {where: otherwise[where] if each is None else each.offset for where, each in offsets.items()}
 
@@ -311,6 +321,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
             group_id=given.group,
             group_protocol=protocol,
             group_remote_assignor=given.group_remote_assignor,
+            isolation_level=given.isolation_level,
             auto_offset_reset="earliest" if given.offset == EARLIEST else "latest",
             allow_auto_create_topics=False,
         ) as consumer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.client.partitions import TopicPartition
+from muster.client import Producer, TopicPartition
 from muster.coordinator.commands import consume, streams
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
@@ -222,6 +223,35 @@ def test_where_to_begin_and_where_to_end(muster: Muster, lines: Path) -> None:
     assert read("--from-beginning", "--idle-timeout", "3") == ["0@1000", "0@3000", "1@2000"]
 
 
+async def test_records_of_transactions_that_are_not_committed(broker: Broker) -> None:
+    def read(isolation_level: str, *options: str) -> list[str]:
+        options = (*options, "--isolation-level", isolation_level, "--from-beginning")
+        said = run(broker.bootstrap, "consume", "t", *options)
+        assert said.code == 0, said.err
+        return said.out.split()
+
+    async with Producer(broker.bootstrap, transactional_id="id") as producer:
+        for value in (b"committed", b"aborted"):
+            transaction = producer.transaction()
+            await transaction.begin()
+            await transaction.send("t", value)
+            await (transaction.commit() if value == b"committed" else transaction.abort())
+        # Markers at the end: there is no record at the last offsets.
+        for level, values in (
+            ("read_uncommitted", ["committed", "aborted"]),
+            ("read_committed", ["committed"]),
+        ):
+            assert await asyncio.to_thread(read, level, "--until-end") == values
+            group = ("--group", level, "--max-messages", str(len(values)))
+            assert await asyncio.to_thread(read, level, *group) == values
+        transaction = producer.transaction()
+        await transaction.begin()
+        await transaction.send("t", b"open")
+        everything = await asyncio.to_thread(read, "read_uncommitted", "--until-end")
+        assert everything == ["committed", "aborted", "open"]
+        assert await asyncio.to_thread(read, "read_committed", "--until-end") == ["committed"]
+
+
 def test_until_end_leaves_out_what_came_meanwhile(
     muster: Muster, lines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +364,7 @@ def t(broker: Broker) -> None:
             "--group-remote-assignor: members of the classic protocol assign themselves",
         ),
         (["consume", "t", "--max-messages", "0"], "a whole number, 1 to"),
+        (["consume", "t", "--isolation-level", "read_comitted"], "'read_comitted'"),
     ],
 )
 def test_a_wrong_command_line(muster: Muster, t: None, arguments: list[str], said: str) -> None:
