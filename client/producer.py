@@ -146,8 +146,8 @@ class Producer(Generic[K, V]):
         later.
 
         With a transactional_id it connects at once: an earlier producer with the same id is fenced, and what
-        it has left open is aborted. Raises TimedOut if that takes longer than max_block_ms, and KafkaError;
-        then it may be started again."""
+        it has left open is aborted. Raises TimedOut if that takes longer than max_block_ms, ProducerFenced if
+        another producer with the id starts meanwhile, and KafkaError; then it may be started again."""
         if self._unusable is None:
             return self
         if self._unusable.args[0] != _NOT_STARTED:

@@ -165,11 +165,15 @@ class Transactions:
 
     async def start(self) -> None:
         """Take the transactional id: whoever had it before is fenced, and what it has left open is aborted.
-        Raises TimedOut after max_block_ms, KafkaError."""
+        Raises TimedOut after max_block_ms, ProducerFenced if another one takes it meanwhile, KafkaError."""
         try:
             await self._identify(deadline(self._limit_s), "its producer was not started")
         except _Refused as refused:
-            raise refused.error from None
+            if refused.fate is not Fate.FENCED:
+                raise refused.error from None
+            raise ProducerFenced(
+                f"another producer has started with transactional_id {self.transactional_id} meanwhile"
+            ) from refused.error
         self._accumulator.identified(self._identity)
 
     async def begin(self, token: object) -> None:

@@ -383,10 +383,11 @@ async def test_who_is_fenced_does_nothing_more(level: int, api_key: ApiKey, code
 async def test_who_is_fenced_at_the_start_has_not_started(code: ErrorCode) -> None:
     cluster = TransactionCluster(2)
     cluster.script[ApiKey.INIT_PRODUCER_ID].append(Say(code=code))
-    with pytest.raises(KafkaError) as raised:
+    with pytest.raises(ProducerFenced, match="has started with transactional_id x meanwhile") as raised:
         async with transactional(cluster):
             raise AssertionError("it has started")
-    assert raised.value.code is code
+    assert isinstance(raised.value.__cause__, KafkaError)
+    assert raised.value.__cause__.code is code
 
 
 @pytest.mark.parametrize("code", FENCED)
