@@ -48,6 +48,7 @@ _PAUSE_SECONDS: Final = 0.02  # between two questions about a fact
 _SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
     "log.cleaner.enable": "true",
+    "log.retention.check.interval.ms": "600000",
     "log.retention.ms": "700000000",
     "log.segment.bytes": "2097152",
 }
@@ -583,6 +584,7 @@ def test_apache_kafka_and_muster_tell_the_same_story(
         tell(theirs, "1")
     settings: dict[str, Any] = {
         "auto_create_topics_enable": False,
+        "log_retention_check_interval_ms": 600_000,
         "log_retention_ms": 700_000_000,
         "log_segment_bytes": 2_097_152,
         "group_initial_rebalance_delay_ms": 3_000,

@@ -58,6 +58,8 @@ _CONFIGS: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "log.cleaner.enable": "false",
+    # Many tests write records from 1970, which retention would delete.
+    "log.retention.check.interval.ms": str(2**63 - 1),
     # One of each, so that requests are taken in the order in which they arrive, whatever their connection.
     "num.io.threads": "1",
     "num.network.threads": "1",
