@@ -51,9 +51,10 @@ meanwhile, unless stalled.
 DURATION is a number with a unit: 45s, 500ms, 1h30m, "7 days"."""
 
 _ADD: Final = """\
-A rule matches requests by all of --api, --group, --topic, --member, --client-id and --broker that are given.
-It first applies to the --nth matching request, and applies --times times. Its action is exactly one of
---error, --delay, --drop-response, --close-before, --close-after and --truncate. Prints the rule."""
+A rule matches requests by all of --api, --group, --topic, --member, --transactional-id, --client-id and
+--broker that are given. It first applies to the --nth matching request, and applies --times times. Its action
+is exactly one of --error, --delay, --drop-response, --close-before, --close-after and --truncate. Prints the
+rule."""
 
 _WAIT: Final = """\
 Returns once the rule has been applied this many times in total."""
@@ -107,6 +108,7 @@ def _declare_faults(actions: Any) -> None:
     matching.add_argument("--group", metavar="GROUP", help="group id")
     matching.add_argument("--topic", metavar="TOPIC", help="topic")
     matching.add_argument("--member", metavar="ID", help="member id or group.instance.id")
+    matching.add_argument("--transactional-id", metavar="ID", help="transactional id")
     matching.add_argument("--client-id", metavar="ID", help="client id")
     matching.add_argument(
         "--broker", metavar="NODE", type=_number, help="node id of the broker that gets the request"
@@ -141,8 +143,9 @@ def _declare_faults(actions: Any) -> None:
 
 
 def _rule(given: Namespace) -> dict[str, Any]:
-    names = ("api", "group", "topic", "member", "client_id", "broker", "nth", "times", "error", "delay")
-    rule = {name: getattr(given, name) for name in (*names, "truncate")}
+    who = ("group", "topic", "member", "transactional_id", "client_id", "broker")
+    names = ("api", *who, "nth", "times", "error", "delay", "truncate")
+    rule = {name: getattr(given, name) for name in names}
     rule |= {name: getattr(given, name) or None for name in ("drop_response", "close_before", "close_after")}
     shown = {name: value for name, value in rule.items() if value is not None}
     return {**shown, "times": None} if given.forever else shown
