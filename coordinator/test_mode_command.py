@@ -68,6 +68,11 @@ Holds the next load of the group's shard open until `release`, for at most --lim
 COORDINATOR_LOAD_IN_PROGRESS. With --reload its coordinator reloads it now."""
 
 
+_HOLD_MARKERS: Final = """\
+Holds back the markers of this id's transactions until `release`: they are decided, and readers are not told.
+Offsets are in the topic __consumer_offsets."""
+
+
 class Failed(Exception):
     """The command failed; the text says why and what to do."""
 
@@ -86,6 +91,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     _declare_faults(_actions(kinds, "faults", "inject errors, delays and lost connections"))
     _declare_brokers(_actions(kinds, "broker", "stop, kill, pause, resume and restart brokers"))
     _declare_groups(_actions(kinds, "group", "move groups, hold their loading, stall members"))
+    _declare_transactions(_actions(kinds, "transaction", "hold markers of transactions"))
 
 
 def _declare_clock(actions: Any) -> None:
@@ -193,6 +199,22 @@ def _declare_groups(actions: Any) -> None:
         parser = _command(actions, action, summary, _stall)
         parser.add_argument("group", metavar="GROUP", help="group id")
         parser.add_argument("member", metavar="MEMBER", help="member id or short name")
+
+
+def _declare_transactions(actions: Any) -> None:
+    holding = _command(actions, "hold", "hold markers back", _transaction_action("topic"), _HOLD_MARKERS)
+    releasing = _command(actions, "release", "undo `hold`", _transaction_action())
+    for each in (holding, releasing):
+        each.add_argument("id", metavar="ID", help="transactional id")
+    holding.add_argument("--topic", metavar="TOPIC", help="hold those for this topic alone")
+
+
+def _transaction_action(*fields: str) -> Call:
+    def call(given: Namespace) -> tuple[str, str, dict[str, Any]]:
+        body = {name: getattr(given, name) for name in fields if getattr(given, name) is not None}
+        return "POST", f"transactions/{quote(given.id, safe='')}/{given.action}", body
+
+    return call
 
 
 def _group_action(*fields: str) -> Call:

@@ -13,6 +13,9 @@ class MarkerHold(NamedTuple):
     transactional_id: str
     topic: str | None = None
 
+    def to_json(self) -> dict[str, object]:
+        return self._asdict()
+
     def covers(self, transactional_id: str, topic: str) -> bool:
         return self.transactional_id == transactional_id and self.topic in (None, topic)
 
