@@ -348,6 +348,25 @@ async def test_markers_of_one_topic_are_held_while_the_others_are_written(
         assert await seen(broker) == COMMITTED
 
 
+async def test_time_moves_past_the_timeout_while_markers_are_held() -> None:
+    async with Broker() as broker, producing(broker) as producer:
+        await broker.create_topic("totals")
+        transaction = await producer.transaction().begin()
+        await transaction.send("totals", b"1")
+        async with broker.faults.hold_markers(ID) as held:
+            await broker.clock.advance("61s")
+            assert (await held.hit()).state == "PrepareAbort"
+            await broker.clock.advance("1 day")
+            assert broker.transaction(ID).state == "PrepareAbort"
+            plain = await broker.produce("totals", [b"plain"])
+            assert await broker.records("totals", isolation_level="read_committed") == []
+        assert (await broker.transaction(ID).ended()).state == "CompleteAbort"
+        (record,) = await broker.records("totals", isolation_level="read_committed")
+        assert (record.offset, record.value) == (plain, b"plain")
+        await broker.clock.advance("8 days")  # transactional.id.expiration.ms is seven
+        assert broker.transaction(ID).state == "Dead"
+
+
 async def test_markers_go_when_the_last_hold_on_them_does() -> None:
     async with Broker() as broker, producing(broker) as producer:
         await broker.create_topic("totals")
