@@ -11,7 +11,15 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from muster.client import Consumer, Producer, ProducerFenced, Transaction, TransactionAborted
+from muster.client import (
+    Consumer,
+    GroupMetadata,
+    Producer,
+    ProducerFenced,
+    TopicPartition,
+    Transaction,
+    TransactionAborted,
+)
 from muster.coordinator.testing import AsyncBroker, Broker, Cluster, FaultError, TransactionFacts, WaitFailed
 from muster.protocol.api import response_class
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -21,7 +29,9 @@ from muster.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
+from tests.server.test_offsets import codes, commit
 from tests.support.each import each
+from tests.support.wire import Wire
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
 
 ID: Final = "etl-1"
@@ -305,6 +315,26 @@ async def test_what_was_committed_between_aborted_transactions_is_read() -> None
         committed_ones = await broker.records("totals", isolation_level="read_committed")
         assert [each.value for each in committed_ones] == [b"0", b"1", b"2", b"3", b"4", b"5", b"plain"]
         assert [each.value for each in await broker.records("totals")].count(b"no") == 6
+
+
+async def test_pending_offsets_are_the_newest_that_a_commit_would_bring() -> None:
+    group, place = GroupMetadata("g", -1, "", None), TopicPartition("t", 0)
+    async with Broker() as broker, producing(broker) as one, producing(broker, "etl-2") as two:
+        await broker.create_topic("t")
+        of_one, of_two = await one.transaction().begin(), await two.transaction().begin()
+        await of_one.commit_offsets(group, {place: 5})
+        assert broker.group("g").pending_offsets() == {place: 5}
+        await of_two.commit_offsets(group, {place: 7})
+        assert broker.group("g").pending_offsets() == {place: 7}
+        await of_two.abort()
+        await broker.transaction("etl-2").ended()
+        assert broker.group("g").pending_offsets() == {place: 5}
+        async with await Wire.connect(broker.port) as wire:
+            assert codes(await wire.call(commit(("t", 0, 6)), 8)) == [0]
+        assert broker.group("g").pending_offsets() == {}  # overtaken: its commit changes nothing any more
+        await of_one.commit()
+        await broker.no_open_transaction()
+        assert broker.group("g").offsets() == {place: 6}
 
 
 async def test_the_coordinator_of_an_id_can_be_killed_for_good() -> None:
