@@ -155,11 +155,15 @@ class MarkerHoldCalls(Calls):
     async def hit(self, timeout: Duration = TIMEOUT_S) -> TransactionFacts:
         """Wait until the outcome of a transaction is decided, and no marker is missing but those that are
         held: what readers see changes no more until they are let go. Raises WaitFailed."""
-        hold = Hold(self.transactional_id, self.topic)
+        hold, holds = Hold(self.transactional_id, self.topic), self._core.brokers.faults.marker_holds
 
         def met(facts: TransactionFacts) -> bool:
-            return facts.state.startswith("Prepare") and all(
-                hold.covers(facts.id, topic) for topic, _ in facts.partitions
+            topics = {topic for topic, _ in facts.partitions}
+            return (
+                facts.is_open
+                and facts.state != "Ongoing"
+                and any(hold.covers(facts.id, topic) for topic in topics)
+                and all(holds.cover(facts.id, topic) for topic in topics)
             )
 
         wanted = "to be decided, with its markers held"

@@ -417,6 +417,38 @@ async def test_markers_go_when_the_last_hold_on_them_does() -> None:
         await broker.transaction(ID).in_state("CompleteCommit")
 
 
+async def test_the_holds_of_several_topics_wait_for_the_others_together() -> None:
+    async with Broker() as broker, producing(broker) as producer:
+        for name in ("a", "b", "c"):
+            await broker.create_topic(name)
+        async with (
+            broker.faults.hold_markers(ID, topic="a") as a,
+            broker.faults.hold_markers(ID, topic="b") as b,
+            broker.faults.hold_markers(ID, topic="d") as d,
+        ):
+            async with producer.transaction() as transaction:
+                for name in ("a", "b", "c"):
+                    await transaction.send(name, b"1")
+            assert (await a.hit()).partitions == (await b.hit()).partitions == (("a", 0), ("b", 0))
+            with pytest.raises(WaitFailed, match="in a-0, b-0"):
+                await d.hit(timeout=0)
+
+
+async def test_the_blocking_face_holds_markers_too() -> None:
+    async with Broker() as broker, producing(broker) as producer:
+        await broker.create_topic("totals")
+        blocking = broker.blocking
+        with blocking.faults.hold_markers(ID, topic="totals") as held:
+            async with producer.transaction() as transaction:
+                await transaction.send("totals", b"1")
+            assert held.hit().state == "PrepareCommit"
+            assert repr(held) == "<MarkerHold of etl-1 in totals>"
+            assert blocking.records("totals", isolation_level="read_committed") == []
+        assert blocking.transaction(ID).ended().state == "CompleteCommit"
+        assert blocking.transaction(ID).fence().state == "Empty"
+        assert len(blocking.topic("totals").records(isolation_level="read_committed")) == 1
+
+
 async def test_who_is_asked_to_hold_what_is_no_text_says_so() -> None:
     async with Broker() as broker:
         with pytest.raises(TypeError, match=r"^transactional_id: it takes text, not 7$"):
