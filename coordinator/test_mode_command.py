@@ -51,9 +51,10 @@ meanwhile, unless stalled.
 DURATION is a number with a unit: 45s, 500ms, 1h30m, "7 days"."""
 
 _ADD: Final = """\
-A rule matches requests by all of --api, --group, --topic, --member, --client-id and --broker that are given.
-It first applies to the --nth matching request, and applies --times times. Its action is exactly one of
---error, --delay, --drop-response, --close-before, --close-after and --truncate. Prints the rule."""
+A rule matches requests by all of --api, --group, --topic, --member, --transactional-id, --client-id and
+--broker that are given. It first applies to the --nth matching request, and applies --times times. Its action
+is exactly one of --error, --delay, --drop-response, --close-before, --close-after and --truncate. Prints the
+rule."""
 
 _WAIT: Final = """\
 Returns once the rule has been applied this many times in total."""
@@ -65,6 +66,11 @@ broker stops. Returns when clients are directed there."""
 _HOLD: Final = """\
 Holds the next load of the group's shard open until `release`, for at most --limit: clients get
 COORDINATOR_LOAD_IN_PROGRESS. With --reload its coordinator reloads it now."""
+
+
+_HOLD_MARKERS: Final = """\
+Holds back the markers of this id's transactions until `release`: they are decided, and readers are not told.
+Offsets are in the topic __consumer_offsets."""
 
 
 class Failed(Exception):
@@ -85,6 +91,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     _declare_faults(_actions(kinds, "faults", "inject errors, delays and lost connections"))
     _declare_brokers(_actions(kinds, "broker", "stop, kill, pause, resume and restart brokers"))
     _declare_groups(_actions(kinds, "group", "move groups, hold their loading, stall members"))
+    _declare_transactions(_actions(kinds, "transaction", "hold markers of transactions"))
 
 
 def _declare_clock(actions: Any) -> None:
@@ -107,6 +114,7 @@ def _declare_faults(actions: Any) -> None:
     matching.add_argument("--group", metavar="GROUP", help="group id")
     matching.add_argument("--topic", metavar="TOPIC", help="topic")
     matching.add_argument("--member", metavar="ID", help="member id or group.instance.id")
+    matching.add_argument("--transactional-id", metavar="ID", help="transactional id")
     matching.add_argument("--client-id", metavar="ID", help="client id")
     matching.add_argument(
         "--broker", metavar="NODE", type=_number, help="node id of the broker that gets the request"
@@ -141,8 +149,9 @@ def _declare_faults(actions: Any) -> None:
 
 
 def _rule(given: Namespace) -> dict[str, Any]:
-    names = ("api", "group", "topic", "member", "client_id", "broker", "nth", "times", "error", "delay")
-    rule = {name: getattr(given, name) for name in (*names, "truncate")}
+    who = ("group", "topic", "member", "transactional_id", "client_id", "broker")
+    names = ("api", *who, "nth", "times", "error", "delay", "truncate")
+    rule = {name: getattr(given, name) for name in names}
     rule |= {name: getattr(given, name) or None for name in ("drop_response", "close_before", "close_after")}
     shown = {name: value for name, value in rule.items() if value is not None}
     return {**shown, "times": None} if given.forever else shown
@@ -190,6 +199,22 @@ def _declare_groups(actions: Any) -> None:
         parser = _command(actions, action, summary, _stall)
         parser.add_argument("group", metavar="GROUP", help="group id")
         parser.add_argument("member", metavar="MEMBER", help="member id or short name")
+
+
+def _declare_transactions(actions: Any) -> None:
+    holding = _command(actions, "hold", "hold markers back", _transaction_action("topic"), _HOLD_MARKERS)
+    releasing = _command(actions, "release", "undo `hold`", _transaction_action())
+    for each in (holding, releasing):
+        each.add_argument("id", metavar="ID", help="transactional id")
+    holding.add_argument("--topic", metavar="TOPIC", help="hold those for this topic alone")
+
+
+def _transaction_action(*fields: str) -> Call:
+    def call(given: Namespace) -> tuple[str, str, dict[str, Any]]:
+        body = {name: getattr(given, name) for name in fields if getattr(given, name) is not None}
+        return "POST", f"transactions/{quote(given.id, safe='')}/{given.action}", body
+
+    return call
 
 
 def _group_action(*fields: str) -> Call:

@@ -41,14 +41,23 @@ def placeable(nodes: Iterable[NodeRow]) -> list[int]:
     return [node.node_id for node in known if not node.drained] or [node.node_id for node in known]
 
 
+def without_transactions(nodes: Iterable[NodeRow]) -> frozenset[int]:
+    """The ids of the nodes that cannot hold transaction shards, since their version does not know them."""
+    return frozenset(node.node_id for node in nodes if not node.keeps_transactions)
+
+
 def home(
     lease: Lease,
     node_ids: Collection[int],
     pins: Mapping[Lease, int],
     replicas: Mapping[Lease, Replicas] = MappingProxyType({}),
+    no_transactions: Set[int] = frozenset(),
 ) -> int | None:
     """The node that should hold a lease: the one it is pinned to if that is among the nodes, else the first
-    of its replica list that is, else by placement. None without nodes."""
+    of its replica list that is, else by placement. Nodes with `no_transactions` are none for transaction
+    shards. None without nodes."""
+    if no_transactions and lease.kind is LeaseKind.TRANSACTION:
+        node_ids = [node_id for node_id in node_ids if node_id not in no_transactions]
     pinned = pins.get(lease)
     if pinned in node_ids:
         return pinned
@@ -63,12 +72,17 @@ def wanted(
     counts: Mapping[LeaseKind, int],
     pins: Mapping[Lease, int] = MappingProxyType({}),
     replicas: Mapping[Lease, Replicas] = MappingProxyType({}),
+    no_transactions: Set[int] = frozenset(),
 ) -> set[Lease]:
     """The leases that `node_id` should hold among the nodes: of so many of each kind, and of those that have
-    a replica list."""
+    a replica list. The other arguments are those of `home`."""
     live = tuple(node_ids)
     leases = [Lease(kind, number) for kind, count in counts.items() for number in range(count)]
-    return {lease for lease in (*leases, *replicas) if home(lease, live, pins, replicas) == node_id}
+    return {
+        lease
+        for lease in (*leases, *replicas)
+        if home(lease, live, pins, replicas, no_transactions) == node_id
+    }
 
 
 class Plan(NamedTuple):

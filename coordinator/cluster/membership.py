@@ -11,7 +11,15 @@ from typing import Final, NamedTuple, Protocol
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.handover import Handovers
-from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, home, placeable, wanted
+from muster.coordinator.cluster.lease import (
+    HeldLeases,
+    Moves,
+    Plan,
+    home,
+    placeable,
+    wanted,
+    without_transactions,
+)
 from muster.coordinator.cluster.topology import Topology
 from muster.coordinator.cluster.worker import Alarm, Worker
 from muster.coordinator.storage.store import (
@@ -434,8 +442,9 @@ class Membership:
         }
         if LeaseKind.REPLICAS not in self._holders:
             replicas = {}
+        no_transactions = without_transactions(nodes.values())
         plan = self._held.plan(
-            wanted(node_id, placeable(nodes.values()), counts, self._pins, replicas),
+            wanted(node_id, placeable(nodes.values()), counts, self._pins, replicas, no_transactions),
             {lease: grant for lease, grant in holders.items() if lease.kind in self._holders},
             node_id,
             seen_ms,
@@ -552,11 +561,12 @@ class Membership:
         ]
         if overdue or not takers:
             return []
+        no_transactions = without_transactions(nodes.values())
         return [
             grant
             for grant in self._held.grants()
             # One that has not renewed in time may be dead, and keep its share waiting.
-            if (node_id := home(grant.lease, takers, self._pins, replicas)) is not None
+            if (node_id := home(grant.lease, takers, self._pins, replicas, no_transactions)) is not None
             and nodes[node_id].age_ms < self._term_ms * 2 // 3
         ]
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
+from muster.coordinator.peers.marker_holds import MarkerHolds
 from muster.coordinator.peers.post import Ask
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
 from muster.coordinator.transactions.events import MarkersDue
@@ -75,16 +76,21 @@ class Markers:
         leader: Callable[[str, int], int | Whereabouts],
         read_topics: Callable[[], Awaitable[object]],
         marked: Callable[[int, int, MarkersDue, Iterable[TopicPartition]], None],
+        holds: MarkerHolds | None = None,
     ) -> None:
         """`clock` is real time. `serving`: whether a lease certainly still is this broker's. `leader`: the
         node that leads a partition, as last read; `read_topics` returns when the topics have been read anew;
-        `marked(shard, epoch, due, partitions)` is told of partitions that have their markers, or are gone."""
+        `marked(shard, epoch, due, partitions)` is told of partitions that have their markers, or are gone.
+        What `holds` covers waits until it is released."""
         self._ask = ask
         self._clock = clock
         self._serving = serving
         self._leader = leader
         self._read_topics = read_topics
         self._marked = marked
+        self._holds = holds or MarkerHolds()
+        self._holds.attach(self._released)
+        self._held: _Batch = {}
         self._owed: dict[tuple[int, str], _Owed] = {}
         self._queues: dict[tuple[int, int], _Batch] = {}  # by node and shard
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
@@ -107,10 +113,12 @@ class Markers:
         """The shard is not this broker's any more."""
         for key in [key for key in self._owed if key[0] == shard]:
             del self._owed[key]
+        self._held = {owed: partitions for owed, partitions in self._held.items() if self._is_owed(owed)}
 
     def close(self) -> None:
         """Send nothing more."""
         self._closed = True
+        self._holds.detach(self._released)
         self._owed.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -119,8 +127,9 @@ class Markers:
 
     def under_way(self) -> Iterator[str]:
         """What is being done, in words."""
-        if self._owed:
-            yield f"the markers of {len(self._owed)} transactions are still being written"
+        writing = sum(len(owed.left) > len(self._held.get(owed, ())) for owed in self._owed.values())
+        if writing:
+            yield f"the markers of {writing} transactions are still being written"
 
     # --- to whom --------------------------------------------------------------------------------------------
 
@@ -131,6 +140,9 @@ class Markers:
             if not self._is_owed(owed):
                 continue
             for partition in partitions:
+                if self._holds.cover(owed.due.transactional_id, partition[0]):
+                    self._held.setdefault(owed, []).append(partition)
+                    continue
                 node_id = self._leader(*partition)
                 if node_id is Whereabouts.UNKNOWN:
                     unknown.setdefault(owed, []).append(partition)
@@ -141,6 +153,10 @@ class Markers:
                     self._enqueue(node_id, owed, partition)
         if unknown:
             self._look_for(unknown, self._route)
+
+    def _released(self) -> None:
+        held, self._held = self._held, {}
+        self._route(held)
 
     def _is_owed(self, owed: _Owed) -> bool:
         return self._owed.get((owed.shard, owed.due.transactional_id)) is owed

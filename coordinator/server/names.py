@@ -1,4 +1,5 @@
-"""What a request is about: the groups, topics and members that it names. Faults are matched by them.
+"""What a request is about: the groups, topics, members and transactional ids that it names. Faults are
+matched by them.
 
 A topic is named by its name or, in newer versions, by its id; a request for all topics (a null list) names
 every one.
@@ -60,6 +61,11 @@ class Names(NamedTuple):
     """In `member_id` and `group_instance_id`, or `instance_id`."""
     about_groups: Callable[[Any], bool] = lambda request: True
     """Whether what stands where groups are named is groups."""
+    transactional_id: str = ""
+    """The field that names one transactional id, unless it is empty or null."""
+    transactional_ids: Listed | None = None
+    about_transactions: Callable[[Any], bool] = lambda request: True
+    """Whether what stands where transactional ids are named is transactional ids."""
     empty_is_all_until: int = -1
     """The last version without a null list, in which the empty one asks for all topics."""
 
@@ -67,15 +73,19 @@ class Names(NamedTuple):
     def names_groups(self) -> bool:
         return bool(self.group) or self.groups is not None
 
+    @property
+    def names_transactions(self) -> bool:
+        return bool(self.transactional_id) or self.transactional_ids is not None
+
     def groups_of(self, request: Any) -> list[str]:
         """The groups named, in the request's order."""
-        if not self.names_groups or not self.about_groups(request):
+        return _named(request, self.group, self.groups) if self.about_groups(request) else []
+
+    def transactional_ids_of(self, request: Any) -> list[str]:
+        """The transactional ids named, in the request's order."""
+        if not self.about_transactions(request):
             return []
-        named: list[Any] = [getattr(request, self.group)] if self.group else []
-        named = [each for each in named if each]
-        if self.groups is not None:
-            named += map(self.groups.name_of, getattr(request, self.groups.attribute))
-        return named
+        return _named(request, self.transactional_id, self.transactional_ids)
 
     def topics_of(self, version: int, request: Any) -> list[Name] | None:
         """The topics named, in the request's order; None: all that there are."""
@@ -97,3 +107,12 @@ class Names(NamedTuple):
         holders = (request, *getattr(request, "members", ()))
         found = (getattr(holder, each, None) for holder in holders for each in _MEMBER_IDS)
         return [each for each in found if each]
+
+
+def _named(request: Any, field: str, listed: Listed | None) -> list[str]:
+    """What stands in the field, unless it is empty, and then in the list."""
+    one = getattr(request, field) if field else None
+    named: list[Any] = [one] if one else []
+    if listed is not None:
+        named += map(listed.name_of, getattr(request, listed.attribute))
+    return named

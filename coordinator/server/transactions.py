@@ -11,6 +11,7 @@ from muster.coordinator.base.clock import Clock
 from muster.coordinator.cluster.coordinators import TRANSACTIONS
 from muster.coordinator.cluster.topology import NO_NODE
 from muster.coordinator.peers.coordinators import TransactionCoordinators
+from muster.coordinator.peers.marker_holds import MarkerHolds
 from muster.coordinator.peers.markers import Markers, Whereabouts
 from muster.coordinator.peers.post import Post
 from muster.coordinator.runtime.shard_host import Limits
@@ -43,6 +44,7 @@ class TransactionService:
         clock: Clock,
         real_clock: Clock,
         incarnation: UUID,
+        marker_holds: MarkerHolds,
     ) -> None:
         self._broker = broker
         settings, serving = broker.settings, broker.membership.serving
@@ -77,6 +79,7 @@ class TransactionService:
             leader=self._leader,
             read_topics=broker.read_topics,
             marked=self.runtime.marked,
+            holds=marker_holds,
         )
         self.coordinators = TransactionCoordinators(self._post.ask, self._coordinator)
         """Of any id, on any broker."""

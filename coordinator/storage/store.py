@@ -260,6 +260,8 @@ class NodeRow:
     """Where each of its listeners is reached, if it has several: `NAME://HOST:PORT`, with commas."""
     keeps_replicas: bool = True
     """Whether it knows replica lists; a broker of an earlier version, on its way out, does not."""
+    keeps_transactions: bool = True
+    """Likewise, whether it knows transaction shards."""
     age_ms: int = field(default=0, compare=False)
     """Set in answers: how long ago it registered last, by the store's clock."""
 

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from muster.coordinator.testing.faults import (
         AsyncFaultRule,
         AsyncFaults,
+        AsyncMarkerHold,
         FaultError,
         FaultRule,
         Faults,
         Firing,
+        MarkerHold,
         RuleStatus,
     )
     from muster.coordinator.testing.groups import (
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from muster.coordinator.testing.snapshot import Snapshot
     from muster.coordinator.testing.timeline import Timeline
     from muster.coordinator.testing.topics import AsyncTopic, Record, Topic
+    from muster.coordinator.testing.transactions import AsyncTransaction, Transaction, TransactionFacts
     from muster.coordinator.testing.waiting import WaitFailed
 
 __all__ = [
@@ -46,8 +49,10 @@ __all__ = [
     "AsyncFaultRule",
     "AsyncFaults",
     "AsyncGroup",
+    "AsyncMarkerHold",
     "AsyncMember",
     "AsyncTopic",
+    "AsyncTransaction",
     "Broker",
     "Clock",
     "ClockFixed",
@@ -58,6 +63,7 @@ __all__ = [
     "Firing",
     "Group",
     "GroupFacts",
+    "MarkerHold",
     "Member",
     "MemberFacts",
     "NotAtRest",
@@ -66,6 +72,8 @@ __all__ = [
     "Snapshot",
     "Timeline",
     "Topic",
+    "Transaction",
+    "TransactionFacts",
     "WaitFailed",
 ]
 
@@ -75,16 +83,19 @@ _MODULES: Final = {
     "faults": (
         "AsyncFaultRule",
         "AsyncFaults",
+        "AsyncMarkerHold",
         "FaultError",
         "FaultRule",
         "Faults",
         "Firing",
+        "MarkerHold",
         "RuleStatus",
     ),
     "groups": ("AsyncGroup", "AsyncMember", "Group", "GroupFacts", "Member", "MemberFacts"),
     "snapshot": ("Snapshot",),
     "timeline": ("Timeline",),
     "topics": ("AsyncTopic", "Record", "Topic"),
+    "transactions": ("AsyncTransaction", "Transaction", "TransactionFacts"),
     "waiting": ("WaitFailed",),
 }
 

@@ -24,6 +24,14 @@ from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, create, read, write
 from muster.coordinator.testing.traces import told
+from muster.coordinator.testing.transactions import (
+    AsyncTransaction,
+    Transaction,
+    TransactionFacts,
+    all_of,
+    none_open,
+)
+from muster.coordinator.testing.waiting import TIMEOUT_S, Duration
 
 _LEASE_MS: Final = 1_000
 _LEASE_ALONE_MS: Final = 30_000
@@ -122,9 +130,11 @@ class ClusterCalls(Calls):
         return await write(self._core, topic, records, partition)
 
     @both
-    async def records(self, topic: str) -> list[Record]:
-        """All records of a topic, by partition and offset. Raises KafkaError."""
-        return await read(self._core, topic)
+    async def records(self, topic: str, *, isolation_level: str = "read_uncommitted") -> list[Record]:
+        """The records of a topic, by partition and offset: all of them, or those that a reader with
+        `isolation_level` "read_committed" sees. Raises KafkaError, and ValueError for another isolation
+        level."""
+        return await read(self._core, topic, isolation_level)
 
     # --- groups ---------------------------------------------------------------------------------------------
 
@@ -135,6 +145,19 @@ class ClusterCalls(Calls):
         """Wait until the group is in `state`, with that many members if given. Raises WaitFailed. See `group`
         for more."""
         return await reached(AsyncGroup(self._core, group_id), state, members, timeout_s)
+
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    def transactions(self) -> list[TransactionFacts]:
+        """All transactional ids, sorted, with a transaction or without. Raises KafkaError while any has no
+        coordinator."""
+        return self._look(lambda: all_of(self._core))
+
+    @waits
+    async def no_open_transaction(self, *, timeout: Duration = TIMEOUT_S) -> None:
+        """Wait until no transactional id has an open transaction: those that were open are committed or
+        aborted, and all their partitions have been told. Raises WaitFailed."""
+        await none_open(self._core, timeout)
 
     # --- faults ---------------------------------------------------------------------------------------------
     # Brokers are named by index. Each call raises LookupError for an unknown index, and FaultError if the
@@ -333,6 +356,10 @@ class Cluster(ClusterCalls, Blocking):
         """A group: its facts, waits, and actions on it. It need not exist yet."""
         return Group(self._core, group_id)
 
+    def transaction(self, transactional_id: str) -> Transaction:
+        """A transactional id: its facts, waits, and actions on it. It need not exist yet."""
+        return Transaction(self._core, transactional_id)
+
     def topic(self, name: str) -> Topic:
         """A topic: its facts and waits. It need not exist yet."""
         return Topic(self._core, name)
@@ -389,6 +416,10 @@ class AsyncCluster(ClusterCalls, Async):
     def group(self, group_id: str) -> AsyncGroup:
         """A group: its facts, waits, and actions on it. It need not exist yet."""
         return AsyncGroup(self._core, group_id)
+
+    def transaction(self, transactional_id: str) -> AsyncTransaction:
+        """A transactional id: its facts, waits, and actions on it. It need not exist yet."""
+        return AsyncTransaction(self._core, transactional_id)
 
     def topic(self, name: str) -> AsyncTopic:
         """A topic: its facts and waits. It need not exist yet."""

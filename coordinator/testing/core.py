@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.cluster.coordinators import GROUPS, TRANSACTIONS, CoordinatorKind
 from muster.coordinator.config import Settings
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.machine import Operation
 from muster.coordinator.runtime.ring import together
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.testing.security import Security
 from muster.coordinator.testing.thread import CALL_S, LoopThread
 from muster.coordinator.testing.waiting import TIMEOUT_S
@@ -121,12 +123,12 @@ class Core:
             self._news = asyncio.get_running_loop().create_future()
         return self._news
 
-    # --- groups ---------------------------------------------------------------------------------------------
+    # --- coordinators ---------------------------------------------------------------------------------------
 
-    def coordinator(self, group_id: str) -> Node | None:
-        """The broker that holds the group's shard."""
+    def coordinator(self, key: str, kind: CoordinatorKind = GROUPS) -> Node | None:
+        """The broker that holds the shard of a group, or of a key of another kind."""
         for node in self.brokers.running:
-            if node.membership.serving(node.topology.group_lease(group_id)):
+            if node.membership.serving(kind.lease_of(key, node.topology.counts)):
                 return node
         return None
 
@@ -139,6 +141,28 @@ class Core:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} has no coordinator right now"
             )
         return await node.runtime.call(group_id, operation, request, _CONTEXT)
+
+    async def ask_transaction(self, transactional_id: str, operation: Operation, request: Any) -> Any:
+        """Likewise, of the shard of a transactional id."""
+        node = self.coordinator(transactional_id, TRANSACTIONS)
+        if node is None:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"transactional id {transactional_id} has no coordinator right now",
+            )
+        return await node.transaction_runtime.call(transactional_id, operation, request, _CONTEXT)
+
+    async def ask_transaction_shards(self, operation: Operation, request: Any) -> list[Any]:
+        """The answers of every shard of transactional ids. Raises KafkaError while any is without a
+        coordinator."""
+        runtimes = [node.transaction_runtime for node in self.running]
+        found = [await each.call_shards(operation, request, _CONTEXT) for each in runtimes]
+        answers = [answer for of_node in found for answer in of_node]
+        if len(answers) < self.brokers.shared.counts.leases[LeaseKind.TRANSACTION]:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "some transactional ids have no coordinator right now"
+            )
+        return answers
 
     def entries(self, group_id: str) -> list[Entry]:
         """The group's entries in the journals of all brokers, by time."""

@@ -1,20 +1,32 @@
-"""Fault injection from tests."""
+"""Fault injection from tests: faults that requests meet, and markers of transactions that are held back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack
 
+from muster.coordinator.peers.marker_holds import MarkerHold as Hold
 from muster.coordinator.server.test_mode.faults import FaultError, Firing, Rule, RuleStatus, read_count
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
+from muster.coordinator.testing.transactions import TransactionFacts, reached
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, WaitFailed, seconds
 
 if TYPE_CHECKING:
     from muster.coordinator.testing.core import Core
 
-__all__ = ["AsyncFaultRule", "AsyncFaults", "FaultError", "FaultRule", "Faults", "Firing", "RuleStatus"]
+__all__ = [
+    "AsyncFaultRule",
+    "AsyncFaults",
+    "AsyncMarkerHold",
+    "FaultError",
+    "FaultRule",
+    "Faults",
+    "Firing",
+    "MarkerHold",
+    "RuleStatus",
+]
 
 
 class RuleFields(TypedDict, total=False):
@@ -24,6 +36,7 @@ class RuleFields(TypedDict, total=False):
     group: str | None
     topic: str | None
     member: str | None
+    transactional_id: str | None
     client_id: str | None
     broker: int | None
     nth: int
@@ -124,6 +137,72 @@ class AsyncFaultRule(FaultRuleCalls, Async):
         await self.remove()
 
 
+class MarkerHoldCalls(Calls):
+    """Markers that are held back. As a context manager they are let go at the end."""
+
+    __slots__ = ("_number", "topic", "transactional_id")
+
+    def __init__(self, core: Core, number: int, hold: Hold) -> None:
+        super().__init__(core)
+        self._number = number
+        self.transactional_id, self.topic = hold
+
+    def __repr__(self) -> str:
+        of_topic = "" if self.topic is None else f" in {self.topic}"
+        return f"<{type(self).__name__} of {self.transactional_id}{of_topic}>"
+
+    @waits
+    async def hit(self, timeout: Duration = TIMEOUT_S) -> TransactionFacts:
+        """Wait until the outcome of a transaction is decided, and no marker is missing but those that are
+        held: what readers see changes no more until they are let go. Raises WaitFailed."""
+        hold, holds = Hold(self.transactional_id, self.topic), self._core.brokers.faults.marker_holds
+
+        def met(facts: TransactionFacts) -> bool:
+            topics = {topic for topic, _ in facts.partitions}
+            return (
+                facts.is_open
+                and facts.state != "Ongoing"
+                and any(hold.covers(facts.id, topic) for topic in topics)
+                and all(holds.cover(facts.id, topic) for topic in topics)
+            )
+
+        wanted = "to be decided, with its markers held"
+        return await reached(self._core, self.transactional_id, wanted, met, timeout)
+
+    @both
+    async def remove(self) -> None:
+        """Let the markers go. Idempotent."""
+        self._core.brokers.faults.marker_holds.release(self._number)
+
+
+class MarkerHold(MarkerHoldCalls, Blocking):
+    """Markers that are held back, blocking API."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+class AsyncMarkerHold(MarkerHoldCalls, Async):
+    """Markers that are held back, async API."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.remove()
+
+
 class FaultCalls(Calls):
     """Faults injected into client requests.
 
@@ -132,18 +211,27 @@ class FaultCalls(Calls):
             rule.hit()
 
     A rule matches requests by `api` (Kafka's name or key), `group`, `topic`, `member` (member id or
-    group.instance.id), `client_id` and `broker` (node id); fields not given match everything. It first
-    applies to the `nth` request that it matches, and applies `times` times (None: forever). It does exactly
-    one of:
+    group.instance.id), `transactional_id`, `client_id` and `broker` (node id); fields not given match
+    everything. It first applies to the `nth` request that it matches, and applies `times` times (None:
+    forever). It does exactly one of:
 
     - `error`: respond with this Kafka error where the API's response has its error field, and apply nothing;
     - `delay`: hold the request, by the brokers' clock, before anything else happens to it;
     - `drop_response`: apply it and never respond, nor to anything after it on its connection;
     - `close_before`, `close_after`: close the connection instead of applying the request, or of responding;
     - `truncate`: apply it, send this many bytes of the response, and close the connection.
+
+    `hold_markers` holds back what makes the outcome of a transaction visible to readers.
     """
 
     __slots__ = ()
+
+    async def _hold_markers(self, transactional_id: str, topic: str | None) -> tuple[int, Hold]:
+        for name, given in (("transactional_id", transactional_id), ("topic", topic)):
+            if not isinstance(given, str) and not (name == "topic" and given is None):
+                raise TypeError(f"{name}: it takes text, not {given!r}")
+        hold = Hold(transactional_id, topic)
+        return self._core.brokers.faults.marker_holds.hold(hold), hold
 
     async def _add(self, fields: RuleFields) -> tuple[int, Rule]:
         rule = Rule.read(fields)
@@ -171,7 +259,7 @@ class FaultCalls(Calls):
 
     @both
     async def clear(self) -> None:
-        """Remove all rules and clear the history."""
+        """Remove all rules, clear the history, and let go all markers that are held."""
         self._core.brokers.faults.clear()
 
 
@@ -185,45 +273,69 @@ class Faults(FaultCalls, Blocking):
         __tracebackhide__ = True
         return FaultRule(self._core, *self._look(lambda: self._add(fields)))
 
+    def hold_markers(self, transactional_id: str, *, topic: str | None = None) -> MarkerHold:
+        """Hold back the markers of this id's transactions, of those for one topic if given
+        ("__consumer_offsets" has the offsets), until `remove`: whatever is decided, readers are not told.
+        They stay held when brokers die or shards move. Raises TypeError."""
+        __tracebackhide__ = True
+        return MarkerHold(self._core, *self._look(lambda: self._hold_markers(transactional_id, topic)))
+
 
 class AsyncFaults(FaultCalls, Async):
     """The async API of faults."""
 
     __slots__ = ()
 
-    def add(self, **fields: Unpack[RuleFields]) -> Adding:
+    def add(self, **fields: Unpack[RuleFields]) -> Adding[AsyncFaultRule]:
         """Add a rule after the existing ones: `rule = await faults.add(...)`, or `async with faults.add(...)
         as rule`. Raises FaultError, which names the field."""
-        return Adding(self, fields)
+
+        async def add() -> AsyncFaultRule:
+            __tracebackhide__ = True
+            return AsyncFaultRule(self._core, *await self._added(fields))
+
+        return Adding(add)
 
     @both
     async def _added(self, fields: RuleFields) -> tuple[int, Rule]:
         return await self._add(fields)
 
+    def hold_markers(self, transactional_id: str, *, topic: str | None = None) -> Adding[AsyncMarkerHold]:
+        """See `Faults.hold_markers`: `held = await faults.hold_markers(...)`, or `async with
+        faults.hold_markers(...) as held`."""
 
-class Adding:
-    """A rule to await or enter."""
+        async def hold() -> AsyncMarkerHold:
+            __tracebackhide__ = True
+            return AsyncMarkerHold(self._core, *await self._holding(transactional_id, topic))
 
-    def __init__(self, faults: AsyncFaults, fields: RuleFields) -> None:
-        self._faults = faults
-        self._fields = fields
-        self._rule: AsyncFaultRule | None = None
+        return Adding(hold)
 
-    async def _add(self) -> AsyncFaultRule:
-        __tracebackhide__ = True
-        return AsyncFaultRule(self._faults._core, *await self._faults._added(self._fields))
+    @both
+    async def _holding(self, transactional_id: str, topic: str | None) -> tuple[int, Hold]:
+        return await self._hold_markers(transactional_id, topic)
 
-    def __await__(self) -> Generator[Any, None, AsyncFaultRule]:
+
+F = TypeVar("F", bound=AsyncFaultRule | AsyncMarkerHold)
+
+
+class Adding(Generic[F]):
+    """A fault to await or enter."""
+
+    def __init__(self, add: Callable[[], Coroutine[Any, Any, F]]) -> None:
+        self._add = add
+        self._fault: F | None = None
+
+    def __await__(self) -> Generator[Any, None, F]:
         __tracebackhide__ = True
         return self._add().__await__()
 
-    async def __aenter__(self) -> AsyncFaultRule:
+    async def __aenter__(self) -> F:
         __tracebackhide__ = True
-        self._rule = await self._add()
-        return self._rule
+        self._fault = await self._add()
+        return self._fault
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._rule is not None:
-            await self._rule.remove()
+        if self._fault is not None:
+            await self._fault.remove()

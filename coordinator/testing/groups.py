@@ -67,6 +67,8 @@ class View(NamedTuple):
     pending: tuple[str, ...]
     """Member ids issued but not used to join yet."""
     committed: dict[TopicPartition, int]
+    uncommitted: dict[TopicPartition, int]
+    """Offsets in open transactions."""
     connections: dict[str, int | None]
     """Member id -> the connection it was last heard on."""
 
@@ -121,6 +123,10 @@ class GroupCalls(Calls):
     def offsets(self) -> dict[TopicPartition, int]:
         """Committed offsets by partition."""
         return self._look(self._view).committed
+
+    def pending_offsets(self) -> dict[TopicPartition, int]:
+        """Offsets by partition that open transactions will commit: the newest, if several will."""
+        return self._look(self._view).uncommitted
 
     def lag(self) -> dict[TopicPartition, int]:
         """Records between each committed offset and the end of its partition, for all partitions of topics
@@ -476,9 +482,15 @@ def _look_at(shard: Shard, group_id: str, step: Step) -> None:
     """An operation of the shard, like `Shard.describe`: answers with a View once all it shows is durable."""
     step.reads_hard_state = True
     group = shard.groups.get(group_id)
+    uncommitted = {
+        part: each.committed.offset
+        for part, of_producers in shard.hard.pending.of_group(group_id).items()
+        for each in of_producers.values()
+        if not each.is_overtaken
+    }
     committed = {part: each.offset for part, each in shard.hard.offsets.get(group_id, {}).items()}
     if group is None:
-        step.reply(View("Dead", 0, (), (), committed, {}))
+        step.reply(View("Dead", 0, (), (), committed, uncommitted, {}))
         return
     from muster.coordinator.journal.names import Names
 
@@ -494,6 +506,7 @@ def _look_at(shard: Shard, group_id: str, step: Step) -> None:
             tuple(_member(member, names.short(member.member_id)) for member in members),
             tuple(each.identity.member_id for each in view.pending),
             committed,
+            uncommitted,
             {member.member_id: member.connection_id for member in members},
         ),
     )

@@ -39,6 +39,7 @@ _SCOPES: Final = {
 _GROUPS_SHOWN: Final = 10
 _LINES_SHOWN: Final = 200
 """Maximum lines of timelines in the report of a failed test."""
+_TRANSACTIONS_SHOWN: Final = 20
 
 
 class _Kept:
@@ -189,12 +190,12 @@ def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncClu
 
 @pytest.hookimpl(hookwrapper=True)  # the one hook known to every pytest since 7
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """Add the timelines of groups to the report of a failed test."""
+    """Add the timelines of groups to the report of a failed test, and where transactions stand."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     if report.failed and report.when == "call":
         for cluster in item.stash.get(_used, []):
-            report.sections += _stories(cluster)
+            report.sections += _stories(cluster) + _transactions(cluster)
 
 
 def _stories(cluster: Cluster) -> list[tuple[str, str]]:
@@ -210,3 +211,14 @@ def _stories(cluster: Cluster) -> list[tuple[str, str]]:
     if len(stories) > _GROUPS_SHOWN:
         sections.append(("muster", f"and {len(stories) - _GROUPS_SHOWN} more groups"))
     return sections
+
+
+def _transactions(cluster: Cluster) -> list[tuple[str, str]]:
+    try:
+        transactions = cluster.transactions()
+    except Exception as error:  # as above; a broker was killed, say
+        return [("muster", f"no transactions: {error!r}")]
+    lines = [str(each) for each in transactions[:_TRANSACTIONS_SHOWN]]
+    if len(transactions) > _TRANSACTIONS_SHOWN:
+        lines.append(f"and {len(transactions) - _TRANSACTIONS_SHOWN} more transactional ids")
+    return [("muster: transactions", "\n".join(lines))] if lines else []

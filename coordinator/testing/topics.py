@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, wait_until
+from muster.coordinator.topics.aborted import AbortedRanges
 from muster.coordinator.topics.partitions import FetchPartition
 from muster.protocol import record_batch
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Sent = bytes | tuple[bytes | None, bytes | None]
 """A record to write: its value, or its key and value."""
 
+_COMMITTED: Final = "read_committed"
+_LEVELS: Final = ("read_uncommitted", _COMMITTED)
 _READ_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -65,9 +68,10 @@ class TopicCalls(Calls):
         return self._look(ends)
 
     @both
-    async def records(self) -> list[Record]:
-        """All its records, by partition and offset. Raises KafkaError."""
-        return await read(self._core, self.name)
+    async def records(self, *, isolation_level: str = "read_uncommitted") -> list[Record]:
+        """Its records, by partition and offset: all of them, or those that a reader with `isolation_level`
+        "read_committed" sees. Raises KafkaError, and ValueError for another isolation level."""
+        return await read(self._core, self.name, isolation_level)
 
     @both
     async def produce(self, records: Iterable[Sent], *, partition: int = 0) -> int:
@@ -128,31 +132,37 @@ class AsyncTopic(TopicCalls, Async):
 # --- on the brokers' loop -----------------------------------------------------------------------------------
 
 
-async def read(core: Core, name: str) -> list[Record]:
-    """All records of a topic."""
+async def read(core: Core, name: str, isolation_level: str) -> list[Record]:
+    """All records of a topic that a reader with this isolation level sees."""
+    if isolation_level not in _LEVELS:
+        raise ValueError(f"isolation_level: {isolation_level!r} is not one of {', '.join(_LEVELS)}")
     topic = core.topic(name)
-    return [record for number in range(topic.partitions) for record in await _read(core, topic, number)]
+    committed = isolation_level == _COMMITTED
+    return [
+        record for number in range(topic.partitions) for record in await _read(core, topic, number, committed)
+    ]
 
 
-async def _read(core: Core, topic: CatalogueTopic, number: int) -> list[Record]:
+async def _read(core: Core, topic: CatalogueTopic, number: int, committed: bool) -> list[Record]:
     found: list[Record] = []
     leader = await core.next_leader(topic, number)
     at, end = await leader.partitions.of(topic).offsets(topic, number)
     while at < end:
-        asked = FetchPartition(topic, number, at, _READ_BYTES)
+        asked = FetchPartition(topic, number, at, _READ_BYTES, read_committed=committed)
         partitions = (await core.next_leader(topic, number)).partitions
         (fetched,) = await partitions.fetch([asked], min_bytes=0, max_bytes=_READ_BYTES, max_wait_ms=0)
         if fetched.error is not None:
             raise fetched.error
         if not fetched.records:
             break
-        records = bytes(fetched.records)
+        records, aborted = bytes(fetched.records), AbortedRanges(fetched.aborted)
         for position, header in record_batch.batches(records):
-            found += [
-                Record(topic.name, number, *each)
-                for each in record_batch.records(records, position, header)
-                if each.offset >= at  # the first batch may begin before the log does
-            ]
+            if not header.is_control and not aborted.cover(header):
+                found += [
+                    Record(topic.name, number, *each)
+                    for each in record_batch.records(records, position, header)
+                    if each.offset >= at  # the first batch may begin before the log does
+                ]
             at = header.next_offset
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
@@ -96,7 +96,8 @@ class AbortedRanges:
 
     __slots__ = ("_by_producer",)
 
-    def __init__(self, aborted: Aborted) -> None:
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """In the order of their markers."""
         self._by_producer: dict[int, list[AbortedTransaction]] = {}
         for transaction in aborted:
             self._by_producer.setdefault(transaction.producer_id, []).append(transaction)

@@ -1,6 +1,7 @@
-"""`/test/...`: the clock, faults, brokers and shards, for test suites in any language. Only in test mode.
-Requests and responses are JSON; see `docs/faults.md`. An invalid request gets 400 with `{"error": text}`,
-where the text names the field; one that is impossible in the current state 409; one that timed out 504.
+"""`/test/...`: the clock, faults, brokers, shards and markers, for test suites in any language. Only in test
+mode. Requests and responses are JSON; see `docs/faults.md`. An invalid request gets 400 with `{"error":
+text}`, where the text names the field; one that is impossible in the current state 409; one that timed out
+504.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from muster.coordinator.journal.explain.names import listed
+from muster.coordinator.peers.marker_holds import MarkerHold
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.listener import BindError
@@ -61,6 +63,8 @@ def add_routes(app: web.Application, brokers: Brokers) -> None:
         ("POST", "groups/{group}/unpin", staging.unpin, ""),
         ("POST", "groups/{group}/hold", staging.hold, "limit reload"),
         ("POST", "groups/{group}/release", staging.release, ""),
+        ("POST", "transactions/{id}/hold", staging.hold_markers, "topic"),
+        ("POST", "transactions/{id}/release", staging.release_markers, ""),
         ("POST", "shards/{shard}/hold", staging.hold, "limit reload"),
         ("POST", "shards/{shard}/release", staging.release, ""),
     ):
@@ -130,6 +134,7 @@ class Staging:
         return {
             "rules": [each.to_json() for each in faults.rules()],
             "history": [each.to_json() for each in faults.history],
+            "held_markers": [each.to_json() for each in faults.marker_holds.holds()],
         }
 
     async def clear_faults(self, request: web.Request, body: Body) -> object:
@@ -158,6 +163,15 @@ class Staging:
         status = faults.status(rule_id)
         faults.remove(rule_id)
         return status.to_json()
+
+    async def hold_markers(self, request: web.Request, body: Body) -> object:
+        topic = None if body.get("topic") is None else _text("topic", body)
+        hold = MarkerHold(request.match_info["id"], topic)
+        self._brokers.faults.marker_holds.hold(hold)
+        return hold.to_json()
+
+    async def release_markers(self, request: web.Request, body: Body) -> object:
+        return {"was_held": self._brokers.faults.marker_holds.release_all(request.match_info["id"])}
 
     # --- the clock ------------------------------------------------------------------------------------------
 

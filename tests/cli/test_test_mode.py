@@ -117,9 +117,23 @@ def test_every_action_of_a_rule(muster: Muster) -> None:
         (("--close-after", "--times", "3"), {"close_after": True, "times": 3}),
         (("--truncate", "0"), {"truncate": 0}),
     ):
-        matching = ("--group", "g", "--topic", "t", "--member", "m", "--broker", "1", "--api", "OffsetCommit")
+        of_member = ("--group", "g", "--topic", "t", "--member", "m", "--broker", "1")
+        matching = (*of_member, "--transactional-id", "etl-1", "--api", "TxnOffsetCommit")
         rule = done(muster("faults", "add", *matching, *options))
-        assert rule.items() >= {"group": "g", "topic": "t", "member": "m", "broker": 1, **action}.items()
+        named = {"group": "g", "topic": "t", "member": "m", "transactional_id": "etl-1", "broker": 1}
+        assert rule.items() >= {**named, **action}.items()
+
+
+def test_markers_are_held_and_let_go(muster: Muster) -> None:
+    assert done(muster("transaction", "hold", "a/b c", "--topic", "totals")) == {
+        "transactional_id": "a/b c",
+        "topic": "totals",
+    }
+    assert done(muster("transaction", "hold", "etl-1"))["topic"] is None
+    assert len(done(muster("faults", "list"))["held_markers"]) == 2
+    assert done(muster("transaction", "release", "a/b c")) == {"was_held": True}
+    done(muster("faults", "clear"))
+    assert done(muster("transaction", "release", "etl-1")) == {"was_held": False}
 
 
 def test_time_passes(muster: Muster) -> None:

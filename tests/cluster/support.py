@@ -115,7 +115,7 @@ class Node:
         self.store.resume()
 
     def owns(self) -> set[Lease]:
-        return {Lease(kind, number) for kind, holder in self.holders.items() for number in holder.epochs}
+        return {Lease(kind, number) for kind in KINDS for number in self.holders[kind].epochs}
 
     def serves(self) -> set[Lease]:
         return {lease for lease in ALL if self.membership.serving(lease)}

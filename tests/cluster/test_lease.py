@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, home, placeable, wanted
+from muster.coordinator.cluster.lease import (
+    HeldLeases,
+    Moves,
+    Plan,
+    home,
+    placeable,
+    wanted,
+    without_transactions,
+)
 from muster.coordinator.cluster.placement import place
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
 
@@ -137,6 +145,27 @@ def test_a_lease_with_a_replica_list_is_wanted_by_the_first_of_it_that_is_there(
     assert len(wanting(2, 4)) == 1  # nobody of the list: any other
     assert [home(listed, [1, 2, 3], {listed: 2}, replicas)] == [2]
     assert home(listed, [], {}, replicas) is None
+
+
+def test_transaction_shards_are_wanted_by_those_nodes_alone_that_know_them() -> None:
+    counts = {**COUNTS, LeaseKind.TRANSACTION: 50}
+    older = frozenset({1, 3})
+    shares = {node_id: wanted(node_id, [1, 2, 3, 4], counts, {}, {}, older) for node_id in (1, 2, 3, 4)}
+    of_transactions = {
+        node_id: {lease for lease in share if lease.kind is LeaseKind.TRANSACTION}
+        for node_id, share in shares.items()
+    }
+    assert [len(of_transactions[node_id]) for node_id in sorted(older)] == [0, 0]
+    assert len(of_transactions[2]) + len(of_transactions[4]) == 50
+    others = {node_id: share - of_transactions[node_id] for node_id, share in shares.items()}
+    assert others == {node_id: wanted(node_id, [1, 2, 3, 4], COUNTS) for node_id in shares}
+    shard = next(iter(of_transactions[2]))
+    assert home(shard, [1, 2, 3], {shard: 3}, {}, older) == 2
+    assert home(shard, [1, 3], {}, {}, older) is None
+    old, new = (
+        NodeRow(each, "h", 1, None, 1, UUID(int=each), keeps_transactions=each > 1) for each in (1, 2)
+    )
+    assert without_transactions([old, new]) == {1}
 
 
 def test_no_more_is_claimed_in_one_call_or_given_up_at_a_time_than_was_said() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from muster.coordinator.cluster.membership import MOVES_AT_ONCE
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreError
-from tests.cluster.support import ALL, MARGIN_MS, TERM_MS, Cluster, Node, share
+from tests.cluster.support import ALL, MARGIN_MS, TERM_MS, Cluster, Holder, Node, share
 from tests.support.facts import turns, until
 
 
@@ -46,6 +47,30 @@ async def test_nodes_registered_before_they_start_claim_nothing_they_would_hand_
     assert {
         epoch for node in nodes for holder in node.holders.values() for epoch in holder.epochs.values()
     } == {1}
+
+
+async def test_beside_a_node_that_does_not_know_transactions_the_others_hold_all_of_their_shards(
+    cluster: Cluster,
+) -> None:
+    older, *newer = (Node(node_id, cluster.store, cluster.clock) for node_id in (1, 2, 3))
+    older.row = replace(older.row, keeps_transactions=False)
+    cluster.nodes = {node.node_id: node for node in (older, *newer)}
+    for node in cluster.nodes.values():
+        await cluster.store.register_node(node.row)
+    for node in newer:
+        node.holders[LeaseKind.TRANSACTION] = Holder(LeaseKind.TRANSACTION)
+    for node in cluster.nodes.values():
+        await node.start()
+    assert cluster.is_placed(1, 2, 3)
+
+    def shares() -> list[int]:
+        return [len(node.holders[LeaseKind.TRANSACTION].epochs) for node in newer]
+
+    assert sum(shares()) == 50
+    assert min(shares()) > 10
+    # The last but one leaves: nothing is kept for the one that could not hold it.
+    await newer[0].membership.stop()
+    await until(lambda: shares() == [0, 50])
 
 
 async def test_a_start_that_fails_can_be_ended(cluster: Cluster) -> None:

@@ -37,4 +37,7 @@ def test_the_example_passes(example: str, tmp_path: Path) -> None:
 
 
 def test_no_example_is_forgotten() -> None:
-    assert {each.stem for each in EXAMPLES.glob("test_*.py")} == {"test_rebalance"} | OF_OTHER_CLIENTS
+    assert {each.stem for each in EXAMPLES.glob("test_*.py")} == {
+        "test_rebalance",
+        "test_transactions",
+    } | OF_OTHER_CLIENTS

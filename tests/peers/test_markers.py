@@ -10,6 +10,7 @@ import pytest
 
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.log import Logger
+from muster.coordinator.peers.marker_holds import MarkerHold, MarkerHolds
 from muster.coordinator.peers.markers import Markers, Whereabouts
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
 from muster.coordinator.transactions.events import MarkersDue
@@ -49,6 +50,7 @@ class Cluster:
         self.store_fails = 0
         self.serving = True
         self.marked: list[tuple[int, int, str, list[tuple[str, int]]]] = []
+        self.holds = MarkerHolds()
         self.markers = Markers(
             self.ask,
             self.clock,
@@ -56,6 +58,7 @@ class Cluster:
             leader=self.leader,
             read_topics=self.read_topics,
             marked=self.note,
+            holds=self.holds,
         )
 
     def leader(self, topic: str, partition: int) -> int | Whereabouts:
@@ -309,3 +312,43 @@ async def test_a_broker_that_has_lost_the_lease_without_hearing_of_it_sends_noth
     cluster.markers.observe(SHARD, EPOCH, [due(A0)])
     await until(lambda: not list(cluster.markers.under_way()))
     assert cluster.asked == []
+
+
+# --- markers that are held ----------------------------------------------------------------------------------
+
+
+async def test_held_markers_wait_and_are_not_under_way(cluster: Cluster) -> None:
+    number = cluster.holds.hold(MarkerHold("etl", "a"))
+    cluster.markers.observe(SHARD, EPOCH, [due(A0, B0), due(A1, id="x", producer_id=41)])
+    await until(lambda: cluster.done() == [A1, B0])
+    assert list(cluster.markers.under_way()) == []
+    assert cluster.holds.release(number)
+    assert not cluster.holds.release(number)
+    await until(lambda: cluster.done() == [A0, A1, B0])
+
+
+async def test_markers_stay_held_by_another_hold(cluster: Cluster) -> None:
+    of_id, of_topic = (cluster.holds.hold(MarkerHold("etl", topic)) for topic in (None, "a"))
+    cluster.markers.observe(SHARD, EPOCH, [due(A0, B0)])
+    cluster.holds.release(of_id)
+    await until(lambda: cluster.done() == [B0])
+    assert cluster.holds.holds() == [MarkerHold("etl", "a")]
+    assert cluster.holds.release_all("etl")
+    assert not cluster.holds.release_all("etl")
+    assert not cluster.holds.release(of_topic)
+    await until(lambda: cluster.done() == [A0, B0])
+
+
+async def test_held_markers_go_with_their_shard_and_their_broker(cluster: Cluster) -> None:
+    cluster.holds.hold(MarkerHold("etl"))
+    cluster.markers.observe(SHARD, EPOCH, [due(A0)])
+    cluster.markers.forget(SHARD)
+    cluster.markers.observe(SHARD, EPOCH + 1, [due(A0)])
+    cluster.holds.release_all()
+    await until(lambda: cluster.done() == [A0])
+    assert [epoch for _, epoch, *_ in cluster.marked] == [EPOCH + 1]
+    cluster.holds.hold(MarkerHold("etl"))
+    cluster.markers.observe(SHARD, EPOCH + 2, [due(A0)])
+    cluster.markers.close()
+    cluster.holds.release_all()
+    assert len(cluster.asked) == 1

@@ -156,6 +156,7 @@ async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that
     assert await store.topics() == [TopicRow(UUID(int=3), "audit", 1, {}, 6), old]
     await store.register_node(NodeRow(2, "two", 9092, None, 60_000, UUID(int=4)))
     assert [node.keeps_replicas for node in await store.nodes()] == [False, True]
+    assert [node.keeps_transactions for node in await store.nodes()] == [False, True]
     await store.add_replica_lists([(2, 1)])
     (grant,) = await store.claim([Lease(LeaseKind.REPLICAS, 999)], 2, 60_000)
     assert grant is not None

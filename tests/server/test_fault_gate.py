@@ -184,6 +184,7 @@ async def test_an_error_is_answered_to_the_second_commit_alone_and_that_is_not_a
         "version": 8,
         "group": "g",
         "member": None,
+        "transactional_id": None,
         "client_id": "app",
         "action": "error NOT_COORDINATOR",
     }

@@ -62,7 +62,7 @@ def meet(faults: Faults, request: About) -> list[int]:
 
 def carry_out(faults: Faults, fault: Fault) -> None:
     faults.carried_out(
-        fault, Firing(fault.id, 0, 1, "Heartbeat", 4, "billing", "m", "app", str(fault.action))
+        fault, Firing(fault.id, 0, 1, "Heartbeat", 4, "billing", "m", None, "app", str(fault.action))
     )
 
 

@@ -127,7 +127,7 @@ async def test_a_fault_from_its_rule_to_its_hits(api: Api) -> None:
     assert "no rule 1; existing rules: none" in await api.error("GET", "faults/1")
     await api.ask("POST", "faults", {"close_after": True})
     assert await api.ask("DELETE", "faults") == {}
-    assert await api.ask("GET", "faults") == {"rules": [], "history": []}
+    assert await api.ask("GET", "faults") == {"rules": [], "history": [], "held_markers": []}
 
 
 async def test_a_firing_stands_in_the_journal(api: Api) -> None:
@@ -281,6 +281,22 @@ async def test_a_group_is_moved_held_open_and_let_go(three: Api) -> None:
     )
     await three.ask("POST", "brokers/3/restart")
     await until(lambda: len(three.brokers.brokers[0].topology.nodes) == 3, "all to be there")
+
+
+async def test_markers_are_held_and_let_go(api: Api) -> None:
+    for topic in (None, "totals"):
+        held = {"transactional_id": "a/b c", "topic": topic}
+        assert await api.ask("POST", "transactions/a%2Fb%20c/hold", {"topic": topic}) == held
+    assert len((await api.ask("GET", "faults"))["held_markers"]) == 2
+    assert api.brokers.faults.marker_holds.cover("a/b c", "orders")
+    assert await api.ask("POST", "transactions/a%2Fb%20c/release") == {"was_held": True}
+    assert await api.ask("POST", "transactions/a%2Fb%20c/release") == {"was_held": False}
+    assert (await api.ask("GET", "faults"))["held_markers"] == []
+    said = await api.error("POST", "transactions/etl-1/hold", {"topic": 7}, status=400)
+    assert said == "topic: 7 is not allowed; it takes text"
+    await api.ask("POST", "transactions/etl-1/hold")
+    await api.ask("DELETE", "faults")
+    assert not api.brokers.faults.marker_holds.cover("etl-1", "totals")
 
 
 async def test_the_page_tells_nothing_but_what_works() -> None:

@@ -55,16 +55,17 @@ def test_every_test_of_the_page_passes(tmp_path: Path) -> None:
 
 
 def test_what_the_page_says_of_waits_and_calls_is_there() -> None:
-    from muster.coordinator.testing import Cluster, Faults, Group, Member, Topic
+    from muster.coordinator.testing import Cluster, Faults, Group, Member, Topic, Transaction
 
     page = (DOCS / "testing.md").read_text() + (DOCS / "from-testcontainers.md").read_text()
     of = {"group": Group, "member": Member, "topic": Topic, "cluster": Cluster, "muster_cluster": Cluster}
-    named = re.findall(r"(group|member|topic)\([^()]*\)\.(\w+)\(", page)
+    of |= {"transaction": Transaction, "faults": Faults}
+    named = re.findall(r"(group|member|topic|transaction)\([^()]+\)\.(\w+)\(", page)
+    named += re.findall(r"\b(faults)\.(\w+)\(", page)
     named += re.findall(r"\b(cluster|muster_cluster)\.(\w+)\(", page)
     assert len(named) > 20
     for owner, call in named:
         assert hasattr(of[owner], call) or call == "member", f"{owner}.{call}"
-    assert hasattr(Faults, "add")
 
 
 def test_the_page_about_moving_over_has_python_that_parses() -> None:

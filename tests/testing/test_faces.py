@@ -22,14 +22,18 @@ from muster.coordinator.testing import (
     AsyncClock,
     AsyncCluster,
     AsyncGroup,
+    AsyncMarkerHold,
     AsyncMember,
     AsyncTopic,
+    AsyncTransaction,
     Broker,
     Clock,
     Cluster,
     Group,
+    MarkerHold,
     Member,
     Topic,
+    Transaction,
     WaitFailed,
 )
 from muster.coordinator.testing import broker as broker_module
@@ -44,7 +48,9 @@ PAIRS = [
     (Group, AsyncGroup),
     (Member, AsyncMember),
     (Topic, AsyncTopic),
+    (Transaction, AsyncTransaction),
     (Clock, AsyncClock),
+    (MarkerHold, AsyncMarkerHold),
 ]
 OF_ONE_FACE = {"aio", "blocking"}
 
@@ -279,7 +285,8 @@ TYPED = """
 from typing import assert_type
 
 from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster
-from muster.coordinator.testing import AsyncFaultRule, FaultRule, GroupFacts, Record, Snapshot
+from muster.coordinator.testing import AsyncFaultRule, AsyncMarkerHold, FaultRule, GroupFacts, MarkerHold
+from muster.coordinator.testing import Record, Snapshot, TransactionFacts
 
 
 def blocking() -> None:
@@ -291,6 +298,9 @@ def blocking() -> None:
         assert_type(broker.snapshot(), Snapshot)
         assert_type(broker.group("g").state, str)
         assert_type(broker.group("g").member("a").crash(), FaultRule)
+        assert_type(broker.transaction("t").ended(), TransactionFacts)
+        with broker.faults.hold_markers("t") as held:
+            assert_type(held, MarkerHold)
         broker.clock.advance("45s")
     with Cluster(3) as cluster:
         assert_type(cluster, Cluster)
@@ -306,6 +316,10 @@ async def awaited() -> None:
         assert_type(broker.group("g").state, str)
         assert_type(broker.blocking, Broker)
         assert_type(await broker.group("g").member("a").crash(), AsyncFaultRule)
+        assert_type(await broker.transaction("t").fence(), TransactionFacts)
+        async with broker.faults.hold_markers("t", topic="orders") as held:
+            assert_type(held, AsyncMarkerHold)
+        assert_type(await broker.faults.add(close_after=True), AsyncFaultRule)
         await broker.clock.advance("45s")
     async with Cluster(3) as cluster:
         assert_type(cluster, AsyncCluster)

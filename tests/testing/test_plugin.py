@@ -226,7 +226,7 @@ def test_in_several_workers_at_once(tmp_path: Path) -> None:
 
 FAILING = """
 import pytest
-from muster.client import Consumer
+from muster.client import Consumer, Producer
 
 
 async def test_fails(muster):
@@ -236,6 +236,14 @@ async def test_fails(muster):
         await consumer.get(timeout=0.01)
         await muster.group("billing").stable(members=1)
         assert 1 == 2
+
+
+async def test_fails_in_a_transaction(muster):
+    await muster.create_topic("totals")
+    async with Producer(muster.bootstrap, transactional_id="etl-1") as producer:
+        async with producer.transaction() as transaction:
+            await transaction.send("totals", b"1")
+            assert 1 == 2
 
 
 def test_fails_without_groups(muster):
@@ -253,10 +261,13 @@ def test_fails_without_a_broker():
 
 def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None:
     run = Run(tmp_path, FAILING, loops="asyncio")
-    assert run.outcomes == {"FAILED": 4}, run.text
+    assert run.outcomes == {"FAILED": 5}, run.text
     assert run.text.count("muster: group billing") == 1
     section = run.text.split("muster: group billing")[1].split("____")[0]
     assert "web-1" in section
+    assert run.text.count("muster: transactions") == 1
+    section = run.text.split("muster: transactions")[1].split("____")[0]
+    assert re.search(r"^etl-1: \w+, producer \d+ in epoch \d+", section, re.MULTILINE), section
     # A wait that fails is told at the test's own line, and not at ours.
     told = run.text.split("_ test_waits_in_vain _")[1].split("\n____")[0]
     assert ">       await muster.group" in told

@@ -511,7 +511,7 @@ APIS: Final = (
                 partitions="partition_data",
             ),
         ),
-        names=Names(topics=(Listed("topic_data", by("name")),)),
+        names=Names(topics=(Listed("topic_data", by("name")),), transactional_id="transactional_id"),
         refuse=partitions("responses", "topic_data", "partition_responses", "partition_data"),
         size_max=None,
         closing=True,

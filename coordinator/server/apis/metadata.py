@@ -411,6 +411,9 @@ APIS: Final = (
             group="key",
             groups=Listed("coordinator_keys", itself),
             about_groups=lambda request: request.key_type == GROUPS.key_type,
+            transactional_id="key",
+            transactional_ids=Listed("coordinator_keys", itself),
+            about_transactions=lambda request: request.key_type == TRANSACTIONS.key_type,
         ),
         refuse=listing("coordinators", "coordinator_keys", "key")._replace(
             fields={"node_id": -1, "port": -1}

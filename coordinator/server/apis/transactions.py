@@ -13,7 +13,7 @@ from muster.coordinator.cluster.coordinators import GROUPS
 from muster.coordinator.cluster.placement import OFFSETS_TOPIC
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.several import Turns, several
-from muster.coordinator.server.names import Listed, Names, by
+from muster.coordinator.server.names import Listed, Names, by, itself
 from muster.coordinator.server.needs import (
     Asking,
     Elements,
@@ -354,12 +354,20 @@ def _refused_partition(number: int, version: int, error: KafkaError) -> _Added:
 
 
 APIS: Final = (
-    Api(ApiKey.INIT_PRODUCER_ID, init_producer_id, needs=Needs((_needs_to_write,))),
+    Api(
+        ApiKey.INIT_PRODUCER_ID,
+        init_producer_id,
+        needs=Needs((_needs_to_write,)),
+        names=Names(transactional_id="transactional_id"),
+    ),
     Api(
         ApiKey.ADD_PARTITIONS_TO_TXN,
         add_partitions_to_txn,
         needs=decided_by_handler("a topic that is refused has the others left alone", _needs_to_add),
-        names=Names(topics=(Listed("v3_and_below_topics", by("name")),)),
+        names=Names(
+            topics=(Listed("v3_and_below_topics", by("name")),),
+            transactional_id="v3_and_below_transactional_id",
+        ),
         refuse=Refusal(
             (
                 Each(
@@ -375,9 +383,14 @@ APIS: Final = (
         ApiKey.ADD_OFFSETS_TO_TXN,
         add_offsets_to_txn,
         needs=Needs((on_transactional_id(Operation.WRITE), group(Operation.READ))),
-        names=Names(group="group_id"),
+        names=Names(group="group_id", transactional_id="transactional_id"),
     ),
-    Api(ApiKey.END_TXN, end_txn, needs=Needs((on_transactional_id(Operation.WRITE),))),
+    Api(
+        ApiKey.END_TXN,
+        end_txn,
+        needs=Needs((on_transactional_id(Operation.WRITE),)),
+        names=Names(transactional_id="transactional_id"),
+    ),
     Api(
         ApiKey.DESCRIBE_TRANSACTIONS,
         describe_transactions,
@@ -385,6 +398,7 @@ APIS: Final = (
             "topics that may not be seen are left out",
             elements=Elements("transactional_ids", _needs_to_describe, str),
         ),
+        names=Names(transactional_ids=Listed("transactional_ids", itself)),
         refuse=listing("transaction_states", "transactional_ids", "transactional_id"),
     ),
     Api(

@@ -101,7 +101,7 @@ APIS: Final = (
             (on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
             on_topics(Operation.READ, ids_from=_BY_ID_FROM, twice=Twice.TOGETHER, partitions="partitions"),
         ),
-        names=Names(group="group_id", topics=TOPICS, members=True),
+        names=Names(group="group_id", topics=TOPICS, members=True, transactional_id="transactional_id"),
         refuse=_REFUSAL,
     ),
 )

@@ -1,5 +1,5 @@
-"""Where an error code that a fault answers stands in the response: at the group, topic or partition that the
-rule names, in the shape of the API and version, and nowhere else.
+"""Where an error code that a fault answers stands in the response: at the group, topic, partition or
+transactional id that the rule names, in the shape of the API and version, and nowhere else.
 
 What else the request asks is done and answered as always. Where Kafka has a code both for the whole response
 and for parts of it, `Api.parts` says which codes belong to the parts.
@@ -76,7 +76,9 @@ def _divided(about: About, rule: Rule) -> tuple[Any, Any | None]:
         return about.request, None
     lists: tuple[Listed, ...] = ()
     is_chosen: Callable[[Listed, Any], bool] = partial(_of_topic, about, rule)
-    if where.groups is not None:
+    if where.transactional_ids is not None and rule.transactional_id is not None:
+        lists, is_chosen = (where.transactional_ids,), partial(_of_transaction, rule)
+    elif where.groups is not None:
         lists, is_chosen = (where.groups,), partial(_of_group, about, rule)
     elif rule.topic is not None and (about.api.parts is None or _concerns_parts(about, code)):
         lists = where.topics
@@ -94,6 +96,10 @@ def _divided(about: About, rule: Rule) -> tuple[Any, Any | None]:
 
 def _of_topic(about: About, rule: Rule, listed: Listed, element: Any) -> bool:
     return rule.topic is not None and about.is_topic(listed.name_of(element), rule.topic)
+
+
+def _of_transaction(rule: Rule, listed: Listed, element: Any) -> bool:
+    return rule.transactional_id == listed.name_of(element)
 
 
 def _of_group(about: About, rule: Rule, listed: Listed, element: Any) -> bool:

@@ -165,6 +165,7 @@ class FaultGate:
     def _fired(self, fault: Fault, about: About, asked: Asked) -> None:
         groups = about.api.names.groups_of(about.request)
         members = about.api.names.members_of(about.request)
+        transactional_ids = about.api.names.transactional_ids_of(about.request)
         firing = Firing(
             rule=fault.id,
             at_ms=self._broker.clock.now_ms(),
@@ -173,6 +174,7 @@ class FaultGate:
             version=about.version,
             group=groups[0] if groups else None,
             member=members[0] if members else None,
+            transactional_id=transactional_ids[0] if transactional_ids else None,
             client_id=about.client_id,
             action=str(fault.action),
         )

@@ -1,9 +1,9 @@
 """Faults at an exact point: rules that say which request meets which fault, and the count of what they met.
 
-A rule matches requests by API, group, topic, member, client id and broker, waits for its turn (the nth of
-them, then so many times), and has one action. Rules are looked at in the order in which they were added. Each
-counts every request it matches; of those whose turn it is, the delays add up, and the first of the others is
-carried out, while the rest keep their turn for the next request that they match.
+A rule matches requests by API, group, topic, member, transactional id, client id and broker, waits for its
+turn (the nth of them, then so many times), and has one action. Rules are looked at in the order in which they
+were added. Each counts every request it matches; of those whose turn it is, the delays add up, and the first
+of the others is carried out, while the rest keep their turn for the next request that they match.
 
 `fault_gate` carries them out. As long as no rule has a turn left, it stands aside.
 """
@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from muster.coordinator.peers.marker_holds import MarkerHolds
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.names import Name
@@ -114,6 +115,7 @@ class Rule:
     topic: str | None = None
     member: str | None = None
     """A member id or a group instance id."""
+    transactional_id: str | None = None
     client_id: str | None = None
     broker: int | None = None
     """A node id."""
@@ -134,7 +136,7 @@ class Rule:
         present = {name: value for name, value in given.items() if value is not None}
         action = _read_action(present)
         api = _read_api(present["api"]) if "api" in present else None
-        for name in ("group", "topic", "member"):
+        for name in _NAMED:
             if name in present and api is not None:
                 _check_names(api, name)
         times = None if given.get("times", 1) is None else read_count("times", present.get("times", 1))
@@ -157,7 +159,8 @@ class Rule:
         return {**shown, "nth": self.nth, "times": self.times, self.action.kind.value: self.action.shown}
 
 
-_TEXTS: Final = ("group", "topic", "member", "client_id")
+_NAMED: Final = ("group", "topic", "member", "transactional_id")
+_TEXTS: Final = (*_NAMED, "client_id")
 FIELDS: Final = (*(each.name for each in fields(Rule) if each.name != "action"), *Kind)
 """What `Rule.read` knows."""
 
@@ -181,6 +184,10 @@ class About(NamedTuple):
             and rule.client_id in (None, self.client_id)
             and (rule.group is None or rule.group in self.api.names.groups_of(self.request))
             and (rule.member is None or rule.member in self.api.names.members_of(self.request))
+            and (
+                rule.transactional_id is None
+                or rule.transactional_id in self.api.names.transactional_ids_of(self.request)
+            )
             and (rule.topic is None or self.has_topic(rule.topic))
         )
 
@@ -193,7 +200,8 @@ class About(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """A fault that a request met. `group` and `member` are the first it names, None where it names none."""
+    """A fault that a request met. `group`, `member` and `transactional_id` are the first it names, None where
+    it names none."""
 
     rule: int
     at_ms: int
@@ -202,6 +210,7 @@ class Firing(NamedTuple):
     version: int
     group: str | None
     member: str | None
+    transactional_id: str | None
     client_id: str
     action: str
 
@@ -260,6 +269,8 @@ class Faults:
         self._apis: frozenset[int] | None = frozenset()
         self.history: deque[Firing] = deque(maxlen=HISTORY_MAX)
         """What was fired, the oldest first."""
+        self.marker_holds = MarkerHolds()
+        """Markers of transactions that are held back."""
 
     def __repr__(self) -> str:
         return f"<Faults {len(self._rules)} rules, {len(self.history)} fired>"
@@ -282,10 +293,11 @@ class Faults:
         self._changed()
 
     def clear(self) -> None:
-        """Take every rule back, and forget the history."""
+        """Take every rule back, forget the history, and let go the markers that are held back."""
         for each in list(self._rules.values()):
             self._end(each)
         self.history.clear()
+        self.marker_holds.release_all()
         self._changed()
 
     def _end(self, fault: Fault) -> None:
@@ -464,6 +476,8 @@ def _check_names(api: ApiKey, name: str) -> None:
 def _names(api: Api, name: str) -> bool:
     if name == "group":
         return api.names.names_groups
+    if name == "transactional_id":
+        return api.names.names_transactions
     return bool(api.names.topics) if name == "topic" else api.names.members
 
 

@@ -126,8 +126,10 @@ _THIRD: Final = (
     )""",
 )
 
-# What brokers tell each other, until it is taken: of no worth once the server has died.
+# Brokers of the version before go on for a while, as with the third. `letters` are what brokers tell each
+# other, until it is taken: of no worth once the server has died.
 _FOURTH: Final = (
+    "ALTER TABLE muster.nodes ADD COLUMN keeps_transactions boolean NOT NULL DEFAULT false",
     """CREATE TABLE muster.letters (
         node_id integer NOT NULL,
         sender uuid NOT NULL,
