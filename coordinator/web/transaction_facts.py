@@ -122,6 +122,8 @@ class Held:
     partition: int
     producer_id: int
     producer_epoch: int
+    start_offset: int | None
+    """The first offset of the transaction in the partition."""
     since_ms: int | None
     """When its first record was written, or its first offset committed."""
     broker: Broker
@@ -145,6 +147,7 @@ class Held:
             "transactional_id": self.transactional_id,
             "producer_id": self.producer_id,
             "producer_epoch": self.producer_epoch,
+            "start_offset": self.start_offset,
             "other_transactions": self.others,
             "last_stable_offset": self.last_stable_offset,
             "end": self.end,
@@ -187,6 +190,7 @@ async def _open(brokers: Brokers) -> list[Held]:
                     partition,
                     oldest.producer_id,
                     oldest.producer_epoch,
+                    oldest.first_offset,
                     oldest.began_ms,
                     broker,
                     each.last_stable_offset,
@@ -202,7 +206,9 @@ async def _open(brokers: Brokers) -> list[Held]:
                     continue
                 waiting = [Waiting(group_id, None, None, None) for group_id in sorted(groups)]
                 where = OFFSETS_TOPIC, lease.number
-                held = Held(*where, producer_id, producer.epoch, producer.last_ms, broker, groups=waiting)
+                held = Held(
+                    *where, producer_id, producer.epoch, None, producer.last_ms, broker, groups=waiting
+                )
                 found.append(held)
     return found
 

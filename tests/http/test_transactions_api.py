@@ -131,6 +131,7 @@ async def test_one_that_is_under_way_holds_back_who_stands_there(shown: Shown, m
             "transactional_id": "etl-1",
             "producer_id": open.producer[0],
             "producer_epoch": 0,
+            "start_offset": 4,
             "other_transactions": 0,
             "last_stable_offset": 4,
             "end": 7,
