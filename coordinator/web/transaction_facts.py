@@ -201,8 +201,10 @@ async def _open(brokers: Brokers) -> list[Held]:
         for lease, shard in facts.served(broker.runtime):
             pending = shard.hard.pending
             for producer_id, producer in pending.producers.items():
+                if not producer.in_transaction:
+                    continue
                 groups = {group_id for group_id, _ in pending.of_producer(producer_id)}
-                if not producer.in_transaction or not groups:
+                if not groups:
                     continue
                 waiting = [Waiting(group_id, None, None, None) for group_id in sorted(groups)]
                 where = OFFSETS_TOPIC, lease.number
