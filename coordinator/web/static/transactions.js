@@ -107,7 +107,7 @@ function show() {
   const empty = $("transactions-empty");
   empty.hidden = found.length > 0;
   if (!found.length) redraw(empty, [total > 0, wanted], () => (total > 0 ? [`No transactional id here has “${wanted}” in its name or its topics.`] : none()));
-  elsewhereText($("transactions-elsewhere"), listed.elsewhere, "Other brokers show the transactional ids they coordinate: ", "#/transactions");
+  elsewhereText($("transactions-elsewhere"), listed.elsewhere, "Other brokers show the transactional ids they coordinate, and what is held back on the partitions they lead: ", "#/transactions");
 }
 
 function none() {
