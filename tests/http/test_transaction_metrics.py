@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from muster.coordinator.peers.marker_holds import MarkerHold
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Show, Shown
 from tests.http.test_metrics import Samples, scrape
@@ -74,10 +73,9 @@ async def test_producers_that_are_fenced_and_ids_that_expire(shown: Shown) -> No
     assert ids(found) == {}
 
 
-async def test_markers_that_do_not_come_are_counted_with_their_age(
-    shown: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shown.broker.transacting._markers, "observe", lambda *_: None)
+async def test_markers_that_do_not_come_are_counted_with_their_age(shown: Shown) -> None:
+    holds = shown.brokers.faults.marker_holds
+    holds.hold(MarkerHold("etl-1"))
     async with await Transactional.connect(shown.port) as producer:
         await producer.begin(0, 1)
         await producer.end(commits=True)
@@ -86,6 +84,13 @@ async def test_markers_that_do_not_come_are_counted_with_their_age(
     assert ids(found) == {"PrepareCommit": 1}
     assert found.value("muster_transaction_markers_due", broker="1") == 2
     assert (found.value("muster_transaction_markers_oldest_seconds", broker="1") or 0) >= 30
+    _, body = await shown.get("/api/transactions/etl-1")
+    assert (body["unmarked"], [each["marked"] for each in body["partitions"]]) == (2, [False, False])
+    holds.release_all()
+    await is_over(shown, producer)
+    found = await scrape(shown)
+    assert found.value("muster_transaction_markers_due", broker="1") == 0
+    assert found.value("muster_transaction_markers_oldest_seconds", broker="1") == 0
 
 
 async def test_what_is_undecided_is_told_of_partitions_that_have_any(show: Show) -> None:
