@@ -33,6 +33,8 @@ CUT: Final = "cut"
 
 WHOLE_BROKER: Final = -1
 """Stands for the shard number in entries about all groups of a broker. Kept in memory only."""
+TRANSACTIONS: Final = -2
+"""Stands for the shard number in entries about transactions, which are no group's. Kept in memory only."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 

@@ -93,6 +93,7 @@ _FORMER = Field(
     _or_null(_TEXT),
     "a former member last seen on the same connection: most likely the same client",
 )
+_PRODUCER = Field("producer_id", _NUMBER, "producer id of the transaction")
 _EPOCH = Field("epoch", _COUNT, "epoch of the shard's lease: grows whenever a broker takes it over")
 
 _CUT = Field(
@@ -443,6 +444,26 @@ TYPES: Final = (
         of_group=False,
     ),
     _type(
+        "transaction_aborted",
+        "A transaction was aborted because its producer did not end it. Kept in memory only.",
+        Field("transactional_id", _TEXT, "whose it was"),
+        _PRODUCER,
+        Field("producer_epoch", _NUMBER, "its epoch from now on, which fences the producer"),
+        Field("partitions", _COUNT, "how many partitions it had"),
+        Field("open_ms", _COUNT, "how long ago its first partition was added"),
+        of_group=False,
+    ),
+    _type(
+        "transaction_ended_by_client",
+        "A client, such as muster transactions abort, ended a transaction on partitions past its "
+        "coordinator. Kept in memory only.",
+        _PRODUCER,
+        Field("producer_epoch", _NUMBER, "its epoch"),
+        Field("committed", _FLAG, "whether it was committed; as a rule it is aborted"),
+        Field("partitions", _PARTITIONS, "topics and partitions; at most 1,000"),
+        of_group=False,
+    ),
+    _type(
         "clock_moved",
         "A test moved the broker's clock. Kept in memory only.",
         Field("by_ms", _COUNT, "by how much"),
@@ -456,7 +477,9 @@ _COMMON: Final = (
     Field("type", _TEXT, "the entry type; ignore types you do not know"),
     Field("at_ms", _NUMBER, "epoch ms"),
     Field("broker", _NUMBER, "node id of the broker that wrote it"),
-    Field("shard", _NUMBER, "the shard of the groups; the partition of __group_events"),
+    Field(
+        "shard", _NUMBER, "the shard of the groups; the partition of __group_events; negative if none has it"
+    ),
     Field("group", _or_null(_TEXT), "the group id; null for events of a whole shard"),
     Field("generation", _or_null(_NUMBER), "the group's generation right after the event"),
     Field("trigger", _or_null(_TEXT), "what caused it"),

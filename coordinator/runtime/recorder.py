@@ -83,7 +83,7 @@ class Recorder:
             event.generation_id,
             event.trigger.value,
             None if member is None else member_of(member),
-            None if reason is None else _short(reason),
+            None if reason is None else short(reason),
             data,
         )
 
@@ -96,10 +96,11 @@ class Recorder:
         *,
         group: str | None = None,
         generation: int | None = None,
+        trigger: str | None = None,
         member: Member | None = None,
     ) -> Entry:
-        """An entry of something that happened outside the core."""
-        return Entry(type, at_ms, self.broker, shard, group, generation, member=member, data=data)
+        """An entry of something that is no event of the group core."""
+        return Entry(type, at_ms, self.broker, shard, group, generation, trigger, member, data=data)
 
     def show(self, entries: Sequence[Entry]) -> None:
         """They are durable, or no such promise was given: keep them in memory, and tell who listens."""
@@ -143,7 +144,7 @@ _AS_THEY_ARE: Final = frozenset({int, bool, type(None)})
 def _own(field: str, value: object, data: dict[str, Any]) -> object:
     """A field's value as JSON; what it has to leave out is noted in `data`."""
     if isinstance(value, str) and field.endswith("_host"):
-        return _short(value.lstrip("/"))
+        return short(value.lstrip("/"))
     if isinstance(value, Mapping) or (isinstance(value, tuple) and not isinstance(value, MemberIdentity)):
         most = _MEMBERS_MAX if field in _LISTS_OF_MEMBERS else _ELEMENTS_MAX
         if len(value) > most:
@@ -154,13 +155,13 @@ def _own(field: str, value: object, data: dict[str, Any]) -> object:
 
 def _plain(value: object) -> object:
     if isinstance(value, str):
-        return _short(value)
+        return short(value)
     if isinstance(value, MemberIdentity):
         return member_of(value).to_json()
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):
-        return {_short(key): each for key, each in value.items()}
+        return {short(key): each for key, each in value.items()}
     return value
 
 
@@ -168,12 +169,13 @@ def member_of(identity: MemberIdentity) -> Member:
     """As the journal has it."""
     member_id, client_id, host, instance = identity
     return Member(
-        _short(member_id),
-        _short(client_id),
-        _short(host.lstrip("/")),
-        None if instance is None else _short(instance),
+        short(member_id),
+        short(client_id),
+        short(host.lstrip("/")),
+        None if instance is None else short(instance),
     )
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """What is kept of a text that a client chose."""
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - _TAIL - 1]}…{text[-_TAIL:]}"

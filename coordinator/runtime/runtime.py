@@ -11,6 +11,7 @@ from typing import Any, Final, Generic
 
 from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.histogram import Histogram
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.lease import LeaseKeeper
@@ -44,6 +45,8 @@ writes whenever it is loaded, and would go round and round. It is loaded some ti
 at the next attempt it has run for less than the pause."""
 
 
+LOAD_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Upper bounds of seconds."""
 LOADS_AT_ONCE: Final = 8
 """Shards that a broker loads at a time; what it takes over from one that died may be many."""
 
@@ -125,6 +128,10 @@ class Runtime(Generic[M]):
         """How often a shard has stopped because something failed."""
         self.last_stop = ""
         """Which one did so last, and why."""
+        self.loads = Histogram(LOAD_BUCKETS)
+        """How long it took to load shards that were not empty."""
+        self.unloads = 0
+        """Shards given up that were not empty."""
         self._loaded = asyncio.Event()
         self._loaded.set()
 
@@ -378,6 +385,8 @@ class Runtime(Generic[M]):
             host.fail(error)
         else:
             loading_ms = self._clock.now_ms() - began_ms
+            if machine.contents():
+                self.loads.observe(loading_ms / 1000)
             host.activate(machine, self._taken_over(loading_ms, from_broker))
             self._activated(host)
             self._tell_ready(host)
@@ -421,6 +430,10 @@ class Runtime(Generic[M]):
     def observe(self, lease: Lease, events: Sequence[Any]) -> None:
         if self._observer is not None:
             self._observer(lease.number, events)
+
+    def unloaded(self) -> None:
+        """A shard that was not empty is given up."""
+        self.unloads += 1
 
     def failed(self, host: ShardHost[M], why: Exception | None) -> None:
         """Have the shard loaded again, backing off; at once when what was lost is the lease.

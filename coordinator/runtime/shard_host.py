@@ -91,6 +91,9 @@ class HostOwner(Protocol):
         StoreBusy and StoreFull: the store is as it was.
         """
 
+    def unloaded(self) -> None:
+        """The host gives up a shard that is not empty."""
+
     def observe(self, lease: Lease, events: Sequence[Any]) -> None:
         """Events of steps that are durable, in step order."""
 
@@ -371,7 +374,10 @@ class ShardHost(Generic[M]):
         return entries
 
     def _unloaded(self, why: str) -> Sequence[Entry]:
-        if self._recorder is None or self.machine is None or not self.machine.contents():
+        if self.machine is None or not self.machine.contents():
+            return []
+        self._owner.unloaded()
+        if self._recorder is None:
             return []
         data = {"epoch": self.epoch, "why": why}
         return [self._recorder.of("shard_unloaded", self._clock.now_ms(), self.lease.number, data)]

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.coordinators import TRANSACTIONS
 from muster.coordinator.cluster.lease import LeaseKeeper
 from muster.coordinator.runtime.machine import MachineKind, Operation, Traits
@@ -17,6 +18,7 @@ from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.events import MarkersDue
 from muster.coordinator.transactions.shard import TransactionShard
 from muster.coordinator.transactions.transaction import TopicPartition
+from muster.protocol.errors import ErrorCode, KafkaError
 
 OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
     {
@@ -52,6 +54,16 @@ class TransactionRuntime(Runtime[TransactionShard]):
     ) -> None:
         """`new_id` and `version` as `TransactionShard` has them; `options` are those of `Runtime`."""
         super().__init__(transaction_kind(config, new_id, version), store, clock, leases, **options)
+        self.fenced = 0
+        """Requests refused because a newer producer has the transactional id (PRODUCER_FENCED)."""
+
+    async def call(self, key: str, operation: Operation, request: Any, context: RequestContext) -> Any:
+        """See `Runtime.call`."""
+        try:
+            return await super().call(key, operation, request, context)
+        except KafkaError as error:
+            self.fenced += error.code is ErrorCode.PRODUCER_FENCED
+            raise
 
     def epoch(self, number: int) -> int | None:
         """The coordinator epoch of a shard that is here."""

@@ -154,11 +154,19 @@ class Broker:
             events, store, self.clock, node_id=node_id, serving=self.membership.serving
         )
         self.transacting = TransactionService(
-            self, store, counts, self.clock, self.real_clock, self.incarnation, shared.faults.marker_holds
+            self,
+            store,
+            counts,
+            self.clock,
+            self.real_clock,
+            self.incarnation,
+            self.recorder,
+            shared.faults.marker_holds,
         )
         self.producer_ids = self.transacting.producer_ids
         self.transaction_runtime = self.transacting.runtime
         self.transactions = self.transacting.coordinators
+        self.endings = self.transacting.endings
         states = self.transacting.states
         self.catalogue = Catalogue(
             store,

@@ -9,6 +9,7 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.topology import Leader, Topology
 from muster.coordinator.config import Settings
+from muster.coordinator.observe.transactions import Endings
 from muster.coordinator.peers.coordinators import TransactionCoordinators
 from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.transactions import TransactionRuntime
@@ -49,6 +50,8 @@ class Broker(Protocol):
     transaction_runtime: TransactionRuntime
     transactions: TransactionCoordinators
     """Those of transactional ids, whichever brokers they are on."""
+    endings: Endings
+    """How transactions ended."""
     membership: Membership
     producer_ids: ProducerIds
     unserved: Unserved

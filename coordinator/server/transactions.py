@@ -10,10 +10,12 @@ from uuid import UUID
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.cluster.coordinators import TRANSACTIONS
 from muster.coordinator.cluster.topology import NO_NODE
+from muster.coordinator.observe.transactions import Endings
 from muster.coordinator.peers.coordinators import TransactionCoordinators
 from muster.coordinator.peers.marker_holds import MarkerHolds
 from muster.coordinator.peers.markers import Markers, Whereabouts
 from muster.coordinator.peers.post import Post
+from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.runtime.transactions import TransactionRuntime
 from muster.coordinator.server.apis.peers import answer_peer
@@ -44,12 +46,14 @@ class TransactionService:
         clock: Clock,
         real_clock: Clock,
         incarnation: UUID,
+        recorder: Recorder,
         marker_holds: MarkerHolds,
     ) -> None:
         self._broker = broker
         settings, serving = broker.settings, broker.membership.serving
         shards = counts.leases[LeaseKind.TRANSACTION]
         self.producer_ids = ProducerIds(store)
+        self.endings = Endings(clock, recorder)
         self.states = TransactionStates(
             transactions_topic(counts.cluster_id, shards),
             store,
@@ -120,6 +124,7 @@ class TransactionService:
         epoch = self.runtime.epoch(shard)
         if epoch is not None:
             self._markers.observe(shard, epoch, events)
+        self.endings.observe(shard, events)
 
     def _leader(self, name: str, partition: int) -> int | Whereabouts:
         topic = self._broker.catalogue.by_name(name)

@@ -8,7 +8,7 @@ serialises what changes the log; reads need no lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import IntEnum
 from errno import EDQUOT, ENOSPC
 from itertools import chain, takewhile
@@ -30,6 +30,7 @@ from muster.coordinator.topics.epochs import Epochs
 from muster.coordinator.topics.guards import Guard
 from muster.coordinator.topics.producers import NO_TRANSACTION, ActiveProducer, Producers
 from muster.coordinator.topics.refused import Refused
+from muster.coordinator.topics.undecided import HeldBack, OpenTransaction
 from muster.coordinator.topics.validation import Validated, validate
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol.control_batch import EndMarker, build_marker, read_marker
@@ -153,6 +154,7 @@ class PartitionLog:
         self._config = config
         self._closed = False
         self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin, if it was asked yet
+        self._began_ms: dict[int, int] = {}  # when those began that did so since it was opened
         self._synced_ms = now_ms()
         try:
             self._segments = place.open(self._state, _limits(config), now_ms)
@@ -278,6 +280,7 @@ class PartitionLog:
                 marker.producer_id, marker.producer_epoch, epoch_raised=marker.epoch_raised
             )
             self._begun.pop(first, None)
+            self._began_ms.pop(first, None)
             return Appended(assigned.base_offset, -1, self.start_offset, self.leader_epoch)
 
     def _append(self, batch: bytes, header: Header) -> Header:
@@ -292,6 +295,7 @@ class PartitionLog:
         if self._state.producers.transaction_start(assigned.producer_id) == first:
             end = self._segments.end
             self._begun[first] = LogOffsetMetadata(first, end.segment, end.position - assigned.size)
+            self._began_ms[first] = _first_timestamp(assigned)
 
     def _undecided(self) -> LogOffsetMetadata:
         """Where the oldest open transaction begins, or the end."""
@@ -509,6 +513,28 @@ class PartitionLog:
         with self.lock:
             return self._state.producers.active()
 
+    def held_back(self) -> HeldBack | None:
+        """What open transactions hold back here, if they do."""
+        with self.lock:
+            found = self._state.producers.open()
+            stable, end = self.last_stable_offset, self.high_watermark
+        if not found or stable == end:
+            return None
+        producer_id, epoch, first = found[0]
+        oldest = OpenTransaction(producer_id, epoch, first, self._begun_at(first))
+        return HeldBack(stable, end, oldest, len(found) - 1)
+
+    def _begun_at(self, offset: int) -> int | None:
+        """The time of the record that a transaction begins with, None if it is gone or cannot be read."""
+        began_ms = self._began_ms.get(offset)
+        if began_ms is not None:
+            return began_ms
+        with suppress(KafkaError):  # fetches will say so
+            batch = self._looked_up(lambda: next(self._segments.batches(offset), None), None)
+            if batch is not None and batch.header.base_offset == offset:
+                return _first_timestamp(batch.header)
+        return None
+
     def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
         """(epoch, end offset) to cut back to if a fetcher's log is not a prefix of this one (KIP-595), else
         None. OFFSET_OUT_OF_RANGE (1) for an epoch of which nothing is known."""
@@ -632,6 +658,10 @@ def _limits(config: TopicConfig) -> Limits:
         min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
     )
     return Limits(config.segment_bytes_max, segment_ms, config.index_interval_bytes)
+
+
+def _first_timestamp(header: Header) -> int:
+    return header.max_timestamp if header.is_log_append_time else header.base_timestamp
 
 
 def _told(found: Listed, end_offset: int) -> Listed:

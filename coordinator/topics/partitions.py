@@ -39,6 +39,7 @@ from muster.coordinator.topics.sources import (
     check_epoch,
     refused_partition,
 )
+from muster.coordinator.topics.undecided import HeldBack
 from muster.coordinator.topics.upkeep import Upkeep
 from muster.coordinator.topics.writer import Writer, refuse
 from muster.coordinator.transactions.marker import Marker
@@ -621,6 +622,21 @@ class Partitions:
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
         """See `Source`."""
         return await self._with_log(self._leading(topic, partition), PartitionLog.active_producers)
+
+    async def held_back(self) -> dict[tuple[str, int], HeldBack]:
+        """What open transactions hold back on the partitions led here, as far as those are in use: by topic
+        and partition."""
+        held = [
+            (led, log)
+            for led in self._led.values()
+            if (log := led.ready_log) is not None and log.last_stable_offset < log.high_watermark
+        ]
+
+        def look() -> dict[tuple[str, int], HeldBack]:
+            found = (((led.topic.name, led.partition), log.held_back()) for led, log in held)
+            return {where: each for where, each in found if each is not None}
+
+        return await self._in_executor(look) if held else {}
 
     async def sizes(self, partitions: Sequence[PartitionId]) -> list[int]:
         """Bytes of each partition's records, in the order asked. OSError when the disk does not say."""

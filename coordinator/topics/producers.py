@@ -103,6 +103,10 @@ class Producers:
         """The first offset of the producer's open transaction, or NO_TRANSACTION."""
         return self._open.get(producer_id, NO_TRANSACTION)
 
+    def open(self) -> list[tuple[int, int, int]]:
+        """Producer id, epoch and first offset of each open transaction, the oldest first."""
+        return [(each, self._by_id[each].epoch, start) for each, start in self._open.items()]
+
     def active(self) -> list[ActiveProducer]:
         """All of them, by id."""
         return [

@@ -105,6 +105,10 @@ class TransactionShard:
         if found is not None:
             self._put(*found)
 
+    def unmarked(self, transactional_id: str) -> frozenset[TopicPartition]:
+        """The partitions that have yet to be marked, of a transaction whose outcome is decided."""
+        return frozenset(self._unmarked.get(transactional_id, ()))
+
     def durable(self) -> dict[str, Transaction]:
         """What the rows so far say, in a form that compares."""
         return dict(self.transactions)

@@ -23,6 +23,7 @@ from muster.coordinator.web import (
     page,
     test_mode,
     topics_api,
+    transactions_api,
 )
 from muster.coordinator.web.binding import Prepared
 from muster.coordinator.web.door import Door
@@ -132,7 +133,7 @@ def _application(prepared: Prepared, life: Life) -> web.Application:
     guard.install(app, prepared.listener.host, advertised, has_login=login is not None)
     if login is not None:
         app.middlewares.append(login.checked)
-    for part in (health, api, topics_api, cluster_api, events, metrics, page):
+    for part in (health, api, topics_api, transactions_api, cluster_api, events, metrics, page):
         part.add_routes(app)
     test_mode.add_routes(app, brokers)
     brokers.watch(feed.observe)

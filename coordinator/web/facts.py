@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -14,18 +14,20 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from muster.coordinator.base.endpoints import page_of
-from muster.coordinator.cluster.topology import Topology
+from muster.coordinator.cluster.coordinators import GROUPS, CoordinatorKind
 from muster.coordinator.group.group import Group, GroupView, MemberView
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.names import names_in
 from muster.coordinator.journal.names import Names
+from muster.coordinator.runtime.machine import M
 from muster.coordinator.runtime.recorder import member_of
 from muster.coordinator.runtime.ring import together
+from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import HostState
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.storage.store import LeaseKind, NodeRow
+from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow
 from muster.coordinator.web.guard import refusal
 
 _TURN_S: Final = 0.002
@@ -47,11 +49,12 @@ class Elsewhere:
     """A broker of another process, and what only it can tell."""
 
     node: NodeRow
+    kind: LeaseKind
     shards: int
-    """Its group shards."""
+    """Its shards of that kind."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**node_json(self.node), "group_shards": self.shards}
+        return {**node_json(self.node), f"{self.kind}_shards": self.shards}
 
 
 def any_broker(brokers: Brokers) -> Broker:
@@ -65,42 +68,46 @@ def held(brokers: Brokers) -> Iterator[Held]:
     """The groups that brokers of this process coordinate, unordered. Must be consumed in one turn of the
     loop: groups may come and go in the next."""
     for broker in brokers.running:
-        for host in broker.runtime.hosts():
-            if (
-                host.state is HostState.ACTIVE
-                and host.machine is not None
-                and broker.runtime.serving(host.lease)
-            ):
-                offsets = host.machine.hard.offsets
-                for group in host.machine.groups.values():
-                    yield Held(broker, group, offsets.get(group.group_id, _NO_OFFSETS))
+        for _, shard in served(broker.runtime):
+            offsets = shard.hard.offsets
+            for group in shard.groups.values():
+                yield Held(broker, group, offsets.get(group.group_id, _NO_OFFSETS))
+
+
+def served(runtime: Runtime[M]) -> Iterator[tuple[Lease, M]]:
+    """The shards of one kind that are loaded here, and whose leases certainly still are this broker's."""
+    for host in runtime.hosts():
+        if host.state is HostState.ACTIVE and host.machine is not None and runtime.serving(host.lease):
+            yield host.lease, host.machine
 
 
 def find(brokers: Brokers, group_id: str) -> Held:
-    """A group coordinated here. Raises HTTPNotFound, HTTPMisdirectedRequest if a broker of another process
-    coordinates it (the response names it), HTTPServiceUnavailable if none does at the moment."""
+    """A group coordinated here. Raises HTTPNotFound, and as `shard_of`."""
+    broker, shard = shard_of(brokers, GROUPS, lambda broker: broker.runtime, group_id, "group")
+    group = shard.groups.get(group_id)
+    if group is None:
+        raise refusal(web.HTTPNotFound, f"there is no group {group_id!r}")
+    return Held(broker, group, shard.hard.offsets.get(group_id, _NO_OFFSETS))
+
+
+def shard_of(
+    brokers: Brokers, kind: CoordinatorKind, runtime_of: Callable[[Broker], Runtime[M]], key: str, what: str
+) -> tuple[Broker, M]:
+    """The shard of a key, and the broker of this process that coordinates it; `what` is what the key names.
+    Raises HTTPMisdirectedRequest if a broker of another process does (the response names it),
+    HTTPServiceUnavailable if none does at the moment."""
     topology = any_broker(brokers).topology
-    lease = topology.group_lease(group_id)
+    lease = kind.lease_of(key, topology.counts)
     for broker in brokers.running:
-        for host in broker.runtime.hosts():
-            if host.lease == lease and host.machine is not None and broker.runtime.serving(lease):
-                if host.state is not HostState.ACTIVE:
-                    continue
-                group = host.machine.groups.get(group_id)
-                if group is None:
-                    raise refusal(web.HTTPNotFound, f"there is no group {group_id!r}")
-                return Held(broker, group, host.machine.hard.offsets.get(group_id, _NO_OFFSETS))
-    raise not_here(brokers, topology, group_id)
-
-
-def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPException:
-    """The error that says where a group not coordinated here is."""
-    node = topology.coordinator(group_id)
+        for each, shard in served(runtime_of(broker)):
+            if each == lease:
+                return broker, shard
+    node = topology.coordinator(key, kind)
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
-        why = f"no broker coordinates group {group_id!r} right now: its shard is moving"
-        return refusal(web.HTTPServiceUnavailable, why)
-    why = f"group {group_id!r} is coordinated by broker {node.node_id}, {page_words(node)}"
-    return refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
+        why = f"no broker coordinates {what} {key!r} right now: its shard is moving"
+        raise refusal(web.HTTPServiceUnavailable, why)
+    why = f"{what} {key!r} is coordinated by broker {node.node_id}, {page_words(node)}"
+    raise refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
 
 
 def page_words(node: NodeRow) -> str:
@@ -109,13 +116,13 @@ def page_words(node: NodeRow) -> str:
     return f"at {page}" if page is not None else "which has no page or does not advertise it"
 
 
-def elsewhere(brokers: Brokers) -> list[Elsewhere]:
+def elsewhere(brokers: Brokers, kind: LeaseKind = LeaseKind.GROUP) -> list[Elsewhere]:
     """The brokers of other processes."""
     topology = any_broker(brokers).topology
     here = {each.node_id for each in brokers.running}
-    holders = [grant.node_id for lease, grant in topology.holders.items() if lease.kind is LeaseKind.GROUP]
+    holders = [grant.node_id for lease, grant in topology.holders.items() if lease.kind is kind]
     return [
-        Elsewhere(node, holders.count(node_id))
+        Elsewhere(node, kind, holders.count(node_id))
         for node_id, node in topology.nodes.items()
         if node_id not in here
     ]

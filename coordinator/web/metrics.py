@@ -20,9 +20,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from muster.coordinator.web import transaction_metrics
 from muster.coordinator.web.keys import BROKERS, FEED, TALLIES
-from muster.coordinator.web.scrape import Owner, Scrape, gather
-from muster.coordinator.web.tallies import Histogram
+from muster.coordinator.web.scrape import PARTITIONS_MAX, Owner, Scrape, gather
 
 _ONE_AT_A_TIME: Final = web.AppKey("one scrape at a time", asyncio.Lock)
 _CLOSED: Final = ("undecodable", "unserved", "too_large", "idle", "unfinished")
@@ -66,6 +66,7 @@ class _Shown(Collector):
         yield from _as_kafka_counts(self._scrape)
         yield from _of_rebalances(self._scrape)
         yield from _of_brokers(self._scrape)
+        yield from transaction_metrics.families(self._scrape.transactions, PARTITIONS_MAX)
 
 
 def _write_out(scrape: Scrape) -> bytes:
@@ -222,14 +223,14 @@ def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
         labels=["phase"],
     )
     for phase, histogram in scrape.phases.items():
-        of_all.add_metric([phase], _buckets(histogram), histogram.sum)
+        of_all.add_metric([phase], histogram.buckets(), histogram.sum)
     yield of_all
     if scrape.lateness is not None:
         lateness = HistogramMetricFamily(
             "muster_heartbeat_lateness_seconds",
             "Time since the previous heartbeat, for heartbeats that came close to eviction.",
         )
-        lateness.add_metric([], _buckets(scrape.lateness), scrape.lateness.sum)
+        lateness.add_metric([], scrape.lateness.buckets(), scrape.lateness.sum)
         yield lateness
 
 
@@ -240,15 +241,20 @@ def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
         "muster_connections_closed", "Connections closed by the broker, by reason.", labels=["broker", "why"]
     )
     requests = CounterMetricFamily("muster_requests", "Requests received.", labels=["broker"])
+    of_kind = ["broker", "kind"]
     shards = GaugeMetricFamily(
         "muster_coordinator_shards",
-        "Group shards of a broker, by state.",
-        labels=["broker", "state"],
+        "Shards of groups (group) and of transactional ids (transaction) of a broker, by state.",
+        labels=[*of_kind, "state"],
     )
     loads = HistogramMetricFamily(
-        "muster_coordinator_load_seconds", "How long loading a group shard took.", labels=["broker"]
+        "muster_coordinator_load_seconds",
+        "How long loading a shard took that was not empty.",
+        labels=of_kind,
     )
-    unloads = CounterMetricFamily("muster_coordinator_unloads", "Group shards given up.", labels=["broker"])
+    unloads = CounterMetricFamily(
+        "muster_coordinator_unloads", "Shards given up that were not empty.", labels=of_kind
+    )
     dropped = CounterMetricFamily(
         "muster_journal_entries_dropped", "Entries not stored for lack of space.", labels=["broker"]
     )
@@ -260,11 +266,11 @@ def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
         for why in _CLOSED:
             closed.add_metric([node, why], getattr(broker.counts, why))
         requests.add_metric([node], broker.counts.requests)
-        for state, count in broker.shards.items():
-            shards.add_metric([node, state], count)
-        if broker.loads is not None:
-            loads.add_metric([node], _buckets(broker.loads), broker.loads.sum)
-        unloads.add_metric([node], broker.unloads)
+        for each in broker.coordinators:
+            for state, count in each.shards.items():
+                shards.add_metric([node, each.kind, state], count)
+            loads.add_metric([node, each.kind], each.loads.buckets(), each.loads.sum)
+            unloads.add_metric([node, each.kind], each.unloads)
         dropped.add_metric([node], broker.dropped)
     yield from (connections, accepted, closed, requests, shards, loads, unloads, dropped)
     yield GaugeMetricFamily("muster_event_streams", "Open event streams.", value=scrape.watching)
@@ -273,11 +279,3 @@ def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
         "Event streams closed because their reader fell behind.",
         value=scrape.cut,
     )
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    found, below = [], 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        below += count
-        found.append(("+Inf" if bound == float("inf") else str(bound), float(below)))
-    return found

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from muster.coordinator.base.histogram import Histogram
+from muster.coordinator.cluster.coordinators import GROUPS, TRANSACTIONS
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import explain_all
 from muster.coordinator.observe.lag import PartitionLag
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.connections import Counts
+from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.topics.logs import PartitionId
-from muster.coordinator.web import facts
+from muster.coordinator.web import facts, transaction_metrics
 from muster.coordinator.web.feed import Feed
-from muster.coordinator.web.tallies import UNKNOWN, GroupTally, Histogram, Tallies
+from muster.coordinator.web.tallies import UNKNOWN, GroupTally, Tallies
+from muster.coordinator.web.transaction_metrics import Transactions
 
 GROUPS_MAX: Final = 2_000
 """Most groups with series of their own; the first by name have them."""
@@ -62,6 +67,17 @@ class Group:
 
 
 @dataclass(slots=True)
+class Coordinator:
+    """The shards of one kind that a broker has."""
+
+    kind: LeaseKind
+    shards: Counter[str]
+    """How many, by state."""
+    loads: Histogram
+    unloads: int
+
+
+@dataclass(slots=True)
 class ScrapedBroker:
     """A broker of the process."""
 
@@ -70,10 +86,7 @@ class ScrapedBroker:
     counts: Counts
     dropped: int
     """Journal entries not stored."""
-    loads: Histogram | None
-    unloads: int
-    shards: dict[str, int]
-    """How many, by state."""
+    coordinators: list[Coordinator]
 
 
 @dataclass(slots=True)
@@ -82,6 +95,7 @@ class Scrape:
 
     cluster: str
     nodes: int
+    transactions: Transactions
     topics: list[tuple[str, int]] = field(default_factory=list)
     partitions: list[tuple[str, int, int, int]] = field(default_factory=list)
     """Topic, partition, oldest and current offset."""
@@ -108,14 +122,15 @@ class Scrape:
 async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
     """The current data. Raises HTTPServiceUnavailable without a running broker."""
     topology = facts.any_broker(brokers).topology
-    scrape = Scrape(facts.any_broker(brokers).cluster_id, len(topology.nodes))
+    transactions = await transaction_metrics.gather(brokers)
+    scrape = Scrape(facts.any_broker(brokers).cluster_id, len(topology.nodes), transactions)
     scrape.watching, scrape.cut = feed.subscribers, feed.cut
     await _partitions(brokers, scrape)
     await facts.refresh_lag(brokers.running)
     await _explain(brokers, tallies)
     await _groups(brokers, tallies, scrape)
     for broker in brokers.running:
-        scrape.brokers.append(_broker(broker, tallies))
+        scrape.brokers.append(_broker(broker))
     scrape.phases = {phase: histogram.copy() for phase, histogram in tallies.phases.items()}
     scrape.lateness = tallies.lateness.copy()
     scrape.epochs, scrape.completed = tallies.epochs, tallies.completed
@@ -215,17 +230,20 @@ def _explained(entries: Sequence[Entry], wanted: set[int | None]) -> dict[int | 
     }
 
 
-def _broker(broker: Broker, tallies: Tallies) -> ScrapedBroker:
-    tally = tallies.brokers.get(broker.node_id)
-    shards: dict[str, int] = {}
-    for status in broker.runtime.shards():
-        shards[status.state] = shards.get(status.state, 0) + 1
+def _broker(broker: Broker) -> ScrapedBroker:
+    kinds = (GROUPS, broker.runtime), (TRANSACTIONS, broker.transaction_runtime)
     return ScrapedBroker(
         node_id=broker.node_id,
         connections=len(broker.connections.open),
         counts=replace(broker.connections.counts),
         dropped=broker.recorder.dropped,
-        loads=None if tally is None else tally.loads.copy(),
-        unloads=0 if tally is None else tally.unloads,
-        shards=shards,
+        coordinators=[
+            Coordinator(
+                kind.lease,
+                Counter(status.state for status in runtime.shards()),
+                runtime.loads.copy(),
+                runtime.unloads,
+            )
+            for kind, runtime in kinds
+        ],
     )

@@ -3,11 +3,11 @@ it. Slow work (explaining a rebalance) is left until requested."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from muster.coordinator.base.histogram import Histogram
 from muster.coordinator.journal.entries import Entry, Member
 
 GROUPS_MAX: Final = 10_000
@@ -22,7 +22,6 @@ UNKNOWN: Final = "unknown"
 
 PHASE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LATENESS_BUCKETS: Final = (1.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0)
-LOAD_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 _Label = TypeVar("_Label")
 
@@ -45,27 +44,6 @@ EVICTIONS: Final = frozenset(
 _OF_CLASSIC: Final = (("join", "join_ms"), ("assignment", "assignment_ms"))
 _OF_CONSUMERS: Final = (("target", "target_ms"), ("reconcile", "reconcile_ms"))
 """Phases of rebalances, and the fields that have their times."""
-
-
-class Histogram:
-    """Counts of seconds by upper bounds; the last count is for all above them."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def copy(self) -> Histogram:
-        """As it is now, for another thread."""
-        made = Histogram(self.bounds)
-        made.counts, made.sum = list(self.counts), self.sum
-        return made
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
 
 
 class Unexplained(NamedTuple):
@@ -135,22 +113,11 @@ class GroupTally:
         _count(self.rebalances, (cause, diagnosis), (OTHER, UNKNOWN))
 
 
-class BrokerTally:
-    """The counts of one broker."""
-
-    __slots__ = ("loads", "unloads")
-
-    def __init__(self) -> None:
-        self.loads = Histogram(LOAD_BUCKETS)
-        self.unloads = 0
-
-
 class Tallies:
-    """Counts of entries, by group and by broker, since the process started."""
+    """Counts of entries, by group, since the process started."""
 
     def __init__(self, groups_max: int = GROUPS_MAX) -> None:
         self.groups: dict[str, GroupTally] = {}
-        self.brokers: dict[int, BrokerTally] = {}
         self.phases: dict[str, Histogram] = {}
         """Of all groups."""
         self.lateness = Histogram(LATENESS_BUCKETS)
@@ -164,8 +131,8 @@ class Tallies:
         """Count entries, in the order in which they happened."""
         for entry in entries:
             if entry.group is None:
-                self._of_shard(entry)
-            elif entry.type == "group_removed":
+                continue
+            if entry.type == "group_removed":
                 self.groups.pop(entry.group, None)
             else:
                 self._of_group(entry.group, entry)
@@ -176,13 +143,6 @@ class Tallies:
         for group_id in [each for each in self.groups if each not in groups]:
             if self.groups[group_id].shard not in shards:
                 del self.groups[group_id]
-
-    def _of_shard(self, entry: Entry) -> None:
-        tally = self.brokers.setdefault(entry.broker, BrokerTally())
-        if entry.type == "shard_loaded":
-            tally.loads.observe(_seconds(entry.data, "took_ms"))
-        elif entry.type == "shard_unloaded":
-            tally.unloads += 1
 
     def _of_group(self, group_id: str, entry: Entry) -> None:
         tally = self.groups.pop(group_id, None) or GroupTally(entry.shard)

@@ -141,7 +141,9 @@ async def test_of_brokers_connections_requests_and_the_journal(shown: Shown, mem
     assert found.value("muster_requests_total", broker="1") == counts.requests >= 3
     assert found.value("muster_connections_closed_total", broker="1", why="idle") == 0
     assert found.value("muster_journal_entries_dropped_total", broker="1") == 0
-    assert found.value("muster_coordinator_shards", broker="1", state="active") == shown.brokers.shards
+    for kind in ("group", "transaction"):
+        shards = {"broker": "1", "kind": kind, "state": "active"}
+        assert found.value("muster_coordinator_shards", **shards) == shown.brokers.shards
 
 
 async def test_a_shard_that_moves_is_counted_and_its_group_goes_on(show: Show) -> None:
@@ -159,7 +161,8 @@ async def test_a_shard_that_moves_is_counted_and_its_group_goes_on(show: Show) -
     await shown.journalled("shard_loaded", names[2])
     found = await scrape(shown)
     assert found.value("kafka_consumergroup_members", consumergroup=names[2]) == 1
-    assert found.value("muster_coordinator_load_seconds_count", broker="1") == 1
+    assert found.value("muster_coordinator_load_seconds_count", broker="1", kind="group") == 1
+    assert found.value("muster_coordinator_load_seconds_count", broker="1", kind="transaction") == 0
     assert found.value("muster_group_members_joined_total", group=names[2]) == 1
     assert len(found.of("kafka_topic_partition_current_offset")) == 3
 

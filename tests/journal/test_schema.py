@@ -21,7 +21,10 @@ from tests.group.scenario import parse
 from tests.group.test_scenarios import SCENARIOS
 from tests.support.journal import SCHEMA, check_entry, check_value, validator
 
-FROM_ELSEWHERE = {"lag_at_commit", "fault_fired", "shard_loaded", "shard_unloaded", "clock_moved"}
+FROM_ELSEWHERE = {
+    *("lag_at_commit", "fault_fired", "shard_loaded", "shard_unloaded", "clock_moved"),
+    *("transaction_aborted", "transaction_ended_by_client"),
+}
 """Types of entries that are not events of the core."""
 OF_THE_HOST = {"rebalance_completed": {"lag", "lag_before", "lag_partitions"}}
 """Fields that the core's event does not have."""

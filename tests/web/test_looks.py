@@ -10,6 +10,8 @@ from playwright.async_api import Page, expect
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Shown
 from tests.http.member import Member
+from tests.http.test_transactions_api import MINUTE_MS, now_ms
+from tests.http.transactional import Transactional
 from tests.web.conftest import Open, look_again
 
 _VIEWS = {
@@ -18,6 +20,7 @@ _VIEWS = {
     "#/topics": "#topics tbody tr",
     "#/topics/orders": "#topic-partitions tbody tr",
     "#/topics/orders/0": "#records tbody tr",
+    "#/transactions": "#held tbody tr",
     "#/brokers": "#shards tbody tr",
 }
 
@@ -40,14 +43,17 @@ async def test_at_every_width_every_column_is_seen_or_that_there_are_more(
 ) -> None:
     await member.produce(0, 3)
     assert await member.commit({0: 1}) is ErrorCode.NONE
-    page = await open_page(shown)
-    for width in (1440, 768, 390):
-        await page.set_viewport_size({"width": width, "height": 900})
-        for path, rows in _VIEWS.items():
-            await page.goto(f"{shown.page.url}/{path}")
-            await expect(page.locator(rows).first).to_be_visible()
-            assert await page.evaluate("document.documentElement.scrollWidth") <= width, (width, path)
-            assert await page.evaluate(_CUT_OFF) == [], (width, path)
+    async with await Transactional.connect(shown.port) as open:
+        await open.begin(1)
+        await open.write(1, 1, at_ms=now_ms(shown) - MINUTE_MS)
+        page = await open_page(shown)
+        for width in (1440, 768, 390):
+            await page.set_viewport_size({"width": width, "height": 900})
+            for path, rows in _VIEWS.items():
+                await page.goto(f"{shown.page.url}/{path}")
+                await expect(page.locator(rows).first).to_be_visible()
+                assert await page.evaluate("document.documentElement.scrollWidth") <= width, (width, path)
+                assert await page.evaluate(_CUT_OFF) == [], (width, path)
     # What was cut off on a phone: lag, behind and the last rebalance.
     await page.goto(f"{shown.page.url}/#/")
     for label in ("Lag", "Behind", "Rebalances", "Last rebalance"):

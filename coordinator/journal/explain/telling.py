@@ -277,6 +277,25 @@ def _unloaded(entry: Entry, names: Names) -> str:
     return f"broker {entry.broker} gave the group up" + (f" ({why})" if why else "")
 
 
+# --- transactions -------------------------------------------------------------------------------------------
+
+
+def _transaction_aborted(entry: Entry, names: Names) -> str:
+    partitions = whole(entry, "partitions")
+    return f"{entry.trigger or 'aborted'}: the " + _and(
+        f"transaction of {text(entry, 'transactional_id') or 'a producer'} was aborted",
+        f"open for {_ms(entry, 'open_ms')}",
+        "" if partitions is None else f"on {count(partitions, 'partition')}",
+    )
+
+
+def _transaction_ended(entry: Entry, names: Names) -> str:
+    partitions = entry.data.get("partitions")
+    where = count(len(partitions), "partition") if isinstance(partitions, list | tuple) else "partitions"
+    done = "committed" if flag(entry, "committed") else "aborted"
+    return f"{_who(entry, names)} {done} the transaction of producer {whole(entry, 'producer_id')} on {where}"
+
+
 _SAYS: Final[Mapping[str, Callable[[Entry, Names], str]]] = {
     "state_changed": _state_changed,
     "rebalance_completed": _completed,
@@ -308,6 +327,8 @@ _SAYS: Final[Mapping[str, Callable[[Entry, Names], str]]] = {
     "shard_loaded": _loaded,
     "shard_unloaded": _unloaded,
     "fault_fired": lambda entry, names: f"injected fault: {text(entry, 'action')} on {text(entry, 'api')}",
+    "transaction_aborted": _transaction_aborted,
+    "transaction_ended_by_client": _transaction_ended,
     "clock_moved": lambda entry, names: f"the test clock was advanced by {_ms(entry, 'by_ms')}",
     "group_created": lambda entry, names: "group created",
     "group_removed": lambda entry, names: f"group removed: {entry.trigger or 'unknown cause'}",

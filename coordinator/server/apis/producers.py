@@ -47,13 +47,7 @@ async def write_txn_markers(
     appends: dict[int, dict[str, dict[int, asyncio.Future[Any]]]] = {}
     turns = Turns()
     for asked in request.markers:
-        marker = Marker(
-            asked.producer_id,
-            asked.producer_epoch,
-            asked.coordinator_epoch,
-            asked.transaction_result,
-            asked.transaction_version,
-        )
+        marker = _marker(asked)
         of_producer = appends.setdefault(asked.producer_id, {})
         for topic in asked.topics:
             of_topic = of_producer.setdefault(topic.name, {})
@@ -73,6 +67,41 @@ async def write_txn_markers(
             )
         response.markers.append(result)
     return response
+
+
+async def end_transactions(
+    broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
+) -> WriteTxnMarkersResponse:
+    """WriteTxnMarkers of a client: brokers ask each other by letters (`apis.peers`), so it is a tool that
+    ends a transaction which hangs. What it has ended is told."""
+    response = await write_txn_markers(broker, request, context)
+    done = {
+        (result.producer_id, topic.name, each.partition_index)
+        for result in response.markers
+        for topic in result.topics
+        for each in topic.partitions
+        if each.error_code == ErrorCode.NONE
+    }
+    for asked in request.markers:
+        ended = [
+            (topic.name, index)
+            for topic in asked.topics
+            for index in topic.partition_indexes
+            if (asked.producer_id, topic.name, index) in done
+        ]
+        if ended:
+            broker.endings.ended_by_client(_marker(asked), ended, context)
+    return response
+
+
+def _marker(asked: WriteTxnMarkersRequest.WritableTxnMarker) -> Marker:
+    return Marker(
+        asked.producer_id,
+        asked.producer_epoch,
+        asked.coordinator_epoch,
+        asked.transaction_result,
+        asked.transaction_version,
+    )
 
 
 def _append_marker(broker: Broker, name: str, partition: int, marker: Marker) -> asyncio.Future[Any]:
@@ -162,7 +191,7 @@ def _needs_to_end_transactions(asking: Asking, request: WriteTxnMarkersRequest) 
 APIS: Final = (
     Api(
         ApiKey.WRITE_TXN_MARKERS,
-        write_txn_markers,
+        end_transactions,
         needs=Needs((_needs_to_end_transactions,)),
         refuse=Refusal(
             (

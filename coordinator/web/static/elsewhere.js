@@ -11,7 +11,7 @@ export function elsewhereText(holder, others, begin, hash = "#/") {
     for (const each of others) {
       const name = `broker ${each.node_id}`;
       const link = each.page ? tag("a", { href: hash === "#/" ? each.page : `${each.page}/${hash}` }, name) : `${name} (${each.address}, no page known)`;
-      parts.push(parts.length ? ", " : "", link, ` with ${count(each.group_shards, "shard")}`);
+      parts.push(parts.length ? ", " : "", link, ` with ${count(each.group_shards ?? each.transaction_shards, "shard")}`);
     }
     return parts.length ? [begin, ...parts, "."] : [];
   });

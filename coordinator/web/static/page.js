@@ -9,12 +9,13 @@ import { view as groups } from "/static/groups.js";
 import { view as records } from "/static/records.js";
 import { view as topic } from "/static/topic.js";
 import { view as topics } from "/static/topics.js";
+import { view as transactions } from "/static/transactions.js";
 
 const EVERY = 5000, SOON = 400;
 const QUIET = new Set(["lag_at_commit", "heartbeat_late"]); // they come all the time, and change little
 const ROUTES = [
   [/^#\/groups\/(.*)$/s, group], [/^#\/topics\/([^/]+)\/(\d+)$/, records], [/^#\/topics\/(.+)$/, topic],
-  [/^#\/topics\/?$/, topics], [/^#\/brokers\/?$/, brokers], [/^/, groups],
+  [/^#\/topics\/?$/, topics], [/^#\/transactions\/?$/, transactions], [/^#\/brokers\/?$/, brokers], [/^/, groups],
 ];
 
 let shown = null, given = []; // the view, and what its address names
