@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from muster.protocol.api import ApiKey
@@ -86,10 +87,32 @@ def _may_be_unknown(exchange: Exchange) -> bool:
     return False
 
 
+_WITH_CODES = (
+    "error_code",
+    "partition_error_code",
+    "coordinators",
+    "groups",
+    "topics",
+    "partitions",
+    "members",
+    "results_by_topic_v3_and_below",
+    "results_by_partition",
+    "responses",
+    "partition_responses",
+    "markers",
+)
+"""Fields of responses that are error codes, or have some further down."""
+
+
+@cache
+def _with_codes(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in _WITH_CODES if hasattr(kind, name))
+
+
 def codes(response: Any) -> set[int]:
     """Every error code in a response, however deep."""
     found: set[int] = set()
-    for name in ("error_code", "coordinators", "groups", "topics", "partitions", "members"):
+    for name in _with_codes(type(response)):
         value = getattr(response, name, None)
         if isinstance(value, int):
             found.add(value)
