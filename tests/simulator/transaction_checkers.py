@@ -125,7 +125,7 @@ class OneProducer:
         for grant in self._book.grants.get(told.transactional_id, ()):
             if grant.at_s < told.ends_s and _is_newer(grant.producing, told.producing):
                 raise Violation(
-                    f"{told.name} was committed as {told.producing}, as was asked for at {told.ends_s:.3f} s, "
+                    f"{told.name} was committed as {told.producing}, which was asked at {told.ends_s:.3f} s, "
                     f"after {grant.client} had the id at {grant.at_s:.3f} s as {grant.producing}"
                 )
 
