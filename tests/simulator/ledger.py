@@ -117,6 +117,8 @@ class Entry(NamedTuple):
     value: str | None
     committed: bool | None = None
     """Of a marker: which."""
+    leader_epoch: int = 0
+    """Of the leader that stored it."""
 
 
 class Aborted(NamedTuple):
@@ -130,15 +132,15 @@ def entries(data: bytes, offset: int) -> tuple[list[Entry], int]:
     """What a Fetch from `offset` has returned, and the offset behind it."""
     found = []
     for position, header in batches(data):
-        producing = header.producer_id, header.producer_epoch
+        producing, epoch = (header.producer_id, header.producer_epoch), header.leader_epoch
         if header.is_control:
             marker = read_marker(header, data[position:])
             if marker is not None:
-                found.append(Entry(header.base_offset, producing, None, marker.committed))
+                found.append(Entry(header.base_offset, producing, None, marker.committed, epoch))
         else:
             for record in records(data, position, header):
                 assert record.value is not None
-                found.append(Entry(record.offset, producing, record.value.decode()))
+                found.append(Entry(record.offset, producing, record.value.decode(), None, epoch))
         offset = max(offset, header.next_offset)
     return found, offset
 

@@ -254,11 +254,6 @@ class _World:
         ]
         addresses = [node.address for node in self._nodes]
         self._crowd = Crowd(self._fork(), self._network, addresses, memory, self._asking, self._break)
-        self._transactions = (
-            Transactions(self._fork(), self._crowd, addresses, weather, say=self._say, failed=self._break)
-            if transacts
-            else None
-        )
         loop.dial = dial
         by_address = {node.address: node for node in self._nodes}
         self._names = TopicNames(lambda: run(memory.topics()))
@@ -281,6 +276,17 @@ class _World:
         self._expected_codes = ExpectedCodes()
         self._coverage = Coverage(by_address, self._disk)
         self._outcome.seen = self._coverage.seen
+        self._transactions = None
+        if transacts:
+            self._transactions = Transactions(
+                self._fork(),
+                self._crowd,
+                addresses,
+                weather,
+                read=self._coverage.transactions.read,
+                say=self._say,
+                failed=self._break,
+            )
         self._settling = Settling(
             self._crowd,
             self._nodes,
@@ -343,6 +349,7 @@ class _World:
 
     def _written(self, written: Written) -> None:
         self._outcome.records += 1
+        self._coverage.transactions.written(written)
         if written.lease.kind is LeaseKind.TRANSACTION:
             with self._checking():
                 self._only_grows.written(written)
@@ -372,6 +379,7 @@ class _World:
             self._fenced_late.appended(self._loop.time())
 
     def _failed(self, appends: Sequence[Append], fault: Fault) -> None:
+        self._coverage.transactions.failed(appends, fault)
         of_groups = [append for append in appends if append.lease.kind is LeaseKind.GROUP]
         if of_groups:
             self._coverage.failed(of_groups, fault)

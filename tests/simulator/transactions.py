@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from muster.protocol.api import ApiKey
@@ -14,7 +14,7 @@ from muster.protocol.messages.offsets import OffsetFetchRequest
 from tests.simulator.checkers import Exchange, Violation
 from tests.simulator.crowd import Crowd
 from tests.simulator.fleet import SOURCES, Fleet
-from tests.simulator.ledger import INPUT, INPUT_PARTITIONS, LEDGER, LEDGER_PARTITIONS, Book, Source
+from tests.simulator.ledger import INPUT, INPUT_PARTITIONS, LEDGER, LEDGER_PARTITIONS, Book, Entry, Source
 from tests.simulator.network import Address, Disconnected
 from tests.simulator.reader import Fetcher, Reader, read_whole
 from tests.simulator.store import Weather
@@ -26,7 +26,7 @@ _READERS: Final = 2
 
 
 class Transactions:
-    """Those of a run. `failed` is told of what nobody in it may come to."""
+    """Those of a run. `read` hears of each partition in the end, `failed` of what nobody may come to."""
 
     def __init__(
         self,
@@ -35,12 +35,14 @@ class Transactions:
         addresses: list[Address],
         weather: Weather,
         *,
+        read: Callable[[Iterable[Entry]], None],
         say: Callable[[str], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.book = Book()
         self.fleet = Fleet(_fork(rng), crowd, addresses, weather, self.book, failed=failed)
         self.offsets = OffsetsWithTransactions(self.book)
+        self._read = read
         self._say = say
         self._failed = failed
         self._crowd = crowd
@@ -81,6 +83,8 @@ class Transactions:
             await asyncio.sleep(0.25)
         wholes = {number: await read_whole(self._fetcher, number) for number in range(LEDGER_PARTITIONS)}
         self._fetcher.close()
+        for whole in wholes.values():
+            self._read(whole.entries)
         self._one_producer.look()
         self._audit.look(wholes, self._readers, committed)
         records = sum(len(whole.committed) for whole in wholes.values())
