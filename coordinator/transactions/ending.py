@@ -67,8 +67,8 @@ def _second_generation(transaction: Transaction, asked: End) -> bool:
     # have yet.
     if transaction.state.is_prepared:
         raise concurrent(asked.transactional_id, transaction)
-    # One that was ended by the rules of the first generation raised no epoch. Its producer has the epoch that a
-    # request of the epoch before takes for that of its own next transaction (in Kafka it is told so).
+    # What was ended by the rules of the first generation raised no epoch: it is not the next one of whoever
+    # asks in the epoch before, but that of the producer that came after (which Kafka does not tell apart).
     completed = transaction.state in _COMPLETED.values() and transaction.client_version >= _RAISES_EPOCH
     rotated = (
         completed

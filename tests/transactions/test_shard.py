@@ -408,6 +408,18 @@ def test_a_transaction_that_never_times_out() -> None:
     assert core.shard.next_deadline() is None
 
 
+def test_a_timeout_is_not_put_off_by_a_clock_that_was_ahead(core: Core) -> None:
+    """That of the coordinator before, by which the transaction began."""
+    producer = core.start()
+    core.add(producer, T0)
+    core.now_ms -= 7_200_000
+    core.reload()
+    core.pass_time(TIMEOUT_MS)
+    assert core.state == "Ongoing"
+    core.pass_time(1)
+    assert core.state == "PrepareAbort"
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_timeout_in_the_last_epoch(version: int) -> None:
     core = Core(version=version)
