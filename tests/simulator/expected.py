@@ -65,6 +65,8 @@ class ExpectedCodes:
             if ErrorCode.UNKNOWN_SERVER_ERROR in codes(response):
                 raise Violation(f"UNKNOWN_SERVER_ERROR answers {exchange!r}")
             return
+        if exchange.api is ApiKey.OFFSET_FETCH and exchange.request.require_stable:
+            expected = expected | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
         if _may_be_unknown(exchange):
             # Its coordinator may not have heard of it yet.
             expected = expected | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}

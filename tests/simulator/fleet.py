@@ -25,7 +25,7 @@ SOURCES: Final[dict[str, Source | None]] = {
 }
 """By transactional id, what it moves."""
 
-_TIMEOUTS_MS: Final = (3_000, 6_000, 20_000)
+_TIMEOUTS_MS: Final = (1_500, 3_000, 6_000, 20_000)
 _MARKER_VERSION: Final = 1
 
 

@@ -61,8 +61,6 @@ _NO_MEMBER: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-_ASKED_S: Final = 15.0
-"""Whoever asked for an end so long ago has not brought about one now."""
 
 
 @dataclass(slots=True)
@@ -73,7 +71,8 @@ class _Id:
     """What was asked of it and is not answered, by exchange."""
     prepared_in: int | None = None
     """The lease epoch in which a decision was stored."""
-    end_asked_s: float = -_ASKED_S
+    end_asked: bool = False
+    """Since it was stored last that it is under way."""
     ends_asked: dict[Producing, set[Address]] = field(default_factory=dict)
     stored: set[Producing] = field(default_factory=set)
     """Who has had records stored."""
@@ -100,7 +99,7 @@ class TransactionCoverage:
         transaction = self._ids[transactional_id]
         transaction.open[id(exchange)] = exchange
         if exchange.api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
-            transaction.end_asked_s = exchange.sent_s
+            transaction.end_asked = True
         if exchange.api is ApiKey.END_TXN:
             producing = exchange.request.producer_id, exchange.request.producer_epoch
             transaction.ends_asked.setdefault(producing, set()).add(exchange.link.address)
@@ -212,6 +211,7 @@ class TransactionCoverage:
             if transaction.prepared_in not in (None, written.epoch):
                 self._saw("coordinator dies between a decision and its end")
             transaction.prepared_in = None
+            transaction.end_asked = False
             return
         transaction.prepared_in = written.epoch
         under_way = {exchange.api for exchange in transaction.open.values()}
@@ -219,7 +219,7 @@ class TransactionCoverage:
             return
         if ApiKey.INIT_PRODUCER_ID in under_way:
             self._saw("open transaction is fenced")
-        elif written.at_s - transaction.end_asked_s > _ASKED_S:
+        elif not transaction.end_asked:
             self._saw("timeout aborts a transaction")
             if ApiKey.PRODUCE in under_way:
                 self._saw("timeout aborts while a produce is under way")

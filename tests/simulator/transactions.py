@@ -23,6 +23,7 @@ from tests.simulator.transaction_checkers import Audit, OffsetsWithTransactions,
 TRANSACTIONS_TOPICS: Final = {LEDGER: LEDGER_PARTITIONS, INPUT: INPUT_PARTITIONS}
 """How many partitions each has."""
 _READERS: Final = 2
+_MOVED: Final = [source for source in SOURCES.values() if source is not None]
 
 
 class Transactions:
@@ -45,6 +46,7 @@ class Transactions:
         self._read = read
         self._say = say
         self._failed = failed
+        self._rng = _fork(rng)
         self._crowd = crowd
         self._addresses = addresses
         self._read_committed = ReadCommitted(self.book)
@@ -64,6 +66,18 @@ class Transactions:
         self.fleet.start()
         for reader in self._readers:
             reader.start(self._failed)
+        watching = asyncio.get_running_loop().create_task(self._watch(), name="watcher")
+        watching.add_done_callback(self._watched)
+
+    async def _watch(self) -> None:
+        """Ask for the moved offsets, again and again; what is told is looked at as everything is."""
+        while True:
+            await asyncio.sleep(3.0 * self._rng.random())
+            await self._committed(self._rng.choice(_MOVED), stable=self._rng.random() < 0.7)
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     def asked(self, exchange: Exchange) -> None:
         self.offsets.asked(exchange)
@@ -104,14 +118,14 @@ class Transactions:
                     f"the last stable offset of {LEDGER}-{number} is {fetched.stable_offset}, its end "
                     f"{fetched.end_offset}"
                 )
-        for source in filter(None, SOURCES.values()):
+        for source in _MOVED:
             offset = await self._committed(source)
             if offset is None:
                 return f"the offset of {source} is not stable, or its coordinator does not answer"
             committed[source] = offset
         return None
 
-    async def _committed(self, source: Source) -> int | None:
+    async def _committed(self, source: Source, *, stable: bool = True) -> int | None:
         client = self._crowd.client("auditor")
         address = await client.find_coordinator(source.group_id, self._addresses)
         if address is None:
@@ -121,7 +135,7 @@ class Transactions:
             group_id=source.group_id,
             topics=[OffsetFetchRequest.Topics(name=topic, partition_indexes=[number])],
         )
-        request = OffsetFetchRequest(groups=[group], require_stable=True)
+        request = OffsetFetchRequest(groups=[group], require_stable=stable)
         try:
             link = await client.connect(address)
             response: Any = await client.ask(link, ApiKey.OFFSET_FETCH, 8, request)
