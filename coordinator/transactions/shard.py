@@ -386,7 +386,7 @@ class TransactionShard:
         timeout = _TimerKey(_TimerKind.TIMEOUT, transactional_id)
         expiration = _TimerKey(_TimerKind.EXPIRATION, transactional_id)
         if transaction.state is TransactionState.ONGOING and transaction.timeout_ms != NEVER_MS:
-            # The clock by which it began may have been ahead of this one: another broker's, or before it was set.
+            # The clock by which it began may have been ahead of this one: another broker's, or not set yet.
             started_ms = min(transaction.started_ms, now_ms)
             self.deadlines.set(timeout, started_ms + transaction.timeout_ms + 1)
         else:

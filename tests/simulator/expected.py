@@ -16,6 +16,13 @@ _LOOKING = {
     ErrorCode.NOT_COORDINATOR,
 }
 _MEMBER = {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
+_PRODUCER = {
+    ErrorCode.NONE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+}
+_NO_TRANSACTION = {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
 _EXPECTED = {
     ApiKey.FIND_COORDINATOR: {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE},
     # REBALANCE_IN_PROGRESS goes to a parked JoinGroup whose member has asked again over another connection.
@@ -46,6 +53,28 @@ _EXPECTED = {
     },
     ApiKey.OFFSET_FETCH: {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH}
     | _LOOKING,
+    ApiKey.INIT_PRODUCER_ID: _PRODUCER | _LOOKING,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _PRODUCER | _LOOKING,
+    ApiKey.ADD_OFFSETS_TO_TXN: _PRODUCER | _LOOKING,
+    # INVALID_TXN_STATE: its timeout has aborted it meanwhile, or it was ended the other way.
+    ApiKey.END_TXN: _PRODUCER | _LOOKING | {ErrorCode.INVALID_TXN_STATE},
+    ApiKey.PRODUCE: _PRODUCER
+    | _NO_TRANSACTION
+    | {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    },
+    # REQUEST_TIMED_OUT: the transaction's coordinator did not answer the group's.
+    ApiKey.TXN_OFFSET_COMMIT: _MEMBER
+    | _PRODUCER
+    | _LOOKING
+    | _NO_TRANSACTION
+    | {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.REQUEST_TIMED_OUT,
+    },
     ApiKey.DESCRIBE_GROUPS: {ErrorCode.NONE} | _LOOKING,
     ApiKey.CONSUMER_GROUP_DESCRIBE: {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND} | _LOOKING,
     # INVALID_PARTITIONS: it has as many already.
