@@ -494,6 +494,8 @@ _LIMITS_S = {
     ApiKey.CREATE_PARTITIONS: 40.0 + _SLACK_S,
     ApiKey.CREATE_TOPICS: 40.0 + _SLACK_S,
     ApiKey.DELETE_TOPICS: 40.0 + _SLACK_S,
+    # Waits for a producer id first, 5 s at most.
+    ApiKey.INIT_PRODUCER_ID: 5.0 + _STORE_S + _SLACK_S,
     # Ask a coordinator first, which is given 5 s.
     ApiKey.PRODUCE: 5.0 + _STORE_S + _SLACK_S,
     ApiKey.TXN_OFFSET_COMMIT: 5.0 + _STORE_S + _SLACK_S,
