@@ -3,7 +3,7 @@
 A run has rounds. In each, the driver takes its steps (members come, stall, crash and leave; brokers are
 killed, stopped and paused; the store fails and stalls; connections break). Then faults stop: everything must
 become Stable within CALM_MAX_S of virtual time, and what the brokers hold must be what the store would be
-loaded as.
+loaded as. Every second run has transactions, which must be over by then (`transactions`).
 """
 
 from __future__ import annotations
