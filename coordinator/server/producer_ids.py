@@ -14,35 +14,42 @@ _BLOCK: Final = 1_000
 _LOW: Final = _BLOCK // 10
 """With so few left the next block is fetched: Kafka's too."""
 
+_PATIENCE_S: Final = 5.0
+"""How long a request waits for the store; Kafka's says at once that there is none."""
+
 _log: Final = Logger(part="broker")
 
 
 class ProducerIds:
     """Hands out ids that no producer of the cluster has had before."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, patience_s: float = _PATIENCE_S) -> None:
         self._store = store
+        self._patience_s = patience_s
         self._here: list[range] = []
         self._refilling: asyncio.Task[None] | None = None
 
     async def allocate(self) -> int:
-        """A fresh producer id. Raises StoreError."""
+        """A fresh producer id. Raises what `fetch` does."""
         await self.fetch()
         return self._take()
 
     async def fetch(self) -> None:
-        """Return when there is an id at hand. Raises StoreError."""
-        while not self._left:
-            await asyncio.shield(self._refill())
+        """Return when there is an id at hand. Raises StoreError, and
+        KafkaError(COORDINATOR_LOAD_IN_PROGRESS) when that takes too long."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while not self._left:
+                    await asyncio.shield(self._refill())
+        except TimeoutError:
+            raise _none_at_hand() from None
 
     def at_once(self) -> int:
         """A fresh producer id. Raises KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if there is none at hand,
         which clients try again after."""
         if not self._left:
             self._refill()
-            raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the next producer ids are still being fetched"
-            )
+            raise _none_at_hand()
         return self._take()
 
     async def close(self) -> None:
@@ -73,6 +80,10 @@ class ProducerIds:
     async def _fetch_block(self) -> None:
         start = await self._store.allocate_producer_ids(_BLOCK)
         self._here.append(range(start, start + _BLOCK))
+
+
+def _none_at_hand() -> KafkaError:
+    return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the next producer ids are still being fetched")
 
 
 def _note_failure(refilling: asyncio.Task[None]) -> None:

@@ -23,6 +23,9 @@ from muster.coordinator.transactions.transaction import (
 _COMPLETED: Final = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
 _PREPARED: Final = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
 
+_RAISES_EPOCH: Final = 2
+"""The transaction.version from which the end of a transaction raises its producer's epoch."""
+
 
 class End(NamedTuple):
     """A producer's request to end its transaction."""
@@ -64,7 +67,9 @@ def _second_generation(transaction: Transaction, asked: End) -> bool:
     # have yet.
     if transaction.state.is_prepared:
         raise concurrent(asked.transactional_id, transaction)
-    completed = transaction.state in _COMPLETED.values()
+    # What was ended by the rules of the first generation raised no epoch: it is not the next one of whoever
+    # asks in the epoch before, but that of the producer that came after (which Kafka does not tell apart).
+    completed = transaction.state in _COMPLETED.values() and transaction.client_version >= _RAISES_EPOCH
     rotated = (
         completed
         and asked.producer_id == transaction.previous_producer_id
@@ -89,7 +94,7 @@ def prepared(
     """The transaction with its outcome decided. By the rules of version 2 its epoch is raised, and after
     the last one it will go on with another producer id, which `new_id` gives."""
     epoch, next_id = transaction.producer_epoch, NO_PRODUCER_ID
-    if version >= 2:
+    if version >= _RAISES_EPOCH:
         next_id = new_id() if transaction.is_exhausted else NO_PRODUCER_ID
         epoch = min(epoch + 1, FENCING_EPOCH)
     ongoing = transaction.state is TransactionState.ONGOING

@@ -120,7 +120,7 @@ class TransactionShard:
     def loaded(self, step: Step) -> None:
         """Every row of the store has been applied: what is prepared is owed its markers, once more."""
         for transactional_id, transaction in sorted(self.transactions.items()):
-            self._schedule(transactional_id, transaction)
+            self._schedule(transactional_id, transaction, step.now_ms)
             if transaction.state.is_prepared:
                 self._tell_markers(transactional_id, transaction, step)
 
@@ -355,7 +355,7 @@ class TransactionShard:
             )
         step.rows.append(to_row(transactional_id, after))
         self._put(transactional_id, after)
-        self._schedule(transactional_id, after)
+        self._schedule(transactional_id, after, step.now_ms)
         step.events.append(
             StateChanged(
                 transactional_id,
@@ -386,11 +386,13 @@ class TransactionShard:
         else:
             self._last_epochs[transactional_id] = epoch
 
-    def _schedule(self, transactional_id: str, transaction: Transaction) -> None:
+    def _schedule(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
         timeout = _TimerKey(_TimerKind.TIMEOUT, transactional_id)
         expiration = _TimerKey(_TimerKind.EXPIRATION, transactional_id)
         if transaction.state is TransactionState.ONGOING and transaction.timeout_ms != NEVER_MS:
-            self.deadlines.set(timeout, transaction.started_ms + transaction.timeout_ms + 1)
+            # The clock by which it began may have been ahead of this one: another broker's, or not set yet.
+            started_ms = min(transaction.started_ms, now_ms)
+            self.deadlines.set(timeout, started_ms + transaction.timeout_ms + 1)
         else:
             self.deadlines.cancel(timeout)
         if transaction.state.is_idle:

@@ -232,6 +232,8 @@ class Life:
         self._choose = choose
         self._producers: list[Producer] = []
         """All that were ever told, the newest last."""
+        self._ended: Producer | None = None
+        """Who was last to end a transaction by the rules of the first generation, which raise no epoch."""
         self.log: list[str] = []
 
     def play(self) -> ErrorCode:
@@ -252,8 +254,13 @@ class Life:
         else:
             producer, commits = self._some_producer(), choose.random() < 0.5
             version = choose.choice(self.generations)
+            if (producer[0], producer[1] + 1) == self._ended:
+                # By those of the second, Kafka takes it for a repeat, and gives it the other's epoch.
+                version = FIRST_GENERATION
             self.log.append(f"end {producer} commits={commits} v{version}")
             told = [side.end(producer, commits=commits, version=version) for side in self._sides]
+            if version == FIRST_GENERATION and told[0].code is ErrorCode.NONE:
+                self._ended = producer
         self.log.append(f"  {told}")
         assert len(set(told)) == 1, "\n".join(self.log)
         described = [side.described() for side in self._sides]

@@ -32,6 +32,7 @@ from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, Lease, Outcome
 from muster.protocol.messages.classic_group import SyncGroupResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest
+from tests.simulator.transaction_bugs import TRANSACTION_BUGS
 
 Bug = Callable[[], contextlib.AbstractContextManager[object]]
 """Plants a bug for the length of a `with`."""
@@ -258,5 +259,6 @@ BUGS: dict[str, Bug] = {
     "commits-of-any-epoch": partial(mock.patch.object, ConsumerGroup, "validate_commit", _any_epoch),
     "migration-half-written": partial(mock.patch.object, migration.Upgrade, "apply", _half_an_upgrade),
     "regex-not-refreshed": partial(mock.patch.object, progress, "_look_up", _look_up_once),
+    **TRANSACTION_BUGS,
 }
 """By the name that `python -m tests.simulator --bug` takes."""

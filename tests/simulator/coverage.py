@@ -29,6 +29,7 @@ from tests.simulator.expected import codes
 from tests.simulator.network import Address, Link
 from tests.simulator.store import Fault, Written
 from tests.simulator.stream import CLIENT_HOST
+from tests.simulator.transaction_coverage import TRANSACTION_SITUATIONS, TransactionCoverage
 
 SITUATIONS: dict[str, str] = {
     "leader dies between join and sync": "it was told to assign, and nobody hears from it again",
@@ -72,6 +73,7 @@ SITUATIONS: dict[str, str] = {
     "store is full in a rebalance": "an assignment finds no room",
     "commit is stored and the answer lost": "",
     **EPOCH_SITUATIONS,
+    **TRANSACTION_SITUATIONS,
 }
 """By name, what it is."""
 
@@ -134,6 +136,7 @@ class Coverage:
     def __init__(self, brokers: Mapping[Address, Broker], disk: Disk | None = None) -> None:
         self.seen: Counter[str] = Counter()
         self.epochs = EpochCoverage(disk or Disk(), self._saw)
+        self.transactions = TransactionCoverage(self._saw)
         self._brokers = brokers
         self._groups: dict[str, _Group] = defaultdict(_Group)
         self._open: dict[int, Exchange] = {}
@@ -151,6 +154,7 @@ class Coverage:
 
     def asked(self, exchange: Exchange) -> None:
         self.epochs.asked(exchange)
+        self.transactions.asked(exchange)
         for group_id in _group_ids(exchange.request):
             group = self._groups[group_id]
             group.open.add(id(exchange))
@@ -182,6 +186,7 @@ class Coverage:
     def replied(self, exchange: Exchange, response: Any) -> None:
         self._forget(exchange)
         self.epochs.replied(exchange, response)
+        self.transactions.replied(exchange, response)
         if exchange.link.loses_replies:
             self._saw("reply is lost on a half-open connection")
         found = codes(response)
@@ -320,6 +325,7 @@ class Coverage:
             self._saw("commit while joins are awaited")
 
     def closed(self, link: Link) -> None:
+        self.transactions.closed(link)
         for exchange in [each for each in self._open.values() if each.link is link]:
             self._forget(exchange)
 
@@ -349,6 +355,7 @@ class Coverage:
         """Before it does."""
         if how is Ending.DIES:
             self.epochs.broker_dies(address)
+            self.transactions.broker_dies(address)
         for group in self._groups.values():
             if how is Ending.LEAVES:
                 if self._parked(group, ApiKey.JOIN_GROUP, address) or self._parked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from muster.protocol.api import ApiKey
@@ -15,6 +16,13 @@ _LOOKING = {
     ErrorCode.NOT_COORDINATOR,
 }
 _MEMBER = {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
+_PRODUCER = {
+    ErrorCode.NONE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+}
+_NO_TRANSACTION = {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
 _EXPECTED = {
     ApiKey.FIND_COORDINATOR: {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE},
     # REBALANCE_IN_PROGRESS goes to a parked JoinGroup whose member has asked again over another connection.
@@ -45,6 +53,28 @@ _EXPECTED = {
     },
     ApiKey.OFFSET_FETCH: {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH}
     | _LOOKING,
+    ApiKey.INIT_PRODUCER_ID: _PRODUCER | _LOOKING,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _PRODUCER | _LOOKING,
+    ApiKey.ADD_OFFSETS_TO_TXN: _PRODUCER | _LOOKING,
+    # INVALID_TXN_STATE: its timeout has aborted it meanwhile, or it was ended the other way.
+    ApiKey.END_TXN: _PRODUCER | _LOOKING | {ErrorCode.INVALID_TXN_STATE},
+    ApiKey.PRODUCE: _PRODUCER
+    | _NO_TRANSACTION
+    | {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    },
+    # REQUEST_TIMED_OUT: the transaction's coordinator did not answer the group's.
+    ApiKey.TXN_OFFSET_COMMIT: _MEMBER
+    | _PRODUCER
+    | _LOOKING
+    | _NO_TRANSACTION
+    | {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.REQUEST_TIMED_OUT,
+    },
     ApiKey.DESCRIBE_GROUPS: {ErrorCode.NONE} | _LOOKING,
     ApiKey.CONSUMER_GROUP_DESCRIBE: {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND} | _LOOKING,
     # INVALID_PARTITIONS: it has as many already.
@@ -64,6 +94,8 @@ class ExpectedCodes:
             if ErrorCode.UNKNOWN_SERVER_ERROR in codes(response):
                 raise Violation(f"UNKNOWN_SERVER_ERROR answers {exchange!r}")
             return
+        if exchange.api is ApiKey.OFFSET_FETCH and exchange.request.require_stable:
+            expected = expected | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
         if _may_be_unknown(exchange):
             # Its coordinator may not have heard of it yet.
             expected = expected | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
@@ -86,10 +118,32 @@ def _may_be_unknown(exchange: Exchange) -> bool:
     return False
 
 
+_WITH_CODES = (
+    "error_code",
+    "partition_error_code",
+    "coordinators",
+    "groups",
+    "topics",
+    "partitions",
+    "members",
+    "results_by_topic_v3_and_below",
+    "results_by_partition",
+    "responses",
+    "partition_responses",
+    "markers",
+)
+"""Fields of responses that are error codes, or have some further down."""
+
+
+@cache
+def _with_codes(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in _WITH_CODES if hasattr(kind, name))
+
+
 def codes(response: Any) -> set[int]:
     """Every error code in a response, however deep."""
     found: set[int] = set()
-    for name in ("error_code", "coordinators", "groups", "topics", "partitions", "members"):
+    for name in _with_codes(type(response)):
         value = getattr(response, name, None)
         if isinstance(value, int):
             found.add(value)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from muster.coordinator.storage.store import StoreError
+from muster.coordinator.storage.store import Append, LeaseKind, Outcome, StoreError
 from muster.protocol.api import ApiKey
 from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import JoinGroupRequest
@@ -21,6 +21,7 @@ from tests.simulator.checkers import Violation
 from tests.simulator.consumer import OwnConsumer
 from tests.simulator.coverage import Coverage, Ending
 from tests.simulator.crowd import COOPERATIVE, GROUPS, Crowd, Kind
+from tests.simulator.fleet import Fleet
 from tests.simulator.member import NO_TOPICS, PASSING_TOPICS, TOPICS, Client, Member
 from tests.simulator.network import Disconnected, Network
 from tests.simulator.node import Node
@@ -42,6 +43,7 @@ class Harm:
         network: Network,
         weather: Weather,
         coverage: Coverage,
+        fleet: Fleet | None,
         *,
         say: Callable[[str], None],
         failed: Callable[[BaseException], None],
@@ -56,6 +58,8 @@ class Harm:
         self._say = say
         self._failed = failed
         self._errands: set[asyncio.Task[None]] = set()
+        self._doom: LeaseKind | None = None
+        """Who writes to a lease of this kind next dies of it."""
         self._acts: list[tuple[int, Callable[[], str | None]]] = [
             (4, self._member_joins),
             (2, self._member_leaves),
@@ -82,6 +86,9 @@ class Harm:
             (1, self._store_is_busy),
             (1, self._network_slows),
         ]
+        if fleet is not None:
+            self._acts += fleet.acts
+            self._acts.append((5, self._node_dies_at_a_step))
 
     def act(self) -> None:
         weights, acts = zip(*self._acts, strict=True)
@@ -92,7 +99,9 @@ class Harm:
 
     async def end(self, patience_s: float) -> None:
         """Heal what heals, and wait until every broker that went is back. Raises Violation if one is not."""
+        self._doom = None
         self._weather.failure = self._weather.busy = self._network.latency.slow = 0.0
+        self._weather.letters_lost = 0.0
         self._weather.stalled_until_s = self._weather.full_until_s = 0.0
         for node in self._nodes:
             self._wake(node)
@@ -340,6 +349,27 @@ class Harm:
         await node.kill()
         await asyncio.sleep(down_s)
         await self._start(node)
+
+    def _node_dies_at_a_step(self) -> str:
+        """Right behind the next step of a transaction that is stored, or a moment later."""
+        self._doom = self._rng.choice([LeaseKind.TRANSACTION, LeaseKind.TRANSACTION, LeaseKind.GROUP])
+        return f"who writes to a lease of {self._doom} next dies"
+
+    def appended(self, append: Append, outcome: Outcome, room: bool) -> None:
+        """A broker's step was stored, or refused."""
+        if append.lease.kind is not self._doom or outcome is not Outcome.WRITTEN or not append.records:
+            return
+        for node in self._nodes:
+            if node.broker is not None and node.broker.membership.serving(append.lease):
+                self._doom = None
+                delay_s = self._rng.choice([0.0, 0.005, 0.03]) * self._rng.random()
+                self._loop.call_later(delay_s, self._dies_at_a_step, node, node.kills)
+
+    def _dies_at_a_step(self, node: Node, kills: int) -> None:
+        if node.broker is not None and node.kills == kills:
+            self._say(f"dies of what it wrote: {node}")
+            self._coverage.broker_ends(node.address, Ending.DIES)
+            self.errand(self._kill_and_start(node, self._rng.uniform(0.05, 8)))
 
     def _node_leaves(self) -> str | None:
         node = self._some_node()

@@ -121,16 +121,16 @@ class Client:
         return encode_request(asked.api_key, asked.version, asked.correlation_id, self.name, asked.request)
 
     async def find_coordinator(
-        self, group_id: str, addresses: list[Address], version: int = 4
+        self, group_id: str, addresses: list[Address], version: int = 4, *, key_type: int = 0
     ) -> Address | None:
-        """The group's coordinator as the first broker of `addresses` that answers says; None when it has
-        none.
+        """The coordinator of a group (or of a transactional id: key type 1) as the first broker of
+        `addresses` that answers says; None when it has none.
         """
         for address in addresses:
             try:
                 link = await self.connect(address)
                 if version >= 4:
-                    request = FindCoordinatorRequest(coordinator_keys=[group_id])
+                    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[group_id])
                     response = await self.ask(link, ApiKey.FIND_COORDINATOR, version, request)
                     found = response.coordinators[0]
                 else:

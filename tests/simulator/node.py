@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
@@ -14,11 +14,12 @@ from muster.coordinator.base.endpoints import Endpoint, Listening
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.config import Settings
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.shard_host import HostState
+from muster.coordinator.runtime.shard_host import HostState, ShardHost
 from muster.coordinator.server.broker import Broker, Shared
 from muster.coordinator.server.listener import Listener
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.logs import Logs
+from muster.coordinator.transactions.shard import TransactionShard
 from tests.simulator.network import Address, Network
 from tests.simulator.store import Durable, SimulatedStore, Weather, run
 
@@ -38,6 +39,40 @@ class InlineExecutor(Executor):
         except Exception as error:
             future.set_exception(error)
         return future
+
+
+class FileThreads(Executor):
+    """A broker's threads for files, in virtual time: a call takes effect after a moment, and its result comes
+    back after another. Of what a broker had asked for when it died, some takes effect yet."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._dead = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._loop.call_later(self._delay_s(), self._run, future, partial(fn, *args, **kwargs))
+        return future
+
+    def crash(self) -> None:
+        self._dead = True
+
+    def _delay_s(self) -> float:
+        return self._rng.uniform(0.0001, 0.002) * self._rng.choice((1, 1, 1, 20))
+
+    def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        if future.cancelled() or (self._dead and self._rng.random() < 0.5):
+            return
+        try:
+            tell = partial(future.set_result, call())
+        except Exception as error:
+            tell = partial(future.set_exception, error)
+        self._loop.call_later(self._delay_s(), self._finish, future, tell)
+
+    def _finish(self, future: Future[Any], tell: Callable[[], None]) -> None:
+        if not self._dead and not future.cancelled():
+            tell()
 
 
 class _Listener(Listener):
@@ -72,7 +107,9 @@ class Node:
         weather: Weather,
         network: Network,
         settings: Settings,
+        logs: Logs | None,
     ) -> None:
+        """`logs` are those of all brokers, where clients write to topics."""
         self.node_id = node_id
         self.address: Address = (f"10.1.0.{node_id}", PORT)  # a name would have to be looked up
         self.broker: Broker | None = None
@@ -88,6 +125,8 @@ class Node:
         self._weather = weather
         self._network = network
         self._settings = settings
+        self._logs = logs
+        self._file_threads: FileThreads | None = None
         self._stood_still_s = 0.0
         self._paused_since_s = 0.0
 
@@ -119,14 +158,16 @@ class Node:
         self.skew_ms = self._rng.choice(_SKEWS_MS)
         start_ms = EPOCH_MS + int(self._loop.time() * 1000) + self.skew_ms
         clock = LoopClock(self._loop, start_ms=start_ms)
+        if self._logs is not None:
+            self._file_threads = FileThreads(self._loop, random.Random(self._rng.getrandbits(64)))
         shared = Shared(
             settings=self._settings,
             store=store,
             counts=run(self._durable.memory.counts()),
-            logs=Logs.in_memory(),
+            logs=self._logs or Logs.in_memory(),
             clock=clock,
             lease_clock=clock,
-            file_threads=InlineExecutor(),
+            file_threads=self._file_threads or InlineExecutor(),
             upkeep_thread=InlineExecutor(),
             validation_thread=InlineExecutor(),
             connections_max=1_000_000,
@@ -148,6 +189,8 @@ class Node:
         self.kills += 1
         self.broker = self.store = None
         store.crash()
+        if self._file_threads is not None:
+            self._file_threads.crash()
         await broker.kill()
 
     async def stop(self) -> None:
@@ -181,9 +224,14 @@ class Node:
 
     # --- what the checkers look into --------------------------------------------------------------
 
+    def _hosts(self) -> Iterator[ShardHost[Any]]:
+        if self.broker is not None:
+            yield from self.broker.runtime.hosts()
+            yield from self.broker.transaction_runtime.hosts()
+
     def at_rest(self) -> bool:
         """Whether nothing of its shards is on its way to the store, in the broker or beyond."""
-        hosts = self.broker.runtime.hosts() if self.broker is not None else ()
+        hosts = self._hosts()
         return all(host._handed_over == host._durable for host in hosts if host.state is HostState.ACTIVE)
 
     def loads(self, group_id: str) -> bool:
@@ -193,14 +241,14 @@ class Node:
         lease = Lease(LeaseKind.GROUP, shard_of(group_id, shards))
         return any(host.lease == lease and host.state is HostState.LOADING for host in hosts)
 
-    def live_shards(self) -> dict[Lease, Shard]:
+    def live_shards(self) -> dict[Lease, Shard | TransactionShard]:
         """The shards this broker serves right now, and is sure that nobody else does."""
         broker = self.broker
         if broker is None or self.paused:
             return {}
         return {
             host.lease: host.machine
-            for host in broker.runtime.hosts()
+            for host in self._hosts()
             if host.state is HostState.ACTIVE
             and host.machine is not None
             and broker.membership.serving(host.lease)

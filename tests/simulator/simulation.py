@@ -3,7 +3,7 @@
 A run has rounds. In each, the driver takes its steps (members come, stall, crash and leave; brokers are
 killed, stopped and paused; the store fails and stalls; connections break). Then faults stop: everything must
 become Stable within CALM_MAX_S of virtual time, and what the brokers hold must be what the store would be
-loaded as.
+loaded as. Every second run has transactions, which must be over by then (`transactions`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -30,6 +30,7 @@ from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, LeaseKind, TopicRow
 from muster.coordinator.storage.store import Outcome as Appended
 from muster.coordinator.topics.catalogue import Catalogue
+from muster.coordinator.topics.logs import Logs
 from muster.protocol.api import ApiKey, decode_api_versions, response_class
 from muster.protocol.codec import decode
 from muster.protocol.embedded import decode_assignment
@@ -50,8 +51,9 @@ from tests.simulator.member import TOPICS, Asked
 from tests.simulator.network import Disconnected, Latency, Link, Network
 from tests.simulator.node import EPOCH_MS, Node
 from tests.simulator.settling import Settling
-from tests.simulator.store import Durable, Weather, Written, run
+from tests.simulator.store import Durable, Fault, Weather, Written, run
 from tests.simulator.stream import dial, own_luck
+from tests.simulator.transactions import TRANSACTIONS_TOPICS, Transactions
 from tests.simulator.virtual_loop import Stuck, VirtualLoop
 
 STEPS_DEFAULT = 60
@@ -63,6 +65,8 @@ after the other, a reload may have backed off for 10 s, a member may be in a sta
 _CONSUMER_SESSION_MS = 8_000
 _NODES = (1, 2, 3)
 _ROUNDS = 2
+_WITHOUT_TRANSACTIONS = {LeaseKind.TRANSACTION: 1, LeaseKind.DATA: 1}
+_WITH_TRANSACTIONS = {LeaseKind.TRANSACTION: 2, LeaseKind.DATA: 2}
 _PACES_S = (0.4, 0.7, 0.7, 1.5)
 """Between two acts of harm. Where they come slowly, each has its consequences; where fast, they meet."""
 _LOGGED = "(log) "
@@ -169,11 +173,15 @@ def _time_of(loop: VirtualLoop) -> Iterator[None]:
     def epoch_s() -> float:
         return EPOCH_MS / 1000 + loop.time()
 
+    def epoch_ns() -> int:
+        return int(epoch_s() * 1e9)
+
     with (
         mock.patch.object(time, "monotonic", loop.time),
         mock.patch.object(time, "perf_counter", loop.time),
         mock.patch.object(time, "monotonic_ns", monotonic_ns),
         mock.patch.object(time, "time", epoch_s),
+        mock.patch.object(time, "time_ns", epoch_ns),
     ):
         yield
 
@@ -202,13 +210,15 @@ class _World:
         self._outcome = outcome
         self._broken: asyncio.Future[None] = loop.create_future()
         loop.set_exception_handler(self._on_unhandled)
+        transacts = bool(outcome.seed % 2)
         memory = MemoryStore(
             now_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
-            lease_counts={LeaseKind.GROUP: 4, LeaseKind.TRANSACTION: 1, LeaseKind.DATA: 1},
+            lease_counts={LeaseKind.GROUP: 4, **(_WITH_TRANSACTIONS if transacts else _WITHOUT_TRANSACTIONS)},
             cluster_id=uuid.UUID(int=1),
         )
         run(memory.open())
-        for number, (name, partitions) in enumerate(TOPICS.items(), 1):
+        topics = TOPICS | (TRANSACTIONS_TOPICS if transacts else {})
+        for number, (name, partitions) in enumerate(topics.items(), 1):
             run(memory.create_topic(TopicRow(uuid.UUID(int=number), name, partitions)))
         self._durable = Durable(loop, memory)
         self._durable.listeners.append(self._written)
@@ -228,6 +238,7 @@ class _World:
             port=0,
             ephemeral=True,
         )
+        logs = Logs.in_memory() if transacts else None
         self._nodes = [
             Node(
                 node_id,
@@ -237,6 +248,7 @@ class _World:
                 weather=weather,
                 network=self._network,
                 settings=settings,
+                logs=logs,
             )
             for node_id in _NODES
         ]
@@ -264,13 +276,24 @@ class _World:
         self._expected_codes = ExpectedCodes()
         self._coverage = Coverage(by_address, self._disk)
         self._outcome.seen = self._coverage.seen
+        self._transactions = None
+        if transacts:
+            self._transactions = Transactions(
+                self._fork(),
+                self._crowd,
+                addresses,
+                weather,
+                read=self._coverage.transactions.read,
+                say=self._say,
+                failed=self._break,
+            )
         self._settling = Settling(
             self._crowd,
             self._nodes,
             self._disk,
             downgrades=MigrationPolicy(settings.group_consumer_migration_policy).downgrades,
         )
-        self._durable.fault_listeners.append(self._coverage.failed)
+        self._durable.fault_listeners.append(self._failed)
         self._harm = Harm(
             self._fork(),
             loop,
@@ -279,9 +302,11 @@ class _World:
             self._network,
             weather,
             self._coverage,
+            None if self._transactions is None else self._transactions.fleet,
             say=self._say,
             failed=self._break,
         )
+        self._durable.append_listeners.append(self._harm.appended)
 
     def _fork(self) -> random.Random:
         """A generator of its own, so that one part's draws do not shift another's."""
@@ -324,6 +349,11 @@ class _World:
 
     def _written(self, written: Written) -> None:
         self._outcome.records += 1
+        self._coverage.transactions.written(written)
+        if written.lease.kind is LeaseKind.TRANSACTION:
+            with self._checking():
+                self._only_grows.written(written)
+            return
         self._coverage.written(written)
         decoded: Any = decode_record(written.key, written.value)
         with self._checking():
@@ -334,6 +364,8 @@ class _World:
                 self._commits_kept.written(committed)
                 self._only_grows.committed(committed)
                 self._commits_in_epoch.committed(committed)
+                if self._transactions is not None:
+                    self._transactions.offsets.written(*committed, value)
             else:
                 self._held_once.written(key, value)
                 self._whole_groups.written(key, value)
@@ -346,7 +378,15 @@ class _World:
             self._whole_groups.appended()
             self._fenced_late.appended(self._loop.time())
 
+    def _failed(self, appends: Sequence[Append], fault: Fault) -> None:
+        self._coverage.transactions.failed(appends, fault)
+        of_groups = [append for append in appends if append.lease.kind is LeaseKind.GROUP]
+        if of_groups:
+            self._coverage.failed(of_groups, fault)
+
     def _appended(self, append: Append, appended: Appended, room: bool) -> None:
+        if append.lease.kind is not LeaseKind.GROUP:
+            return
         self._coverage.appended(append, appended)
         if appended is Appended.WRITTEN:
             with self._checking():
@@ -356,6 +396,8 @@ class _World:
     def _asking(self, link: Link, asked: Asked) -> None:
         exchange = Exchange(asked, link, self._loop.time())
         self._names.fill(asked.request)
+        if self._transactions is not None:
+            self._transactions.asked(exchange)
         self._commits_kept.asked(exchange)
         self._held_once.asked(exchange)
         self._fenced_late.asked(exchange)
@@ -379,6 +421,8 @@ class _World:
             self._outcome.exchanges += 1
             self._say(f"{link.address[0]} {_brief(asked)} -> {_brief_response(response)}")
             self._coverage.replied(exchange, response)
+            if self._transactions is not None:
+                self._transactions.replied(exchange, response)
             if exchange.api is ApiKey.HEARTBEAT:
                 node = next(node for node in self._nodes if node.address == link.address)
                 exchange.while_loading = node.loads(exchange.request.group_id)
@@ -417,6 +461,8 @@ class _World:
         for group_id in GROUPS:
             for _ in range(2):
                 self._crowd.add(group_id)
+        if self._transactions is not None:
+            self._transactions.start()
         for _ in range(_ROUNDS):
             for _ in range(self._outcome.steps // _ROUNDS):
                 await asyncio.sleep(self.rng.expovariate(1 / pace_s))
@@ -474,6 +520,9 @@ class _World:
                     return
                 await asyncio.sleep(0.25)
             self._say(f"{group_id} has settled")
+        if self._transactions is not None:
+            with self._checking():
+                await self._transactions.settle(deadline_s)
         # A moment at which nothing is under way; looking costs nothing in virtual time.
         while not all(node.store and not node.store.appending for node in self._nodes):  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -122,6 +122,8 @@ class Weather:
     """Until then there is no room for records, epochs or topics; terms go on, and reading does."""
     busy: float = 0.0
     """Chance that an append is refused because too many wait."""
+    letters_lost: float = 0.0
+    """Chance that what is delivered to a broker's mailbox does not reach it."""
 
 
 def _arrive(effect: Callable[[], object]) -> None:
@@ -421,10 +423,12 @@ class SimulatedStore:
 
         def arrive(payloads: Sequence[bytes]) -> None:
             arriving.append(payloads)
-            self._loop.call_later(self._rng.uniform(*self._weather.latency_s), hear)
+            self._loop.call_later(self._delay_s(), hear)
 
         def hear() -> None:
             payloads = arriving.popleft()  # in order, whichever latency has passed
+            if self._weather.letters_lost and self._rng.random() < self._weather.letters_lost:
+                return
             if not self._dead:
                 deliver(payloads)
 

@@ -44,6 +44,12 @@ CAUGHT_BY = {
     "commits-of-any-epoch": (2, "stale epoch was acknowledged|went back"),
     "migration-half-written": (0, "of both kinds in the store"),
     "regex-not-refreshed": (13, "has not settled"),
+    "markers-lost": (1, "transactions are not over|was acknowledged|is committed|behind epoch"),
+    "markers-of-any-epoch": (1, "behind epoch|was acknowledged|is committed"),
+    "stable-offset-past-open": (1, "which has not been ended|which was"),
+    "aborted-cut-early": (1, "which was aborted|which was asked to be aborted|which has not been ended"),
+    "pending-offsets-shown": (3, "is told, of|before it was durable"),
+    "epoch-kept-on-fence": (1, "was acknowledged|is committed|given twice|behind epoch|had the id"),
 }
 """A seed that catches it, and what the first violation says, as a pattern: several checkers may be the first
 to see a bug."""

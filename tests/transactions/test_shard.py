@@ -289,6 +289,18 @@ def test_the_second_generation_gets_a_new_epoch_with_every_end(core: Core, commi
     assert core.code(lambda: core.end(producer, commits=not commits, raises_epoch=True)) is STATE
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_who_lost_its_id_to_the_first_generation_does_not_get_its_epoch(core: Core, commits: bool) -> None:
+    """Its request looks as if it was repeated, but what ended raised no epoch."""
+    former = core.start()
+    producer = core.start()
+    core.add(producer, T0)
+    core.end(producer, commits=commits)
+    core.mark()
+    assert core.code(lambda: core.end(former, commits=commits, raises_epoch=True)) is FENCED
+    assert core.end(producer, commits=commits) == producer, "repeated"
+
+
 def test_the_second_generation_may_abort_what_is_empty(core: Core) -> None:
     producer = core.start()
     assert core.code(lambda: core.end(producer, commits=True, raises_epoch=True)) is STATE
@@ -394,6 +406,18 @@ def test_a_transaction_that_never_times_out() -> None:
     producer = core.start(timeout_ms=NEVER_MS)
     core.add(producer, T0)
     assert core.shard.next_deadline() is None
+
+
+def test_a_timeout_is_not_put_off_by_a_clock_that_was_ahead(core: Core) -> None:
+    """That of the coordinator before, by which the transaction began."""
+    producer = core.start()
+    core.add(producer, T0)
+    core.now_ms -= 7_200_000
+    core.reload()
+    core.pass_time(TIMEOUT_MS)
+    assert core.state == "Ongoing"
+    core.pass_time(1)
+    assert core.state == "PrepareAbort"
 
 
 @pytest.mark.parametrize("version", [1, 2])
