@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from muster.coordinator.peers.post import Ask
@@ -20,10 +20,21 @@ _Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 class TransactionCoordinators:
     """Asks whichever broker coordinates an id."""
 
-    def __init__(self, ask: Ask, coordinator: Callable[[str], int | None]) -> None:
-        """`coordinator`: the node that coordinates an id, as last read."""
+    def __init__(
+        self,
+        ask: Ask,
+        coordinator: Callable[[str], int | None],
+        pause: Callable[[str, float], Awaitable[None]],
+    ) -> None:
+        """`coordinator`: the node that coordinates an id, as last read; `pause` is `Markers.pause`."""
         self._ask = ask
         self._coordinator = coordinator
+        self._pause = pause
+
+    async def pause(self, transactional_id: str, seconds: float) -> None:
+        """Return when it is worth asking again about an id whose transaction was being ended: in `seconds`,
+        or as soon as its markers are written, if it is this broker that coordinates it."""
+        await self._pause(transactional_id, seconds)
 
     async def join(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any, Final
@@ -97,6 +98,7 @@ class Markers:
         self._again: _Batch = {}
         self._timer: Timer | None = None
         self._looking: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by transactional id
         self._closed = False
 
     def __repr__(self) -> str:
@@ -108,6 +110,20 @@ class Markers:
             if isinstance(event, MarkersDue) and not self._closed:
                 owed = self._owed[shard, event.transactional_id] = _Owed(shard, epoch, event)
                 self._route({owed: sorted(event.partitions)})
+
+    async def pause(self, transactional_id: str, seconds: float) -> None:
+        """Return when all partitions of the id's transaction have their markers from here, or `seconds` have
+        passed."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(transactional_id, set())
+        waiting.add(ended)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended, seconds)
+        finally:
+            waiting.discard(ended)
+            if not waiting and self._waiting.get(transactional_id) is waiting:
+                del self._waiting[transactional_id]
 
     def forget(self, shard: int) -> None:
         """The shard is not this broker's any more."""
@@ -292,6 +308,10 @@ class Markers:
             if not owed.left:
                 del self._owed[owed.shard, owed.due.transactional_id]
             self._marked(owed.shard, owed.epoch, owed.due, partitions)
+            if not owed.left:
+                for waiting in self._waiting.pop(owed.due.transactional_id, ()):
+                    if not waiting.done():
+                        waiting.set_result(None)
 
     def _give_up(self, owed: _Owed, partition: TopicPartition, code: int) -> None:
         if self._is_owed(owed):

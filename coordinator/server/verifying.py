@@ -126,7 +126,7 @@ async def verify(
         if not (concurrent and clock() < until_s):
             return Verified({**outcomes, **refused})
         # Its producer has been told that the one before is ended, and the markers are still on their way.
-        await asyncio.sleep(pause_s)
+        await broker.transactions.pause(request.transactional_id, pause_s)
 
 
 async def _begin(broker: Broker, part: Part, *, adds: bool) -> Guard | KafkaError | None:
