@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from muster.coordinator.peers.markers import Markers
 from muster.coordinator.peers.post import Ask
 from muster.coordinator.transactions.transaction import TopicPartition
 from muster.protocol.api import ApiKey
@@ -20,21 +21,17 @@ _Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 class TransactionCoordinators:
     """Asks whichever broker coordinates an id."""
 
-    def __init__(
-        self,
-        ask: Ask,
-        coordinator: Callable[[str], int | None],
-        pause: Callable[[str, float], Awaitable[None]],
-    ) -> None:
-        """`coordinator`: the node that coordinates an id, as last read; `pause` is `Markers.pause`."""
+    def __init__(self, ask: Ask, coordinator: Callable[[str], int | None], markers: Markers) -> None:
+        """`coordinator`: the node that coordinates an id, as last read. `markers` are those that this broker
+        writes as a coordinator."""
         self._ask = ask
         self._coordinator = coordinator
-        self._pause = pause
+        self._markers = markers
 
     async def pause(self, transactional_id: str, seconds: float) -> None:
-        """Return when it is worth asking again about an id whose transaction was being ended: in `seconds`,
-        or as soon as its markers are written, if it is this broker that coordinates it."""
-        await self._pause(transactional_id, seconds)
+        """Return when it is worth asking about an id whose transaction is being ended: in `seconds`, or as
+        soon as its markers are written, if it is this broker that coordinates it."""
+        await self._markers.pause(transactional_id, seconds)
 
     async def join(
         self,
@@ -52,6 +49,8 @@ class TransactionCoordinators:
         CONCURRENT_TRANSACTIONS, ...), or if none can be asked: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, REQUEST_TIMED_OUT.
         """
+        if adds and self._markers.owes(transactional_id):
+            raise _refusal(ErrorCode.CONCURRENT_TRANSACTIONS, transactional_id)  # known without a question
         node_id = self._coordinator(transactional_id)
         if node_id is None:
             raise KafkaError(

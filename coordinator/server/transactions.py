@@ -85,7 +85,7 @@ class TransactionService:
             marked=self.runtime.marked,
             holds=marker_holds,
         )
-        self.coordinators = TransactionCoordinators(self._post.ask, self._coordinator, self._markers.pause)
+        self.coordinators = TransactionCoordinators(self._post.ask, self._coordinator, self._markers)
         """Of any id, on any broker."""
 
     def shards(self, partitions: Partitions) -> CoordinatorShards:
