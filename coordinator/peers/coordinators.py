@@ -28,6 +28,11 @@ class TransactionCoordinators:
         self._coordinator = coordinator
         self._markers = markers
 
+    def is_ending(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates the id, and its markers are on their way: it would refuse to add
+        partitions, with CONCURRENT_TRANSACTIONS."""
+        return self._markers.owes(transactional_id)
+
     async def pause(self, transactional_id: str, seconds: float) -> None:
         """Return when it is worth asking about an id whose transaction is being ended: in `seconds`, or as
         soon as its markers are written, if it is this broker that coordinates it."""
@@ -49,8 +54,6 @@ class TransactionCoordinators:
         CONCURRENT_TRANSACTIONS, ...), or if none can be asked: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, REQUEST_TIMED_OUT.
         """
-        if adds and self._markers.owes(transactional_id):
-            raise _refusal(ErrorCode.CONCURRENT_TRANSACTIONS, transactional_id)  # known without a question
         node_id = self._coordinator(transactional_id)
         if node_id is None:
             raise KafkaError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any, Final
@@ -118,14 +117,16 @@ class Markers:
     async def pause(self, transactional_id: str, seconds: float) -> None:
         """Return when all partitions of the id's transaction have their markers from here, or `seconds` have
         passed."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
         waiting = self._waiting.setdefault(transactional_id, set())
-        waiting.add(ended)
+        waiting.add(over)
+        timer = loop.call_later(seconds, _end_pause, over)
         try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ended, seconds)
+            await over
         finally:
-            waiting.discard(ended)
+            timer.cancel()
+            waiting.discard(over)
             if not waiting and self._waiting.get(transactional_id) is waiting:
                 del self._waiting[transactional_id]
 
@@ -313,9 +314,8 @@ class Markers:
                 del self._owed[owed.due.transactional_id]
             self._marked(owed.shard, owed.epoch, owed.due, partitions)
             if not owed.left:
-                for waiting in self._waiting.pop(owed.due.transactional_id, ()):
-                    if not waiting.done():
-                        waiting.set_result(None)
+                for over in self._waiting.pop(owed.due.transactional_id, ()):
+                    _end_pause(over)
 
     def _give_up(self, owed: _Owed, partition: TopicPartition, code: int) -> None:
         if self._is_owed(owed):
@@ -328,6 +328,11 @@ class Markers:
                 partition=f"{partition[0]}-{partition[1]}",
                 code=code,
             )
+
+
+def _end_pause(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 def _one_each(queue: _Batch) -> tuple[_Batch, _Batch]:

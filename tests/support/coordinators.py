@@ -56,6 +56,10 @@ class Coordinators(TransactionCoordinators):
             for each in partitions
         }
 
+    def is_ending(self, transactional_id: str) -> bool:
+        """See there."""
+        return False
+
     async def pause(self, transactional_id: str, seconds: float) -> None:
         """See there."""
         await asyncio.sleep(seconds)
