@@ -185,7 +185,7 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
         for producers in scale.sizes((10,), (1, 10, 100)):
             times = scale.times(cold=not found)
             found += [Point(**each) for each in drive(transact, running, producers=producers, **times)]
-        found += [Point(**each) for each in drive(read, running, **scale.times(cold=False))]
+        found += [Point(**each) for each in drive(read, running, **scale.times(cold=True))]
     return found
 
 
