@@ -43,6 +43,9 @@ _AGAIN: Final = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 )
+_AGAIN_PRODUCED: Final = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS}
+"""Of Produce: the markers of the transaction before are on their way for longer than the broker waits by
+itself, or the coordinator could not be asked. What was stored of a request is not stored again."""
 
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
@@ -207,8 +210,7 @@ class TransactionalProducer:
     def _written(self, link: Link, frame: Frame, answer: bytes) -> None:
         response = _decoded(ProduceRequest, PRODUCE_VERSION, answer)
         codes = {each.error_code for topic in response.responses for each in topic.partition_responses}
-        if codes == {ErrorCode.CONCURRENT_TRANSACTIONS}:
-            # Longer than the broker waits by itself, the markers of the one before are on their way.
+        if codes & _AGAIN_PRODUCED and codes <= {ErrorCode.NONE, *_AGAIN_PRODUCED}:
             asyncio.get_running_loop().call_later(_RETRY_S, lambda: link.write(frame.next()))
         elif codes != {ErrorCode.NONE}:
             self._all.fail(f"Produce: {sorted(ErrorCode(code).name for code in codes)}")
