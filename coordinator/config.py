@@ -436,7 +436,8 @@ class Settings:
     )
     add_partitions_to_txn_retry_backoff_ms: int = _kafka(
         20,
-        "pause of a broker before it tries again to add a partition while the transaction before is ended",
+        "longest pause of a broker before it tries again to add a partition while the transaction before is "
+        "ended",
         low=1,
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = _kafka(

@@ -36,6 +36,7 @@ SEQUENCE_MAX: Final = 2**31 - 1
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _PREFIX = Struct(">qii")
+_LENGTH = Struct(">8xi")
 _LENGTH_START: Final = 12  # the length counts from here
 _CRC = Struct(">I")
 _CRC_POSITION: Final = 17
@@ -201,8 +202,14 @@ def end_of(data: bytes | memoryview) -> int:
     """The offset behind the last batch in `data`, which must hold complete batches, one at least. Looks at
     each batch, but at the header of the last one alone."""
     position = at = 0
-    while position < len(data):
-        at, position = position, position + batch_size(data[position : position + HEADER_BYTES])
+    end = len(data)
+    while position < end:
+        at = position
+        # Not by `batch_size`, since this is done for each batch that consumers of committed records get.
+        try:
+            position += _LENGTH_START + _LENGTH.unpack_from(data, position)[0]
+        except StructError:
+            raise DecodeError(f"{end - position} bytes are no batch") from None
         if position <= at:
             raise DecodeError("a batch of no bytes")
     return peek(data, at).next_offset

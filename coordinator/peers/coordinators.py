@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
+from muster.coordinator.base.log import Logger
+from muster.coordinator.peers.markers import Markers
 from muster.coordinator.peers.post import Ask
+from muster.coordinator.storage.store import LETTER_BYTES_MAX
 from muster.coordinator.transactions.transaction import TopicPartition
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 _ASK_TIMEOUT_MS: Final = 5_000
+_BATCH_MAX: Final = 100
+_BATCH_BYTES_MAX: Final = LETTER_BYTES_MAX // 2
+"""Of several transactions, about. One alone may be larger."""
+
+_log: Final = Logger(part="transactions")
 
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+_Codes = Mapping[TopicPartition, ErrorCode]
+
+
+class _Asked(NamedTuple):
+    """What one request has to know, until its coordinator's answer is there."""
+
+    transaction: _Transaction
+    answered: asyncio.Future[_Codes]
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        transaction = self.transaction
+        topics = sum(len(each.name) + 4 * len(each.partitions) + 16 for each in transaction.topics)
+        return len(transaction.transactional_id) + topics + 32
 
 
 class TransactionCoordinators:
-    """Asks whichever broker coordinates an id."""
+    """Asks whichever broker coordinates an id. Belongs to an event loop; `close` it.
 
-    def __init__(self, ask: Ask, coordinator: Callable[[str], int | None]) -> None:
-        """`coordinator`: the node that coordinates an id, as last read."""
+    Another broker is asked one question at a time: what comes meanwhile goes into the next, so that many
+    producers take few letters. A transaction waits no longer than two answers take, or their timeouts.
+    """
+
+    def __init__(
+        self, ask: Ask, coordinator: Callable[[str], int | None], markers: Markers, *, node_id: int
+    ) -> None:
+        """`coordinator`: the node that coordinates an id, as last read. `markers` are those that this broker,
+        `node_id`, writes as a coordinator."""
         self._ask = ask
         self._coordinator = coordinator
+        self._markers = markers
+        self._node_id = node_id
+        self._queues: dict[int, list[_Asked]] = {}  # by node
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def close(self) -> None:
+        """Ask nothing more: whoever waits is refused with COORDINATOR_NOT_AVAILABLE."""
+        self._closed = True
+        for task in self._tasks.values():
+            task.cancel()
+
+    def is_ending(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates the id, and its markers are on their way: it would refuse to add
+        partitions, with CONCURRENT_TRANSACTIONS."""
+        return self._markers.owes(transactional_id)
+
+    async def pause(self, transactional_id: str, seconds: float) -> None:
+        """Return when it is worth asking about an id whose transaction is being ended: in `seconds`, or as
+        soon as its markers are written, if it is this broker that coordinates it."""
+        await self._markers.pause(transactional_id, seconds)
 
     async def join(
         self,
@@ -33,7 +86,7 @@ class TransactionCoordinators:
         partitions: frozenset[TopicPartition],
         *,
         adds: bool,
-    ) -> Mapping[TopicPartition, ErrorCode]:
+    ) -> _Codes:
         """Have the id's coordinator say, or with `adds` see to it, that its transaction has these partitions:
         NONE for each, or TRANSACTION_ABORTABLE for one that it does not have.
 
@@ -42,38 +95,120 @@ class TransactionCoordinators:
         COORDINATOR_LOAD_IN_PROGRESS, REQUEST_TIMED_OUT.
         """
         node_id = self._coordinator(transactional_id)
-        if node_id is None:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no broker coordinates {transactional_id} right now"
-            )
+        if node_id is None or self._closed:
+            raise _unavailable(f"no broker coordinates {transactional_id} right now")
         topics: dict[str, list[int]] = {}
         for topic, number in sorted(partitions):
             topics.setdefault(topic, []).append(number)
-        asked = _Transaction(
-            transactional_id=transactional_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            verify_only=not adds,
-            topics=[_Topic(name=name, partitions=numbers) for name, numbers in topics.items()],
+        asked = _Asked(
+            _Transaction(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                verify_only=not adds,
+                topics=[_Topic(name=name, partitions=numbers) for name, numbers in topics.items()],
+            ),
+            asyncio.get_running_loop().create_future(),
         )
-        response: AddPartitionsToTxnResponse = await self._ask(
-            node_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            AddPartitionsToTxnRequest(transactions=[asked]),
-            timeout_ms=_ASK_TIMEOUT_MS,
+        if node_id == self._node_id:
+            await self._ask_about(node_id, [asked])
+        else:
+            self._queues.setdefault(node_id, []).append(asked)
+            if node_id not in self._tasks:
+                self._begin(node_id)
+        found = await asked.answered
+        return {each: found.get(each, ErrorCode.TRANSACTION_ABORTABLE) for each in partitions}
+
+    # --- other brokers --------------------------------------------------------------------------------------
+
+    def _begin(self, node_id: int) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._send_all(node_id), name=f"ask node {node_id} about transactions"
         )
+        self._tasks[node_id] = task
+        task.add_done_callback(partial(self._sent_all, node_id))
+
+    def _sent_all(self, node_id: int, task: asyncio.Task[None]) -> None:
+        del self._tasks[node_id]
+        if task.cancelled():
+            for asked in self._queues.pop(node_id, ()):
+                _refuse(asked, _unavailable("this broker is stopping"))
+            return
+        if (error := task.exception()) is not None:
+            _log.error("failed to ask a transaction coordinator", to=node_id, exc_info=error)
+        if node_id in self._queues:
+            self._begin(node_id)
+
+    async def _send_all(self, node_id: int) -> None:
+        while queue := self._queues.pop(node_id, None):
+            batch, left = _first(queue)
+            if left:
+                self._queues[node_id] = left
+            await self._ask_about(node_id, batch)
+
+    async def _ask_about(self, node_id: int, batch: Sequence[_Asked]) -> None:
+        """One question about transactions of different ids: all are answered on return, whatever happens."""
+        try:
+            response: AddPartitionsToTxnResponse = await self._ask(
+                node_id,
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                AddPartitionsToTxnRequest(transactions=[each.transaction for each in batch]),
+                timeout_ms=_ASK_TIMEOUT_MS,
+            )
+        except KafkaError as refusal:
+            for asked in batch:
+                _refuse(asked, KafkaError(refusal.code, refusal.why))
+        else:
+            for asked, outcome in zip(batch, _outcomes(batch, response), strict=True):
+                if isinstance(outcome, KafkaError):
+                    _refuse(asked, outcome)
+                elif not asked.answered.done():
+                    asked.answered.set_result(outcome)
+        finally:
+            for asked in batch:
+                _refuse(asked, _unavailable("the question was broken off"))
+
+
+def _first(queue: Sequence[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
+    """What goes into one question: one transaction of each id, whose answers are told apart by it; and the
+    rest."""
+    batch: list[_Asked] = []
+    left: list[_Asked] = []
+    ids: set[str] = set()
+    size = 0
+    for asked in queue:
+        transactional_id = asked.transaction.transactional_id
+        size += asked.size
+        fits = not batch or (len(batch) < _BATCH_MAX and size <= _BATCH_BYTES_MAX)
+        # What is behind one of the same id stays behind it.
+        (batch if fits and transactional_id not in ids else left).append(asked)
+        ids.add(transactional_id)
+    return batch, left
+
+
+def _outcomes(batch: Sequence[_Asked], response: AddPartitionsToTxnResponse) -> Iterator[_Codes | KafkaError]:
+    """For each transaction of a question the codes of its partitions, or the refusal."""
+    results = {each.transactional_id: each.topic_results for each in response.results_by_transaction}
+    for asked in batch:
+        transactional_id = asked.transaction.transactional_id
         if response.error_code:
-            raise _refusal(response.error_code, transactional_id)
+            yield _refusal(response.error_code, transactional_id)
+            continue
         found = {
             (topic.name, each.partition_index): ErrorCode(each.partition_error_code)  # type: ignore[call-arg]
-            for result in response.results_by_transaction
-            for topic in result.topic_results
+            for topic in results.get(transactional_id, ())
             for each in topic.results_by_partition
         }
-        for code in found.values():
-            if code not in (ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE):
-                raise _refusal(code, transactional_id)
-        return {each: found.get(each, ErrorCode.TRANSACTION_ABORTABLE) for each in partitions}
+        refused = [
+            code for code in found.values() if code not in (ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE)
+        ]
+        yield _refusal(refused[0], transactional_id) if refused else found
+
+
+def _refuse(asked: _Asked, refusal: KafkaError) -> None:
+    if not asked.answered.done():
+        asked.answered.set_exception(refusal)
+        asked.answered.exception()  # looked at: who asked may be gone
 
 
 def _refusal(code: int, transactional_id: str) -> KafkaError:
@@ -81,3 +216,7 @@ def _refusal(code: int, transactional_id: str) -> KafkaError:
         ErrorCode(code),  # type: ignore[call-arg]
         f"the coordinator of {transactional_id} refuses",
     )
+
+
+def _unavailable(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)

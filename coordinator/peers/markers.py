@@ -91,12 +91,13 @@ class Markers:
         self._holds = holds or MarkerHolds()
         self._holds.attach(self._released)
         self._held: _Batch = {}
-        self._owed: dict[tuple[int, str], _Owed] = {}
+        self._owed: dict[str, _Owed] = {}  # by transactional id
         self._queues: dict[tuple[int, int], _Batch] = {}  # by node and shard
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._again: _Batch = {}
         self._timer: Timer | None = None
         self._looking: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by transactional id
         self._closed = False
 
     def __repr__(self) -> str:
@@ -106,13 +107,33 @@ class Markers:
         """Take the events of a shard that this broker has in this epoch of its lease."""
         for event in events:
             if isinstance(event, MarkersDue) and not self._closed:
-                owed = self._owed[shard, event.transactional_id] = _Owed(shard, epoch, event)
+                owed = self._owed[event.transactional_id] = _Owed(shard, epoch, event)
                 self._route({owed: sorted(event.partitions)})
+
+    def owes(self, transactional_id: str) -> bool:
+        """Whether partitions of the id's transaction have no markers yet, as far as they come from here."""
+        return transactional_id in self._owed
+
+    async def pause(self, transactional_id: str, seconds: float) -> None:
+        """Return when all partitions of the id's transaction have their markers from here, or `seconds` have
+        passed."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        waiting = self._waiting.setdefault(transactional_id, set())
+        waiting.add(over)
+        timer = loop.call_later(seconds, _end_pause, over)
+        try:
+            await over
+        finally:
+            timer.cancel()
+            waiting.discard(over)
+            if not waiting and self._waiting.get(transactional_id) is waiting:
+                del self._waiting[transactional_id]
 
     def forget(self, shard: int) -> None:
         """The shard is not this broker's any more."""
-        for key in [key for key in self._owed if key[0] == shard]:
-            del self._owed[key]
+        for transactional_id in [each for each, owed in self._owed.items() if owed.shard == shard]:
+            del self._owed[transactional_id]
         self._held = {owed: partitions for owed, partitions in self._held.items() if self._is_owed(owed)}
 
     def close(self) -> None:
@@ -159,7 +180,7 @@ class Markers:
         self._route(held)
 
     def _is_owed(self, owed: _Owed) -> bool:
-        return self._owed.get((owed.shard, owed.due.transactional_id)) is owed
+        return self._owed.get(owed.due.transactional_id) is owed
 
     def _look_for(self, unknown: _Batch, there: Callable[[_Batch], None]) -> None:
         """A topic that was just made may not have been heard of here, so the store is asked before a
@@ -290,12 +311,15 @@ class Markers:
         if partitions and self._is_owed(owed):
             owed.left.difference_update(partitions)
             if not owed.left:
-                del self._owed[owed.shard, owed.due.transactional_id]
+                del self._owed[owed.due.transactional_id]
             self._marked(owed.shard, owed.epoch, owed.due, partitions)
+            if not owed.left:
+                for over in self._waiting.pop(owed.due.transactional_id, ()):
+                    _end_pause(over)
 
     def _give_up(self, owed: _Owed, partition: TopicPartition, code: int) -> None:
         if self._is_owed(owed):
-            del self._owed[owed.shard, owed.due.transactional_id]
+            del self._owed[owed.due.transactional_id]
             _log.warning(
                 "a marker was refused, since the partition has heard of a newer producer or coordinator",
                 transactional_id=owed.due.transactional_id,
@@ -304,6 +328,11 @@ class Markers:
                 partition=f"{partition[0]}-{partition[1]}",
                 code=code,
             )
+
+
+def _end_pause(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 def _one_each(queue: _Batch) -> tuple[_Batch, _Batch]:

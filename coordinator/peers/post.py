@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
@@ -47,9 +47,12 @@ class Ask(Protocol):
 
 
 ASKED_MAX: Final = 1_000
-"""Questions that wait for answers; further ones are refused with COORDINATOR_NOT_AVAILABLE."""
+"""Questions to other brokers that wait for answers; further ones are refused with
+COORDINATOR_NOT_AVAILABLE. What a broker asks itself is as much as its clients' requests in flight, and the
+markers of its own shards: those have their bounds."""
 SERVED_MAX: Final = 256
-"""Questions that are being answered; further ones are refused with COORDINATOR_NOT_AVAILABLE."""
+"""Questions of other brokers that are being answered; further ones are refused with
+COORDINATOR_NOT_AVAILABLE."""
 ANSWERS_MAX: Final = 1_000
 """Answers that wait for the store; further ones are dropped, and who asked waits until its timeout."""
 _WARNINGS_MAX: Final = 10
@@ -84,13 +87,18 @@ class Post:
         self._asked: dict[int, _Asked] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._serving: dict[asyncio.Task[None], int] = {}  # with who asked
+        self._asked_here: dict[int, _Asked] = {}  # of this node itself
+        self._serving_here: set[asyncio.Task[None]] = set()
         self._answers: list[Letter] = []
         self._answers_bytes = 0
         self._answering: asyncio.Task[None] | None = None
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Post of {self.node_id} asked={len(self._asked)} serving={len(self._serving)}>"
+        return (
+            f"<Post of {self.node_id} asked={len(self._asked)} serving={len(self._serving)} "
+            f"here={len(self._serving_here)}>"
+        )
 
     def start(self) -> None:
         """Take letters from now on. Raises StoreClosed."""
@@ -120,7 +128,7 @@ class Post:
         """
         if self._closed:
             raise _unavailable("this broker is stopping")
-        if len(self._asked) >= ASKED_MAX:
+        if node_id != self.node_id and len(self._asked) >= ASKED_MAX:
             raise _unavailable(f"{len(self._asked)} questions to brokers wait for answers already")
         if version is None:
             version = api.versions(api_key).last
@@ -128,9 +136,10 @@ class Post:
         ticket = next(self._tickets)
         asked = _Asked(node_id, api_key, version, loop.create_future())
         if node_id == self.node_id:
-            self._asked[ticket] = asked
-            here = self._answer_here(asked, request)
-            self._begin(node_id, here, refuse=lambda error: _fail(asked, error))
+            self._asked_here[ticket] = asked
+            here = loop.create_task(self._answer_here(asked, request), name=f"answer node {node_id}")
+            self._serving_here.add(here)
+            here.add_done_callback(self._serving_here.discard)
         else:
             frame = self._frame(Kind.QUESTION, ticket, api_key, version, codec.encode(request, version))
             letter = _letter(node_id, frame, under=under)
@@ -146,7 +155,7 @@ class Post:
             return await asked.answered
         finally:
             timer.cancel()
-            self._asked.pop(ticket, None)
+            (self._asked_here if node_id == self.node_id else self._asked).pop(ticket, None)
 
     async def _send(self, asked: _Asked, letter: Letter) -> None:
         try:
@@ -200,11 +209,14 @@ class Post:
             self._refuse(frame, _unsupported(said))
             return
         request = codec.decode(request_class, frame.version, frame.body)
-        self._begin(
-            frame.node_id,
-            self._answer(frame, api_key, request),
-            refuse=lambda error: self._refuse(frame, error),
-        )
+        if len(self._serving) >= SERVED_MAX:
+            why = f"node {self.node_id} is answering {len(self._serving)} questions already"
+            self._refuse(frame, _unavailable(why))
+            return
+        answering = self._answer(frame, api_key, request)
+        task = asyncio.get_running_loop().create_task(answering, name=f"answer node {frame.node_id}")
+        self._serving[task] = frame.node_id
+        task.add_done_callback(self._serving.pop)
 
     def _on_answer(self, frame: Frame) -> None:
         asked = self._asked.get(frame.ticket)
@@ -219,17 +231,6 @@ class Post:
             asked.answered.set_result(codec.decode(response_class, asked.version, frame.body))
 
     # --- answering --------------------------------------------------------------------------------
-
-    def _begin(
-        self, asker: int, handling: Coroutine[Any, Any, None], *, refuse: Callable[[KafkaError], None]
-    ) -> None:
-        if len(self._serving) >= SERVED_MAX:
-            handling.close()
-            refuse(_unavailable(f"node {self.node_id} is answering {len(self._serving)} questions already"))
-            return
-        task = asyncio.get_running_loop().create_task(handling, name=f"answer node {asker}")
-        self._serving[task] = asker
-        task.add_done_callback(self._serving.pop)
 
     async def _answer(self, frame: Frame, api_key: ApiKey, request: Message) -> None:
         try:
@@ -300,9 +301,12 @@ class Post:
 
     def under_way(self) -> Iterator[str]:
         """What is being asked and answered, in words; nothing when all is at rest."""
-        for asked in self._asked.values():
+        for asked in (*self._asked.values(), *self._asked_here.values()):
             yield f"node {asked.node_id} has not answered {asked.api_key.name} yet"
-        for asker, questions in Counter(self._serving.values()).items():
+        serving = Counter(self._serving.values())
+        if self._serving_here:
+            serving[self.node_id] = len(self._serving_here)
+        for asker, questions in serving.items():
             yield f"{questions} questions of node {asker} are still being answered"
         if self._answering is not None:
             yield "answers to other brokers are still being sent"
@@ -311,20 +315,24 @@ class Post:
         """Take no more letters, and end what is under way: what was asked fails, what is being answered is
         broken off. Answers that are ready are still sent."""
         self._end()
-        for asked in self._asked.values():
+        for asked in (*self._asked.values(), *self._asked_here.values()):
             _fail(asked, _unavailable("this broker is stopping"))
-        for task in (*self._sending, *self._serving):
+        for task in (*self._sending, *self._serving, *self._serving_here):
             task.cancel()
-        while tasks := {*self._sending, *self._serving, *([self._answering] if self._answering else ())}:
+        while tasks := {*self._sending, *self._serving, *self._serving_here, *self._answering_now()}:
             await asyncio.wait(tasks)
 
     def kill(self) -> None:
         """Die as a process does: nothing is sent or answered any more, whoever waits here is cancelled."""
         self._end()
-        for task in (*self._sending, *self._serving, *([self._answering] if self._answering else ())):
-            task.cancel()
-        for asked in self._asked.values():
+        for asked in (*self._asked.values(), *self._asked_here.values()):
             asked.answered.cancel()
+        for task in (*self._sending, *self._serving, *self._serving_here, *self._answering_now()):
+            task.cancel()
+
+    def _answering_now(self) -> Iterator[asyncio.Task[None]]:
+        if self._answering is not None:
+            yield self._answering
 
     def _end(self) -> None:
         self._closed = True

@@ -85,7 +85,9 @@ class TransactionService:
             marked=self.runtime.marked,
             holds=marker_holds,
         )
-        self.coordinators = TransactionCoordinators(self._post.ask, self._coordinator)
+        self.coordinators = TransactionCoordinators(
+            self._post.ask, self._coordinator, self._markers, node_id=broker.node_id
+        )
         """Of any id, on any broker."""
 
     def shards(self, partitions: Partitions) -> CoordinatorShards:
@@ -102,6 +104,7 @@ class TransactionService:
         """Once the leases are handed over: finish what is on its way to the store, answer nobody more."""
         await self.runtime.close()
         self._markers.close()
+        self.coordinators.close()
         await self._post.close()
         await self.producer_ids.close()
         await self.states.close()
@@ -110,6 +113,7 @@ class TransactionService:
         """As if the process died."""
         self.runtime.kill()
         self._markers.close()
+        self.coordinators.close()
         self._post.kill()
         await self.producer_ids.close()
         self.states.abandon()

@@ -114,6 +114,9 @@ async def verify(
     patience_ms = min(broker.settings.add_partitions_to_txn_retry_backoff_max_ms, max(request.timeout_ms, 0))
     clock = asyncio.get_running_loop().time
     until_s = clock() + patience_ms / 1000
+    if adds and patience_ms and broker.transactions.is_ending(request.transactional_id):
+        # Its producer has been told that the one before is ended, and the markers are still on their way.
+        await broker.transactions.pause(request.transactional_id, patience_ms / 1000)
     while True:
         unknown = set()
         for part, _ in batches:
@@ -125,8 +128,7 @@ async def verify(
         concurrent = any(each.code is ErrorCode.CONCURRENT_TRANSACTIONS for each in refused.values())
         if not (concurrent and clock() < until_s):
             return Verified({**outcomes, **refused})
-        # Its producer has been told that the one before is ended, and the markers are still on their way.
-        await asyncio.sleep(pause_s)
+        await broker.transactions.pause(request.transactional_id, pause_s)  # as above, on another broker
 
 
 async def _begin(broker: Broker, part: Part, *, adds: bool) -> Guard | KafkaError | None:

@@ -56,6 +56,10 @@ class Aborted:
         """Its marker is in the log; `stable_offset`: below which nothing is undecided any more."""
         self._entries.extend((*transaction, stable_offset))
 
+    def reaches(self, offset: int) -> bool:
+        """Whether one may have records at `offset` or behind it."""
+        return self._first_reaching(offset) < len(self)
+
     def between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Those that may have records in [offset, end_offset)."""
         found = []

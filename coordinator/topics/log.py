@@ -383,7 +383,7 @@ class PartitionLog:
         end = self.last_stable_offset
         aborted = self.aborted  # before the records: they go first
         found = self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
-        if not found or not aborted:
+        if not found or not aborted.reaches(offset):
             return found, []
         return found, aborted.between(offset, end_of(found))
 

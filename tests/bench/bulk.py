@@ -34,12 +34,21 @@ def produce(topic: str, partition: int, contents: bytes, *, acks: int = -1) -> P
     return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[parts])
 
 
-def fetch(topic: str, partition: int, offset: int = 0, *, max_wait_ms: int = 1_000) -> FetchRequest:
+def fetch(
+    topic: str, partition: int, offset: int = 0, *, max_wait_ms: int = 1_000, committed: bool = False
+) -> FetchRequest:
+    """`committed`: with isolation level read_committed."""
     part = FetchRequest.FetchPartition(
         partition=partition, fetch_offset=offset, partition_max_bytes=FETCHED_BYTES
     )
     parts = FetchRequest.FetchTopic(topic=topic, partitions=[part])
-    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=50 << 20, topics=[parts])
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        isolation_level=int(committed),
+        topics=[parts],
+    )
 
 
 class Bulk(asyncio.BufferedProtocol):
@@ -133,6 +142,11 @@ class Bulks:
         if self._batch_bytes is None:
             return sum(link.received_bytes for link in self._links)
         return sum(link.answered for link in self._links) * self._batch_bytes
+
+    @property
+    def answered(self) -> list[int]:
+        """So far, by connection."""
+        return [link.answered for link in self._links]
 
     async def stop(self) -> None:
         """Return when everything sent is answered."""

@@ -295,6 +295,35 @@ async def test_a_shard_that_went_is_marked_for_no_more(cluster: Cluster) -> None
     assert list(cluster.markers.under_way()) == []
 
 
+async def test_who_waits_for_the_end_of_a_transaction_hears_of_its_last_marker(cluster: Cluster) -> None:
+    cluster.codes[A1] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert not cluster.markers.owes("etl")
+    cluster.markers.observe(SHARD, EPOCH, [due(A0, A1), due(B0, id="x", producer_id=41)])
+    waiting = [asyncio.ensure_future(cluster.markers.pause("etl", 600)) for _ in range(2)]
+    other = asyncio.ensure_future(cluster.markers.pause("y", 600))
+    await until(lambda: len(cluster.marked) == 2)
+    assert not any(each.done() for each in waiting)
+    assert [cluster.markers.owes(each) for each in ("etl", "x", "y")] == [True, False, False]
+    await until(cluster.passing(lambda: all(each.done() for each in waiting)))
+    assert not cluster.markers.owes("etl")
+    assert cluster.done() == [A0, A1, B0]
+    assert not other.done()
+    other.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await other
+    assert cluster.markers._waiting == {}
+
+
+async def test_who_waits_for_the_end_of_a_transaction_waits_for_no_longer_than_it_says(
+    cluster: Cluster,
+) -> None:
+    cluster.answering.clear()
+    cluster.markers.observe(SHARD, EPOCH, [due(A0)])
+    await cluster.markers.pause("etl", 0.01)
+    assert cluster.marked == []
+    assert cluster.markers._waiting == {}
+
+
 async def test_the_same_transaction_told_again_in_another_epoch_is_sent_anew(cluster: Cluster) -> None:
     cluster.answering.clear()
     cluster.markers.observe(SHARD, EPOCH, [due(A0)])

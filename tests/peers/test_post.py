@@ -428,19 +428,36 @@ async def test_questions_that_wait_have_a_bound(
     assert await one.ask(2, 4) == results(4)
 
 
-@pytest.mark.parametrize("node_id", [1, 2])
 async def test_questions_that_are_being_answered_have_a_bound(
-    peers: list[Peer], monkeypatch: pytest.MonkeyPatch, node_id: int
+    peers: list[Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(post_module, "SERVED_MAX", 3)
-    one, asked = peers[0], peers[node_id - 1]
-    asked.may_answer.clear()
-    asking = [asyncio.ensure_future(one.ask(node_id, n)) for n in range(4)]
+    one, two, _ = peers
+    two.may_answer.clear()
+    asking = [asyncio.ensure_future(one.ask(2, n)) for n in range(4)]
     error = await refused(asking.pop())
     assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert error.why == f"node {node_id} is answering 3 questions already"
-    asked.may_answer.set()
+    assert error.why == "node 2 is answering 3 questions already"
+    two.may_answer.set()
     assert await asyncio.gather(*asking) == [results(n) for n in range(3)]
+
+
+async def test_what_a_node_asks_itself_is_bounded_where_it_comes_from(
+    peers: list[Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_module, "SERVED_MAX", 1)
+    monkeypatch.setattr(post_module, "ASKED_MAX", 1)
+    one, two, _ = peers
+    one.may_answer.clear()
+    here = [asyncio.ensure_future(one.ask(1, n)) for n in range(4)]
+    await until(lambda: len(one.served) == 4, "the questions")
+    assert "4 questions of node 1 are still being answered" in one.post.under_way()
+    there = asyncio.ensure_future(two.ask(1, 5))
+    await until(lambda: len(one.served) == 5, "the question of another")
+    assert await one.ask(2, 6) == results(6)
+    one.may_answer.set()
+    assert await asyncio.gather(*here, there) == [results(n) for n in (0, 1, 2, 3, 5)]
+    assert list(one.post.under_way()) == []
 
 
 async def test_answers_that_wait_for_the_store_have_a_bound(

@@ -169,6 +169,17 @@ def test_batches_of_a_record_set_are_walked() -> None:
 # --- broken bytes -------------------------------------------------------------------------------------------
 
 
+def test_a_record_set_ends_behind_its_last_batch() -> None:
+    first = record_batch.build([Record(3, 0, None, b"a"), Record(4, 0, None, b"b")])
+    second = record_batch.build([Record(9, 0, None, b"c")], last_offset=11)
+    for data in (first + second, memoryview(first + second)):
+        assert record_batch.end_of(data) == 12
+    assert record_batch.end_of(first) == 5
+    for torn in (first[:11], first + second[:11], first + bytes(8) + pack(">i", -12) + bytes(60)):
+        with pytest.raises(DecodeError):
+            record_batch.end_of(torn)
+
+
 def resealed(batch: bytearray) -> bytes:
     """The batch with a checksum that fits what it has become."""
     batch[17:21] = pack(">I", google_crc32c.value(bytes(batch[21:])))

@@ -17,11 +17,12 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.transactions.transaction import Transaction
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.data import FetchRequest
+from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from muster.protocol.messages.features import UpdateFeaturesRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest
 from muster.protocol.messages.transactions import DescribeProducersRequest
 from tests.server.conftest import StartBrokers
+from tests.server.test_data import batch
 from tests.support.each import each
 from tests.support.facts import until
 from tests.support.wire import Wire
@@ -43,6 +44,7 @@ from tests.support.wire_transactions import (
 ID = "etl-1"
 T0, T1 = ("t", 0), ("t", 1)
 TIMEOUT_MS = 60_000
+HOURS_MS = 10_000_000
 FIRST, SECOND = 4, 5
 """Versions of EndTxn: the generations of clients."""
 
@@ -250,6 +252,41 @@ async def test_a_transaction_is_decided_before_its_partitions_hear_of_it(
     await coordinator.is_over()
     assert await coordinator.markers() == 1
     assert await coordinator.add(after) == 0
+
+
+async def test_records_of_the_next_transaction_wait_for_the_last_marker_and_no_longer(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = await start_brokers(
+        add_partitions_to_txn_retry_backoff_ms=HOURS_MS, add_partitions_to_txn_retry_backoff_max_ms=HOURS_MS
+    )
+    broker = brokers.brokers[0]
+    await broker.transaction_runtime.loaded()
+    await broker.catalogue.create("t", partitions=2)
+    async with await Wire.connect(broker.port) as wire, await Wire.connect(broker.port) as another:
+        coordinator = Coordinator(wire, brokers)
+        held = HeldMarkers(broker, monkeypatch)
+        before = await coordinator.started()
+        assert await produce(wire, before) == 0
+        _, after = await coordinator.end(before, commits=True)
+        produced = asyncio.ensure_future(produce(another, after))
+        waiting = broker.transacting._markers._waiting
+        await until(lambda: ID in waiting, "the Produce waits")
+        held.release()
+        assert await produced == 0
+        assert coordinator.state() == "Ongoing"
+
+
+async def produce(wire: Wire, producer: Producer) -> int:
+    """The code of one batch in the first partition of `t`, by a client of the second generation."""
+    records = batch(
+        b"v", producer_id=producer[0], producer_epoch=producer[1], base_sequence=0, transactional=True
+    )
+    part = ProduceRequest.PartitionProduceData(index=0, records=records)
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
+    request = ProduceRequest(transactional_id=ID, acks=-1, timeout_ms=HOURS_MS, topic_data=[topic])
+    answer = await wire.call(request, 12)
+    return int(answer.responses[0].partition_responses[0].error_code)
 
 
 async def test_a_new_producer_aborts_the_transaction_of_the_one_before(coordinator: Coordinator) -> None:

@@ -259,7 +259,7 @@ async def test_a_broker_does_not_try_for_longer_than_it_may(topic: Verified) -> 
     concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
     topic.coordinators.refusals = forever()
     request = of_partitions(transactional())
-    request.timeout_ms = 20
+    request.timeout_ms = 200
     assert await codes(topic.wire, request, ADDS_FROM) == {("t", 0): concurrent}, "nor than its client"
     assert len(topic.coordinators.asked) > 1
     topic.broker.settings = replace(topic.broker.settings, add_partitions_to_txn_retry_backoff_max_ms=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
@@ -54,3 +55,11 @@ class Coordinators(TransactionCoordinators):
             each: ErrorCode.TRANSACTION_ABORTABLE if each in self.lacking else ErrorCode.NONE
             for each in partitions
         }
+
+    def is_ending(self, transactional_id: str) -> bool:
+        """See there."""
+        return False
+
+    async def pause(self, transactional_id: str, seconds: float) -> None:
+        """See there."""
+        await asyncio.sleep(seconds)

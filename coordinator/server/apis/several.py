@@ -26,6 +26,8 @@ T = TypeVar("T")
 async def several(ask: Callable[[A], Awaitable[B]], things: Sequence[A]) -> list[B]:
     """`ask` about each thing, some at once, so that one request cannot fill a shard's backlog; answers in
     order."""
+    if len(things) == 1:
+        return [await ask(things[0])]
     answers: list[B] = []
     for start in range(0, len(things), _AT_ONCE):
         answers += await asyncio.gather(*map(ask, things[start : start + _AT_ONCE]))

@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from muster.coordinator.cluster.coordinators import GROUPS
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
-from tests.bench import load
+from tests.bench import load, transactional
 from tests.bench.followers import Connection
 from tests.bench.peers import usage
 
@@ -35,6 +36,8 @@ _AT_MOST: Final = {
     ApiKey.SYNC_GROUP: load.SYNC_VERSION,
     ApiKey.HEARTBEAT: load.HEARTBEAT_VERSION,
     ApiKey.LEAVE_GROUP: load.LEAVE_VERSION,
+    ApiKey.INIT_PRODUCER_ID: transactional.INIT_VERSION,
+    ApiKey.END_TXN: transactional.END_VERSION,
 }
 _RETRY_S: Final = 0.005
 _COORDINATORS_S: Final = 90.0
@@ -97,21 +100,21 @@ class Target:
     def resident_bytes(self) -> int:
         return usage.resident_bytes(self.pids, self.families)
 
-    async def coordinators(self, groups: Sequence[str]) -> list[int]:
-        """The port of each group's coordinator, once there is one."""
+    async def coordinators(self, keys: Sequence[str], key_type: int = GROUPS.key_type) -> list[int]:
+        """The port of each group's coordinator, or of what else `key_type` says, once there is one."""
         loop = asyncio.get_running_loop()
         _, link = await loop.create_connection(Connection, "127.0.0.1", self.ports[0], ssl=self.context)
         try:
             async with asyncio.timeout(_COORDINATORS_S):
                 # One first: it may make the server create what coordinators need.
-                first = await self._coordinator(link, groups[0])
-                rest = await asyncio.gather(*(self._coordinator(link, group) for group in groups[1:]))
+                first = await self._coordinator(link, keys[0], key_type)
+                rest = await asyncio.gather(*(self._coordinator(link, key, key_type) for key in keys[1:]))
                 return [first, *rest]
         finally:
             link.close()
 
-    async def _coordinator(self, link: Connection, group_id: str) -> int:
-        request = FindCoordinatorRequest(key=group_id)
+    async def _coordinator(self, link: Connection, key: str, key_type: int) -> int:
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
         while True:
             found = await link.call(request, self.version(FindCoordinatorRequest), seconds_max=60)
             if found.error_code == ErrorCode.NONE:

@@ -19,6 +19,7 @@ from tests.bench.peers.measures import (
     records,
     start,
     tls,
+    transactions,
 )
 
 _MODULES: Final = (
@@ -32,6 +33,7 @@ _MODULES: Final = (
     consumer_groups,
     many_groups,
     records,
+    transactions,
     tls,
     end_to_end,
     failover,
