@@ -103,6 +103,7 @@ class Company:
         except TimeoutError:
             for transactional_id, state in states.items():
                 checker.check_at_rest(transactional_id, state)
+            raise
 
     async def _judge(self, wire: Pipe) -> None:
         shown = {}
