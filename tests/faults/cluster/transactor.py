@@ -6,11 +6,11 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from muster.client import Admin
-from muster.client.errors import ProducerFenced, TransactionAborted
+from muster.client.errors import NoTransaction, ProducerFenced, TransactionAborted
 from muster.client.group.group_metadata import GroupMetadata
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.client.producer import Producer
@@ -95,8 +95,7 @@ class OurTransactor:
             transaction.commits = commits
             await (ours.commit() if commits else ours.abort())
         except TransactionAborted:
-            transaction.fenced = True
-            await ours.abort()
+            await _give_up(ours, transaction)
             return
         transaction.ended = True
         self.served_at = began_at
@@ -110,8 +109,7 @@ class OurTransactor:
         try:
             await self._write(ours, transaction)
         except TransactionAborted:
-            transaction.fenced = True
-            await ours.abort()
+            await _give_up(ours, transaction)
             return old
         new = await closing.enter_async_context(self._producer())
         transaction.fenced = True
@@ -137,6 +135,13 @@ class OurTransactor:
         place = TopicPartition(self.slot.topic, self.slot.partition)
         offset = OffsetAndMetadata(transaction.number, transaction.metadata)
         await ours.commit_offsets(GroupMetadata(self.slot.group, -1, "", None), {place: offset})
+
+
+async def _give_up(ours: Any, transaction: Transaction) -> None:
+    """It had to be aborted, and has been if it was its commit that said so."""
+    transaction.fenced = True
+    with suppress(NoTransaction):
+        await ours.abort()
 
 
 def check_shown(bootstrap: str, known: Mapping[str, Transactional]) -> None:
