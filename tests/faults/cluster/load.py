@@ -163,11 +163,13 @@ class Load:
                 for partition, at in enumerate(each.served_at)
                 if at <= since
             ]
-            silent += [each.history.name for each in self.transactors if each.served_at <= since]
+            stuck = [each for each in self.transactors if each.served_at <= since]
+            silent += [each.history.name for each in stuck]
             if not waiting and not silent:
                 return time.monotonic() - since
             if time.monotonic() > ends:
                 told = f"not served within {seconds:.0f} s: {waiting}, {silent[:9]}\n{self._says(waiting)}"
+                told += "".join(f"\n{each.history.name}: {each.says()}" for each in stuck)
                 if not silent and all(map(self._stands_still, waiting)):
                     raise ClientStoodStill(told)
                 raise AssertionError(told)

@@ -47,6 +47,8 @@ class OurTransactor:
         """When the last transaction began that has ended as it was to."""
         self._bootstrap = bootstrap
         self._dice = dice
+        self._given_up = ""
+        """Why a transaction had to be aborted, of the last one."""
         self._stopped = False
         self._working: asyncio.Task[None] | None = None
 
@@ -63,6 +65,11 @@ class OurTransactor:
         self._stopped = True
         if self._working is not None:
             await self._working
+
+    def says(self) -> str:
+        """What it is at, for a failure."""
+        last = self.history.transactions[-1] if self.history.transactions else None
+        return f"{last}; given up last: {self._given_up or 'none'}"
 
     def _producer(self) -> Producer[bytes, bytes]:
         return Producer(
@@ -94,8 +101,8 @@ class OurTransactor:
             commits = self._dice.random() < _COMMITTED_SHARE
             transaction.commits = commits
             await (ours.commit() if commits else ours.abort())
-        except TransactionAborted:
-            await _give_up(ours, transaction)
+        except TransactionAborted as error:
+            await self._give_up(ours, transaction, error)
             return
         transaction.ended = True
         self.served_at = began_at
@@ -108,8 +115,8 @@ class OurTransactor:
         ours = old.transaction()
         try:
             await self._write(ours, transaction)
-        except TransactionAborted:
-            await _give_up(ours, transaction)
+        except TransactionAborted as error:
+            await self._give_up(ours, transaction, error)
             return old
         new = await closing.enter_async_context(self._producer())
         transaction.fenced = True
@@ -119,6 +126,13 @@ class OurTransactor:
             await old.close()
             return new
         raise Violation(f"{transaction.name}: its producer was fenced, and has committed it")
+
+    async def _give_up(self, ours: Any, transaction: Transaction, error: TransactionAborted) -> None:
+        """It had to be aborted, and has been if it was its commit that said so."""
+        transaction.fenced = True
+        self._given_up = f"{transaction.name}, {error!r}"
+        with suppress(NoTransaction):
+            await ours.abort()
 
     def _begin(self) -> Transaction:
         transaction = self.history.begin(_NAMELESS)
@@ -135,13 +149,6 @@ class OurTransactor:
         place = TopicPartition(self.slot.topic, self.slot.partition)
         offset = OffsetAndMetadata(transaction.number, transaction.metadata)
         await ours.commit_offsets(GroupMetadata(self.slot.group, -1, "", None), {place: offset})
-
-
-async def _give_up(ours: Any, transaction: Transaction) -> None:
-    """It had to be aborted, and has been if it was its commit that said so."""
-    transaction.fenced = True
-    with suppress(NoTransaction):
-        await ours.abort()
 
 
 def check_shown(bootstrap: str, known: Mapping[str, Transactional]) -> None:
