@@ -119,7 +119,7 @@ faults-long: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the cluster 
 	$(BIN)/python -m tests.faults.cluster --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 
 .PHONY: crash-long
-crash-long: $(VENV)/.installed-test  ## 500 times kill -9 under load, ten to twenty minutes: make crash-long SEED=7 (needs Linux and strace)
+crash-long: $(VENV)/.installed-test  ## 500 times kill -9 under load, with transactions in flight, half an hour: make crash-long SEED=7 (needs Linux and strace)
 	$(BIN)/python -m tests.faults --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
 
 # The suites with several backends, over PostgreSQL, and those about PostgreSQL alone.

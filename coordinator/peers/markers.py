@@ -24,7 +24,9 @@ from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
-_ASK_TIMEOUT_MS: Final = 30_000
+_ASK_TIMEOUT_MS: Final = 5_000
+"""A letter may be lost, with the broker that had it or with the database. Until this is over nothing else
+goes from the shard to that node, and its producers cannot begin anew."""
 _AGAIN_MS: Final = 20
 _AGAIN_MAX_MS: Final = 1_000
 _TOLD_AT: Final = 10

@@ -1,6 +1,7 @@
 """Reads what a broker hands out as records, from the format's description alone: nothing of muster's is used.
 
-Kafka's documentation, "Record Batch". It understands what the load sends: magic 2, plain or gzip.
+Kafka's documentation, "Record Batch" and "Control Batches". It understands what the load sends: magic 2,
+plain or gzip.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ _HEADER: Final = Struct(">qiibIhiqqqhii")
 _LENGTH_FROM: Final = 12  # the length counts from here
 _CRC_FROM: Final = 21  # what the checksum covers
 _GZIP: Final = 1
+_TRANSACTIONAL: Final = 1 << 4
+_CONTROL: Final = 1 << 5
+_MARKER_KEY: Final = Struct(">hh")  # its version, and what it says
+_COMMITS: Final = 1
 
 
 class Violation(Exception):
@@ -32,6 +37,9 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     values: tuple[bytes, ...]
+    transactional: bool = False
+    commits: bool | None = None
+    """What a marker says that ends a transaction; None for records."""
 
 
 def read(data: bytes, place: str) -> list[Batch]:
@@ -49,9 +57,13 @@ def read(data: bytes, place: str) -> list[Batch]:
         if google_crc32c.value(data[at + _CRC_FROM : end]) != crc:
             raise Violation(f"{place}: the batch at offset {base_offset} is not what its checksum says")
         body = data[at + _HEADER.size : end]
-        values = tuple(_values(gzip.decompress(body) if attributes & 7 == _GZIP else body, count))
-        if len(values) != last_delta + 1:
-            raise Violation(f"{place}: {len(values)} records at offset {base_offset}, not {last_delta + 1}")
+        records = tuple(_records(gzip.decompress(body) if attributes & 7 == _GZIP else body, count))
+        if len(records) != last_delta + 1:
+            raise Violation(f"{place}: {len(records)} records at offset {base_offset}, not {last_delta + 1}")
+        commits = None
+        if attributes & _CONTROL:
+            ((key, _),) = records
+            commits = _MARKER_KEY.unpack(key)[1] == _COMMITS
         found.append(
             Batch(
                 base_offset,
@@ -60,14 +72,17 @@ def read(data: bytes, place: str) -> list[Batch]:
                 producer_id,
                 producer_epoch,
                 base_sequence,
-                values,
+                tuple(value for _, value in records),
+                bool(attributes & _TRANSACTIONAL),
+                commits,
             )
         )
         at = end
     return found
 
 
-def _values(body: bytes, count: int) -> Iterator[bytes]:
+def _records(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys, empty for none, and values."""
     at = 0
     for _ in range(count):
         length, at = _varint(body, at)
@@ -76,9 +91,9 @@ def _values(body: bytes, count: int) -> Iterator[bytes]:
         _, at = _varint(body, at)  # timestamp
         _, at = _varint(body, at)  # offset
         size, at = _varint(body, at)
-        at += max(size, 0)  # key
+        key, at = body[at : at + max(size, 0)], at + max(size, 0)
         size, at = _varint(body, at)
-        yield body[at : at + size]
+        yield key, body[at : at + size]
         at = end
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
@@ -32,6 +32,7 @@ from tests.faults.load import (
     Producing,
     SteadyGroup,
     producer_id,
+    raise_unless_gone,
     syncing,
 )
 
@@ -47,10 +48,14 @@ _STARTING = (
 
 
 class Clients:
-    """Create it for an empty directory, `begin`, and after each kill `settle` before the next `load`."""
+    """Create it for an empty directory, `begin`, and after each kill `settle` before the next `load`.
 
-    def __init__(self, dice: random.Random) -> None:
+    `others` are topics with their configs that others use; they are created, and nothing more.
+    """
+
+    def __init__(self, dice: random.Random, others: Mapping[str, dict[str, str]] | None = None) -> None:
         self._dice = dice
+        self._others = others or {}
         self._lives = count(1)
         self.simple = [
             Committer(Commits("simple-0", SMALL_TOPIC, (0, 1, 2))),
@@ -68,7 +73,7 @@ class Clients:
     async def begin(self, port: int) -> None:
         async with await Pipe.connect(port) as wire, await Pipe.connect(port) as other:
             await coordinators_loaded(wire, self._groups())
-            for name, configs in TOPICS.items():
+            for name, configs in (*TOPICS.items(), *self._others.items()):
                 await self._create_topic(wire, name, configs)
             for group in self.steady:
                 await group.form(wire, other)
@@ -100,8 +105,9 @@ class Clients:
 
     # --- until the kill -------------------------------------------------------------------------------------
 
-    async def load(self, port: int, acknowledge: Callable[[], None]) -> None:
-        """Keep the broker busy until it is gone, calling `acknowledge` for each answer."""
+    async def load(self, port: int, acknowledge: Callable[[], None], *, lightly: bool = False) -> None:
+        """Keep the broker busy until it is gone, calling `acknowledge` for each answer. `lightly`: a single
+        committer works."""
         life = next(self._lives)
         self.producing += [
             Producing(Produced(f"plain-{number}-{life}", topic, partition), self._dice)
@@ -110,6 +116,8 @@ class Clients:
             )
         ]
         working = [*self.committers(), *self.members, *self._still_producing()]
+        if lightly:
+            working = working[:1]
         async with AsyncExitStack() as opened:
             try:
                 wires = [
@@ -123,9 +131,7 @@ class Clients:
                 *(each.run(wire, acknowledge) for each, wire in zip(working, wires, strict=True)),
                 return_exceptions=True,
             )
-        for each in ran:
-            if isinstance(each, BaseException) and not isinstance(each, GONE):
-                raise each
+        raise_unless_gone(ran)
 
     def _groups(self) -> list[str]:
         return [
@@ -258,10 +264,13 @@ async def _check_group(wire: Pipe, life: GroupLife) -> GroupState:
     return checker.check_group(life, observed)
 
 
-async def end_offset(wire: Pipe, topic: str, partition: int) -> int:
+async def end_offset(wire: Pipe, topic: str, partition: int, *, committed: bool = False) -> int:
+    """Where the partition ends; `committed`: for readers of committed records."""
     part = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=partition, timestamp=-1)
     request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[part])]
+        replica_id=-1,
+        isolation_level=int(committed),
+        topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[part])],
     )
     (answer,) = (await wire.call(request, 4)).topics[0].partitions
     if answer.error_code:
@@ -282,12 +291,23 @@ async def read_log(wire: Pipe, topic: str, partition: int, offset: int) -> list[
         offset = found[-1].next_offset
 
 
-async def fetch(wire: Pipe, topic: str, partition: int, offset: int, *, bytes_max: int = 1 << 20) -> Any:
-    """One partition's answer to a Fetch that waits for nothing."""
+async def fetch(
+    wire: Pipe,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    bytes_max: int = 1 << 20,
+    committed: bool = False,
+) -> Any:
+    """One partition's answer to a Fetch that waits for nothing; `committed`: only what is."""
     wanted = FetchRequest.FetchPartition(
         partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
     )
     request = FetchRequest(
-        max_wait_ms=0, min_bytes=0, topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])]
+        max_wait_ms=0,
+        min_bytes=0,
+        isolation_level=int(committed),
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
     )
     return (await wire.call(request, 11)).responses[0].partitions[0]

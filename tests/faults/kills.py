@@ -22,6 +22,7 @@ from typing import Final
 from tests.faults import strace
 from tests.faults.batches import Violation
 from tests.faults.clients import Clients
+from tests.faults.transactions.company import TOPICS, Company
 from tests.support.served import Served
 
 ROUNDS_A_DIRECTORY: Final = 50
@@ -29,8 +30,9 @@ ROUNDS_A_DIRECTORY: Final = 50
 FRESH_EVERY: Final = 5
 """Each so manieth kill meets a broker on a new directory."""
 IN_FLIGHT_SHARE_MIN: Final = 0.8
-"""In so many of the rounds, commits must be on their way when the kill comes."""
+"""In so many of the rounds, commits must be on their way when the kill comes, and transactions."""
 _ANSWERS_MAX: Final = 2_000  # then it is killed, whether what was to trigger that came or not
+_LIGHTLY: Final = 5  # times as many when hardly anybody but transactions is at work
 _END_S: Final = 60.0
 _SYSCALLS: Final = {"pwrite64": 300, "fdatasync": 100, "writev": 300, "write": 300, "openat": 20}
 """What a kill may strike under load, and up to which call of a thread."""
@@ -50,6 +52,11 @@ class Figures:
     commits_written: int = 0
     """Of those open, found written afterwards."""
     batches_open: int = 0
+    kills_with_transactions_open: int = 0
+    transactions: int = 0
+    transactions_open: int = 0
+    transactions_committed: int = 0
+    """Of those open, found committed afterwards."""
     begun: float = field(default_factory=time.monotonic)
 
     def __str__(self) -> str:
@@ -57,12 +64,13 @@ class Figures:
             f"{self.kills} kills in {time.monotonic() - self.begun:.0f} s, {self.kills_with_commits_open} of "
             f"them with commits open; {self.starts_killed} more while it started; {self.answers} answers; "
             f"{self.commits_open} commits ({self.commits_written} of them written) and {self.batches_open} "
-            "batches open"
+            f"batches open; {self.transactions} transactions, {self.kills_with_transactions_open} kills with "
+            f"{self.transactions_open} of them open ({self.transactions_committed} of those committed)"
         )
 
 
 class TooFewInFlight(Exception):
-    """The kills did not come in the middle of commits: the run proves nothing."""
+    """The kills did not come in the middle of commits or transactions: the run proves nothing."""
 
 
 class House:
@@ -73,12 +81,17 @@ class House:
         self.path = path
         self.dice = random.Random(0)  # each round seeds it
         self.served = Served(path / "data", log=path / "log")
-        self.clients = Clients(self.dice)
+        self.clients = Clients(self.dice, TOPICS)
+        self.company = Company(self.dice, self.clients.producer_ids)
         self.rounds = 0
 
     def begin(self) -> None:
         self.served.start()
-        asyncio.run(self.clients.begin(self.served.port))
+        asyncio.run(self._begin())
+
+    async def _begin(self) -> None:
+        await self.clients.begin(self.served.port)
+        await self.company.begin(self.served.port)
 
     def round(self, seed: str, figures: Figures) -> str:
         """Load, kill, restart, look; what happened, in words."""
@@ -86,14 +99,16 @@ class House:
         self.dice.seed(seed)
         if self.rounds == 1:
             self.begin()
+        begun = self.company.begun
         how, answers = asyncio.run(self._load_and_kill())
         code = self.served.process.wait(_END_S)
         if code != -signal.SIGKILL:
             raise Violation(f"muster serve ended by itself with {code}")
         self.served.kill()
         commits, batches = self.clients.unacknowledged_commits, self.clients.unacknowledged_batches
+        transactions = self.company.open
         struck = self._restart()
-        written = asyncio.run(self.clients.settle(self.served.port))
+        written, committed = asyncio.run(self._settle())
         figures.kills += 1
         figures.kills_with_commits_open += commits > 0
         figures.starts_killed += len(struck)
@@ -101,14 +116,23 @@ class House:
         figures.commits_open += commits
         figures.commits_written += written
         figures.batches_open += batches
+        figures.kills_with_transactions_open += transactions > 0
+        figures.transactions += self.company.begun - begun
+        figures.transactions_open += transactions
+        figures.transactions_committed += committed
         during = f", killed again on starting: {', '.join(struck)}" if struck else ""
-        opened = f"{commits} commits ({written} written) and {batches} batches open"
+        opened = (
+            f"{commits} commits ({written} written), {batches} batches and "
+            f"{transactions} transactions ({committed} committed) open"
+        )
         return f"{how}, {answers} answers; {opened}{during}"
 
     async def _load_and_kill(self) -> tuple[str, int]:
         """What triggered the kill, and how many answers came before it."""
         served, dice = self.served, self.dice
-        answers, last = 0, _ANSWERS_MAX
+        answers = of_transactions = 0
+        last = answers_max = _ANSWERS_MAX
+        last_of_transactions = 0
         pid = served.process.pid
 
         def kill() -> None:
@@ -120,11 +144,22 @@ class House:
             if answers == last:
                 kill()
 
+        def answered_of_transaction() -> None:
+            nonlocal of_transactions
+            of_transactions += 1
+            if of_transactions == last_of_transactions:
+                kill()
+            answered()
+
         with ExitStack() as instruments:
-            match dice.choice(("answers", "time", "syscall")):
+            match dice.choice(("answers", "answers of transactions", "time", "syscall")):
                 case "answers":
                     last = dice.randrange(1, 600)
                     how = f"at answer {last}"
+                case "answers of transactions":
+                    last_of_transactions = dice.randrange(1, 600)
+                    last = answers_max = _ANSWERS_MAX * _LIGHTLY
+                    how = f"at answer {last_of_transactions} of transactions"
                 case "time":
                     seconds = dice.uniform(0, 0.5)
                     asyncio.get_running_loop().call_later(seconds, kill)
@@ -136,8 +171,16 @@ class House:
                         strace.attached(pid, strace.kill_at(syscall, call), to_death=True)
                     )
                     how = f"in {syscall} {call}"
-            await self.clients.load(served.port, answered)
-        return how if answers < _ANSWERS_MAX else f"{how}, which did not come", answers
+            await asyncio.gather(
+                self.clients.load(served.port, answered, lightly=last_of_transactions > 0),
+                self.company.load(served.port, answered_of_transaction),
+            )
+        return how if answers < answers_max else f"{how}, which did not come", answers
+
+    async def _settle(self) -> tuple[int, int]:
+        """How many unacknowledged commits were written, and open transactions committed."""
+        written = await self.clients.settle(self.served.port)
+        return written, await self.company.settle(self.served.port)
 
     def _restart(self) -> list[str]:
         """Start again; sometimes that is killed too, perhaps several times. Where it was."""
@@ -179,6 +222,7 @@ def campaign(seed: int, kills: int, directory: Path, say: Callable[[str], None])
                 house.end()
                 shutil.rmtree(house.path)
                 growing = None if house is growing else growing
-    if figures.kills_with_commits_open < IN_FLIGHT_SHARE_MIN * kills:
+    in_flight = min(figures.kills_with_commits_open, figures.kills_with_transactions_open)
+    if in_flight < IN_FLIGHT_SHARE_MIN * kills:
         raise TooFewInFlight(str(figures))
     return figures

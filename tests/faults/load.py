@@ -11,7 +11,7 @@ import asyncio
 import random
 from asyncio import IncompleteReadError
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from muster.protocol.compression import Codec
@@ -278,6 +278,13 @@ class SteadyGroup:
         self.life.durable = GroupState(generation, tuple(assigned.items()))
         for committer, member in zip(self.committers, assigned, strict=True):
             committer.member = member, generation
+
+
+def raise_unless_gone(ran: Iterable[object]) -> None:
+    """What clients that were at work have come to: their connections may be gone, since the broker is."""
+    for each in ran:
+        if isinstance(each, BaseException) and not isinstance(each, GONE):
+            raise each
 
 
 async def producer_id(wire: Pipe) -> int:

@@ -45,6 +45,8 @@ class Cluster:
         self.refusals: list[Exception] = []
         self.asked: list[tuple[int, WriteTxnMarkersRequest]] = []
         self.under: list[tuple[Lease, int] | None] = []
+        self.lost = 0
+        """So many questions never come to an answer."""
         self.answering = asyncio.Event()
         self.answering.set()
         self.store_fails = 0
@@ -89,6 +91,12 @@ class Cluster:
         self.asked.append((node_id, request))
         self.under.append(under)
         await self.answering.wait()
+        if self.lost:
+            self.lost -= 1
+            over = asyncio.Event()
+            self.clock.at(self.clock.now_ms() + timeout_ms, over.set)
+            await over.wait()
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no answer within {timeout_ms} ms")
         if self.refusals:
             raise self.refusals.pop(0)
         Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
@@ -223,6 +231,16 @@ async def test_a_node_that_cannot_be_asked_is_asked_again(cluster: Cluster, refu
     cluster.markers.observe(SHARD, EPOCH, [due(A0)])
     await until(cluster.passing(lambda: cluster.done() == [A0]))
     assert len(cluster.asked) == 2
+
+
+async def test_a_question_that_was_lost_is_asked_again_within_seconds(cluster: Cluster) -> None:
+    cluster.lost = 1
+    cluster.markers.observe(SHARD, EPOCH, [due(A0)])
+    await until(lambda: len(cluster.asked) == 1)
+    began_ms = cluster.clock.now_ms()
+    await until(cluster.passing(lambda: cluster.done() == [A0]))
+    assert len(cluster.asked) == 2
+    assert cluster.clock.now_ms() - began_ms < 10_000
 
 
 async def test_nobody_is_asked_for_a_partition_without_a_leader_until_it_has_one(

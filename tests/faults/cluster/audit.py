@@ -19,6 +19,8 @@ import asyncpg
 from tests.faults.cluster.history import Claim, OffsetWrite, Owners, Write
 
 _NODE: Final = re.compile(r"muster-(\d+)\b")
+_OF_GROUPS: Final = "group "
+"""How leases of shards of groups are called: those of transactions have keys of their own."""
 _OFFSET_KEYS: Final = (0, 1)
 _GROUP_KEY: Final = 2
 
@@ -122,6 +124,8 @@ class Audit:
             lease = self._lease_of(row["topic_id"], row["partition"])
             noted.writes.append(Write(lease, None, _node(row["node"]), row["at"], "logs"))
         for row in await connection.fetch(f"SELECT * FROM audit.records WHERE {_BETWEEN}", *span):
+            if not leases[row["lease_id"]].startswith(_OF_GROUPS):
+                continue
             match record(row["key"], row["value"]):
                 case Owners() as owners:
                     noted.generations.append(owners)

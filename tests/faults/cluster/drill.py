@@ -29,7 +29,12 @@ from tests.faults.cluster.faults import FAULTS, SETS_CLOCKS
 from tests.faults.cluster.lab import NODES, PORT, TERM_S, Lab
 from tests.faults.cluster.load import ClientStoodStill, Load
 from tests.faults.cluster.netns import SWITCH
-from tests.faults.cluster.setting import PARTITIONS, TOPIC
+from tests.faults.cluster.setting import (
+    IN_TRANSACTIONS,
+    IN_TRANSACTIONS_PARTITIONS,
+    PARTITIONS,
+    TOPIC,
+)
 
 BOUND_S: Final = 40.0
 """Within a term and this everybody is served again. Made for a machine that is slow and busy; how long it
@@ -51,6 +56,7 @@ class Figures:
     rounds: int = 0
     records: int = 0
     commits: int = 0
+    transactions: int = 0
     writes: int = 0
     claims: int = 0
     generations: int = 0
@@ -65,7 +71,8 @@ class Figures:
         lines = [
             f"{self.rounds} rounds in {time.monotonic() - self.begun:.0f} s, {len(self.failures)} failed, "
             f"{self.stood_still} begun again because a stock client had stopped; "
-            f"{self.records} records and {self.commits} commits acknowledged, {self.writes} writes under "
+            f"{self.records} records, {self.commits} commits and {self.transactions} transactions "
+            f"acknowledged, {self.writes} writes under "
             f"{self.claims} claims looked at, {self.generations} generations"
         ]
         for fault, seconds in sorted(self.taken_over_s.items()):
@@ -104,7 +111,12 @@ class Drill:
             await connection.close()
         await self.lab.start()
         async with Admin(self.lab.bootstrap) as admin:
-            await admin.create_topics([NewTopic(name=TOPIC, num_partitions=PARTITIONS)])
+            await admin.create_topics(
+                [
+                    NewTopic(name=TOPIC, num_partitions=PARTITIONS),
+                    NewTopic(name=IN_TRANSACTIONS, num_partitions=IN_TRANSACTIONS_PARTITIONS),
+                ]
+            )
         await agreed(NODES, PORT, [], _FORM_S)
         self.load.start(await self._names())
         await self.load.settled(_FORM_S)
@@ -120,6 +132,7 @@ class Drill:
         self._figures.generations += len(noted.generations)
         self._figures.records += self.load.records
         self._figures.commits += self.load.commits
+        self._figures.transactions += self.load.transactions
 
     async def give_up(self) -> None:
         """Stop the clients, whatever becomes of them."""

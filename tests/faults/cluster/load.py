@@ -1,4 +1,5 @@
-"""All clients of a drill: steady groups on every broker, groups that change all the time, producers."""
+"""All clients of a drill: steady groups on every broker, groups that change all the time, producers, some of
+them with transactions."""
 
 from __future__ import annotations
 
@@ -12,16 +13,18 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from tests.faults.batches import Violation
-from tests.faults.cluster import checker, stock
+from tests.faults.cluster import checker, stock, transactor
 from tests.faults.cluster.audit import Noted
 from tests.faults.cluster.history import GroupHistory
 from tests.faults.cluster.ours import OurMember, OurProducer
 from tests.faults.cluster.setting import PARTITIONS, REPEATED_AFTER_S, Kind
 from tests.faults.cluster.stock import StockMember, StockProducer
+from tests.faults.cluster.transactor import OurTransactor
 
 Member: TypeAlias = OurMember | StockMember
 
 KINDS: Final = [Kind(cooperative, static) for cooperative in (False, True) for static in (False, True)]
+TRANSACTORS: Final = 3
 RESTLESS_S: Final = (1.0, 4.0)
 """How long a restless member stays, or stays away."""
 
@@ -62,6 +65,9 @@ class Load:
             OurProducer("our-producer", PARTITIONS, bootstrap),
             StockProducer("stock-producer", bootstrap, directory / "stock-producer.log"),
         ]
+        self.transactors = [
+            OurTransactor(f"transactional-{number}", bootstrap, dice) for number in range(TRANSACTORS)
+        ]
         self._bootstrap = bootstrap
         self._directory = directory
         self._dice = dice
@@ -89,6 +95,11 @@ class Load:
             for each in sent
         )
 
+    @property
+    def transactions(self) -> int:
+        """That have ended as they were to."""
+        return sum(each.ended for of in self.transactors for each in of.history.transactions)
+
     def repeated(self) -> dict[tuple[str, int], set[int]]:
         """By group and partition, the offsets that librdkafka may have given up on and sent again."""
         return {
@@ -103,7 +114,7 @@ class Load:
     def start(self, names: Sequence[str]) -> None:
         """Steady groups of these names, half of them ours, of all kinds; and a restless one of each
         client."""
-        for producer in self.producers:
+        for producer in (*self.producers, *self.transactors):
             producer.start()
         kinds = self._dice.sample(KINDS, len(KINDS))
         for number, name in enumerate(names):
@@ -120,7 +131,8 @@ class Load:
             self._changing.append(asyncio.create_task(self._come_and_go(group), name=group.history.group))
 
     def look(self) -> None:
-        for each in (*self.producers, *(member for group in self.groups for member in group.members)):
+        working = (*self.producers, *self.transactors)
+        for each in (*working, *(member for group in self.groups for member in group.members)):
             each.look()
         for task in self._changing:
             if task.done():
@@ -130,7 +142,7 @@ class Load:
         self._stopped.set()
         ends = [
             *self._changing,
-            *(producer.stop() for producer in self.producers),
+            *(producer.stop() for producer in (*self.producers, *self.transactors)),
             *(member.stop() for group in self.groups for member in group.members),
         ]
         for ended in await asyncio.gather(*ends, return_exceptions=True):
@@ -139,7 +151,7 @@ class Load:
 
     async def served(self, since: float, seconds: float) -> float:
         """Wait until every steady group's members have had commits acknowledged that were sent after `since`,
-        and every producer a record by each partition; how long after `since` that was so.
+        and every producer a record by each partition or a transaction; how long after `since` that was so.
         AssertionError when it is not within `seconds` of now."""
         ends = time.monotonic() + seconds
         while True:
@@ -151,10 +163,13 @@ class Load:
                 for partition, at in enumerate(each.served_at)
                 if at <= since
             ]
+            stuck = [each for each in self.transactors if each.served_at <= since]
+            silent += [each.history.name for each in stuck]
             if not waiting and not silent:
                 return time.monotonic() - since
             if time.monotonic() > ends:
                 told = f"not served within {seconds:.0f} s: {waiting}, {silent[:9]}\n{self._says(waiting)}"
+                told += "".join(f"\n{each.history.name}: {each.says()}" for each in stuck)
                 if not silent and all(map(self._stands_still, waiting)):
                     raise ClientStoodStill(told)
                 raise AssertionError(told)
@@ -190,6 +205,8 @@ class Load:
             )
         )
         self._judge(found)
+        known = {each.history.name: each.history for each in self.transactors}
+        await asyncio.to_thread(transactor.check_shown, self._bootstrap, known)
 
     async def check_whole(self) -> None:
         """When everybody has stopped: all logs from the beginning, where what was read before must still be,
@@ -203,6 +220,8 @@ class Load:
             )
         self._log = again
         await self.check()
+        known = {each.slot: each.history for each in self.transactors}
+        await transactor.check_whole(self._bootstrap, known)
         for group in self.groups:
             for partition, reads in group.history.reads.items():
                 if reads and max(reads) >= len(again[partition]):

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 TOPIC: Final = "drilled"
 PARTITIONS: Final = 9
+IN_TRANSACTIONS: Final = "drilled-in-transactions"
+IN_TRANSACTIONS_PARTITIONS: Final = 3
 SESSION_TIMEOUT_MS: Final = 60_000
 """Longer than any fault: nobody's session ends by one, so no fault here requires a rebalance."""
 HEARTBEAT_INTERVAL_MS: Final = 1_000
@@ -17,6 +19,8 @@ REPEATED_AFTER_S: Final = 0.5
 COMMIT_EVERY_S: Final = 0.4
 PRODUCE_EVERY_S: Final = 0.2
 """A record to each partition, from each producer."""
+TRANSACT_EVERY_S: Final = 0.1
+"""From the end of a transaction to the beginning of the next."""
 
 
 class Kind(NamedTuple):

@@ -132,3 +132,15 @@ async def test_what_is_not_committed_is_not_noted_yet(place: Place) -> None:
         await place.judge()
     assert len(place.audit.noted.claims) == 2
     assert len(place.audit.noted.writes) == 1
+
+
+async def test_rows_of_transactions_are_not_taken_for_offsets(place: Place) -> None:
+    """Their keys begin with the same number, which is a version."""
+    key = b"\x00\x00\x00\x02id"
+    async with place.connected("muster-1") as one:
+        lease = await one.fetchval("SELECT min(lease_id) FROM muster.leases WHERE kind = 'transaction'")
+        await one.execute(CLAIM, lease)
+        await one.execute(WRITE, lease, key, b"value")
+    await place.judge()
+    assert [each.node for each in place.audit.noted.writes] == [1]
+    assert not place.audit.noted.offsets

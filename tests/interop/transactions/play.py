@@ -240,11 +240,15 @@ class _Playing(Stage):
         self._fed += count
 
     def _wait_until_done(self) -> None:
+        """Fails when nothing more is committed for a while, however long all of it takes."""
         wanted = self._oracle.ends(self._source, PARTITIONS)
-        deadline = time.monotonic() + _DONE_S
+        before: dict[int, int] | None = None
+        deadline = 0.0
         while (committed := self._oracle.committed(self._group)) != wanted:
+            if committed != before:
+                before, deadline = committed, time.monotonic() + _DONE_S
             if time.monotonic() > deadline:
-                raise StoryFailed(f"not done after {_DONE_S:g} s: {committed} of {wanted}")
+                raise StoryFailed(f"nothing more is committed after {_DONE_S:g} s: {committed} of {wanted}")
             self._members.raise_if_ended()
             time.sleep(_LOOK_AGAIN_S)
         self._note("all is committed")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from muster.client import (
     Consumer,
     ConsumerRecord,
+    NoTransaction,
     Producer,
     RebalanceListener,
     TopicPartition,
@@ -75,7 +77,8 @@ class Transformer:
                 await self._go_back()
         except TransactionAborted as error:
             transforming.failed(error)
-            await transaction.abort()
+            with suppress(NoTransaction):  # a commit that has failed has aborted it
+                await transaction.abort()
             await self._go_back()
 
     async def _go_back(self) -> None:
