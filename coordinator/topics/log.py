@@ -7,7 +7,7 @@ serialises what changes the log; reads need no lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, suppress
 from enum import IntEnum
 from errno import EDQUOT, ENOSPC
@@ -93,6 +93,9 @@ class _State:
         self.epochs.observe(header)
 
     def _observe_control(self, header: Header, contents: bytes) -> None:
+        if not header.record_count:
+            self.producers.observe_empty_marker(header)
+            return
         end = read_marker(header, contents)
         if end is None:
             return
@@ -381,8 +384,11 @@ class PartitionLog:
     ) -> tuple[bytes | memoryview, list[AbortedTransaction]]:
         """As `read`, below the last stable offset; with the aborted transactions among what was read."""
         end = self.last_stable_offset
-        aborted = self.aborted  # before the records: they go first
-        found = self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
+        while True:
+            aborted = self.aborted
+            found = self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
+            if self.aborted is aborted:  # else markers of some that were forgotten may be missing
+                break
         if not found or not aborted.reaches(offset):
             return found, []
         return found, aborted.between(offset, end_of(found))
@@ -567,6 +573,20 @@ class PartitionLog:
     def forget_removed(self) -> None:
         """After retention removed segments: drop what was known of them only. Holds `lock`."""
         self._state.forget_before(self.start_offset)
+
+    def forget_aborted(self, markers: Set[int]) -> None:
+        """Compaction found nothing of the aborted transactions whose markers are at these offsets, and may
+        remove the markers: tell of them no more, durably. Without its marker, one that is told of takes its
+        producer's next records along. Holds `lock`."""
+        before = self._state.aborted
+        self._state.aborted = before.without(markers)
+        if self._state.aborted is before:
+            return
+        try:
+            self._segments.note_derived()
+        except OSError as error:
+            self._state.aborted = before
+            raise self._storage_error("write", error) from error
 
     # --- the end ----------------------------------------------------------------------------------
 
