@@ -1,23 +1,16 @@
 """What compaction leaves of transactions after each pass, batch by batch, as Apache Kafka's cleaner does it
-(KIP-98, KIP-534).
-
-A pass is made when a segment has been closed, and its end is told by a record that it must have removed.
-Segments are closed by the times of their records: each is some days younger than the one before.
-"""
+(KIP-98, KIP-534). A pass is made when a segment has been closed, and its end is told by a record that it must
+have removed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
-from muster.protocol.messages.transactions import DescribeProducersRequest, WriteTxnMarkersRequest
-from muster.protocol.record_batch import Header, Record, batches, build, records
 from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.partition_writes import DAY_MS, PartitionWrites
 from tests.kafka.stories import CHOSEN_BY_STORIES, Side, assert_told_alike
-from tests.kafka.test_data_plane import fetching, producing
 from tests.kafka.test_transaction_log import UNVERIFIED, unverified
 from tests.support.wire_topics import until
 
@@ -30,78 +23,23 @@ CLEANING: Final = {
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
 P, Q, R, S, T, U = CHOSEN_BY_STORIES[200:206]
-DAY_MS: Final = 86_400_000
-TICK: Final = b"tick"
 
 
-class Log:
-    """A compacted topic of one partition on one side."""
+class Log(PartitionWrites):
+    """Of a compacted topic."""
 
     def __init__(self, side: Side, topic: str, **configs: str) -> None:
-        self._side = side
-        self._topic = topic
-        self._now_ms = time.time_ns() // 1_000_000
-        self._sequences: dict[tuple[int, int], int] = {}
-        side.configured(
-            topic,
-            **{
-                "cleanup_policy": "compact",
-                "min_cleanable_dirty_ratio": "0.0",
-                "segment_ms": str(DAY_MS),
-                "message_timestamp_after_max_ms": str(2**62),
-                "delete_retention_ms": "0",
-                **configs,
-            },
-        )
+        compacted = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}
+        super().__init__(side, topic, **{**compacted, "delete_retention_ms": "0", **configs})
+        self._tick_to_go = -1
         self._ticked = self._tick()
-
-    def put(
-        self, *pairs: tuple[bytes, bytes | None], who: int = -1, epoch: int = 0, transactional: bool = False
-    ) -> int:
-        """The offset of one batch."""
-        fields: dict[str, Any] = {}
-        if who >= 0:
-            sequence = self._sequences.get((who, epoch), 0)
-            self._sequences[who, epoch] = sequence + len(pairs)
-            fields = {"producer_id": who, "producer_epoch": epoch, "base_sequence": sequence}
-        data = build(
-            [Record(index, self._now_ms, key, value) for index, (key, value) in enumerate(pairs)],
-            transactional=transactional,
-            **fields,
-        )
-        asked = producing(
-            self._side, (self._topic, 0, data), transactional_id="tx" if transactional else None
-        )
-        (part,) = self._side.quietly(asked, 11).responses[0].partition_responses
-        assert part.error_code == 0, part
-        return int(part.base_offset)
-
-    def begin(self, who: int, *pairs: tuple[bytes, bytes | None], epoch: int = 0) -> None:
-        """A batch of a transaction."""
-        self.put(*pairs, who=who, epoch=epoch, transactional=True)
-
-    def end(self, who: int, committed: bool, *, epoch: int = 0, version: int = 0) -> None:
-        topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic(
-            name=self._side.name(self._topic), partition_indexes=[0]
-        )
-        marker = WriteTxnMarkersRequest.WritableTxnMarker(
-            producer_id=who,
-            producer_epoch=epoch,
-            transaction_result=committed,
-            topics=[topic],
-            coordinator_epoch=0,
-            transaction_version=version,
-        )
-        (answer,) = self._side.quietly(WriteTxnMarkersRequest(markers=[marker]), 2).markers
-        assert answer.topics[0].partitions[0].error_code == 0, answer
 
     def _tick(self) -> int:
         """The offset of a record that a pass removes."""
-        return self.put((TICK, b"1"), (TICK, b"2"))
+        return self.put((b"tick", b"1"), (b"tick", b"2"))
 
     def close_segment(self) -> None:
-        """Begin another, some days later."""
-        self._now_ms += 3 * DAY_MS
+        self.begin_segment()
         self._tick_to_go, self._ticked = self._ticked, self._tick()
 
     def await_pass(self) -> None:
@@ -109,60 +47,13 @@ class Log:
         gone = self._tick_to_go
 
         def is_gone() -> bool:
-            return all(record.offset != gone for _, found in self._read() for record in found)
+            return all(record.offset != gone for _, found in self.read() for record in found)
 
-        until(is_gone, f"the record at {gone} of {self._topic} to be compacted away")
+        until(is_gone, f"the record at {gone} of {self.topic} to be compacted away")
 
     def clean(self) -> None:
         self.close_segment()
         self.await_pass()
-
-    def look(self, title: str) -> None:
-        """Keep what there is, batch by batch; what is told of aborted transactions, and of producers."""
-        note, whole = self._side.note, f"{self._topic}, {title}"
-        for number, (header, found) in enumerate(self._read()):
-            left = [(each.offset, each.key, each.value) for each in found]
-            note(f"{whole}: batch {number}", (_told(header), left))
-        committed = self._side.quietly(fetching(self._side, self._topic, isolation_level=1), 12)
-        (part,) = committed.responses[0].partitions
-        aborted = sorted((each.first_offset, each.producer_id) for each in part.aborted_transactions)
-        note(f"{whole}: aborted", aborted)
-        note(f"{whole}: last stable offset", (part.last_stable_offset, part.high_watermark))
-        asked = DescribeProducersRequest.TopicRequest(
-            name=self._side.name(self._topic), partition_indexes=[0]
-        )
-        self._side.ask(
-            f"{whole}: producers",
-            DescribeProducersRequest(topics=[asked]),
-            0,
-            but="last_timestamp",
-            arranged=lambda answer: (
-                answer.topics[0].partitions[0].active_producers.sort(key=lambda each: each.producer_id)
-            ),
-        )
-
-    def _read(self) -> Iterator[tuple[Header, list[Record]]]:
-        offset = 0
-        while True:
-            answer = self._side.quietly(fetching(self._side, self._topic, offset), 12)
-            (part,) = answer.responses[0].partitions
-            assert part.error_code == 0, part
-            data = bytes(part.records or b"")
-            if not data:
-                return
-            for position, header in batches(data):
-                offset = header.next_offset
-                yield header, list(records(data, position, header))
-
-
-def _told(header: Header) -> str:
-    kinds = {
-        "transactional": header.is_transactional,
-        "control": header.is_control,
-        "with a horizon": header.delete_horizon_ms is not None,
-    }
-    of = f"{header.producer_id}/{header.producer_epoch} from {header.base_sequence}"
-    return f"{header.base_offset}-{header.last_offset} of {of}: {[name for name, so in kinds.items() if so]}"
 
 
 def compaction(side: Side) -> None:
