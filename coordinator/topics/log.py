@@ -71,7 +71,7 @@ class Listed(NamedTuple):
 NOTHING_LISTED: Final = Listed(-1, -1, -1)
 
 _SOMEWHERE: Final = -1
-"""The segment of an offset of which nobody knows where it lies."""
+"""The segment of an offset of which nobody knows yet where it lies."""
 
 _WITH_TRANSACTIONS: Final = b"\xff\xff\xff\xff\x01"
 """How snapshots begin since there are transactions; those from before begin with a count."""
@@ -166,9 +166,7 @@ class PartitionLog:
         self._state.forget_before(self._segments.start_offset)
         self.end = self._segments.end
         """Where the high watermark lies."""
-        self.stable_end = self._undecided()
-        """Where the last stable offset lies, unless the log start has passed it; its segment is none if that
-        is not known."""
+        self._stable_end = self._undecided()
 
     def __repr__(self) -> str:
         offsets = f"{self.start_offset}..{self.high_watermark}"
@@ -186,7 +184,13 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Up to here no transaction is open, and none was ended by a marker that is not visible yet."""
-        return max(self.stable_end.offset, self.start_offset)
+        return self.stable_end.offset
+
+    @property
+    def stable_end(self) -> LogOffsetMetadata:
+        """Where the last stable offset lies; its segment is none if that is not known."""
+        end, start = self._stable_end, self.start_offset
+        return end if end.offset >= start else LogOffsetMetadata(start, _SOMEWHERE, 0)
 
     @property
     def path(self) -> str:
@@ -311,16 +315,22 @@ class PartitionLog:
         return begun
 
     def _found(self, offset: int) -> LogOffsetMetadata:
-        """Where a transaction begins that was open when the log was opened, if that is in the segment where
-        the log ends: looked up once."""
+        """Where a transaction begins that was open when the log was opened: looked up once."""
         try:
             if offset >= self.start_offset:
-                found = self._segments.locate(offset, self.end, self.end.position)
-                if found.segment == self.end.segment:
-                    return found
+                return self._to_the_byte(offset)
         except (OSError, DecodeError):
             pass  # fetches will say so
         return LogOffsetMetadata(offset, _SOMEWHERE, 0)
+
+    def _to_the_byte(self, offset: int, *, at_once: bool = False) -> LogOffsetMetadata:
+        """As `RecordLog.locate`, in whichever segment `offset` lies."""
+        segment, end = self._segments.segments_from(offset)[0], self.end
+        if segment.base_offset != end.segment:
+            end = LogOffsetMetadata(segment.next_offset, segment.base_offset, segment.size)
+        if offset >= end.offset:
+            return end
+        return self._segments.locate(offset, end, end.position, at_once=at_once)
 
     def commit(self) -> int:
         """Make what was appended durable at the topic's flush level, then visible; the high watermark.
@@ -341,7 +351,7 @@ class PartitionLog:
         if self._segments.unsynced_messages >= self._config.flush_messages:
             self._sync()
         self.end = self._segments.end
-        self.stable_end = self._undecided()  # last: a marker is visible before what it decides about
+        self._stable_end = self._undecided()  # last: a marker is visible before what it decides about
         return self.high_watermark
 
     def _settle(self, error: OSError | None) -> KafkaError | None:
@@ -417,12 +427,21 @@ class PartitionLog:
         except DecodeError as error:
             raise self._damaged(error) from error
 
-    def locate(self, offset: int, bytes_max: int, *, at_once: bool = False) -> LogOffsetMetadata:
-        """Where a `read` of `offset` begins; see `RecordLog.locate`. CORRUPT_MESSAGE (2)."""
-        end = self.end
-        if offset >= end.offset:
-            return end
-        return self._looked_up(lambda: self._segments.locate(offset, end, bytes_max, at_once=at_once), end)
+    def locate(
+        self, offset: int, bytes_max: int, *, read_committed: bool = False, at_once: bool = False
+    ) -> LogOffsetMetadata:
+        """Where a `read` of `offset` begins, or a `read_committed`; see `RecordLog.locate`. Behind the end of
+        such a read it is not looked up. CORRUPT_MESSAGE (2)."""
+        end = self.stable_end if read_committed else self.end
+        if offset > end.offset:
+            return LogOffsetMetadata(offset, _SOMEWHERE, 0)
+        if offset < end.offset:
+            return self._looked_up(
+                lambda: self._segments.locate(offset, end, bytes_max, at_once=at_once), end
+            )
+        if end.segment == _SOMEWHERE:
+            return self._looked_up(lambda: self._to_the_byte(offset, at_once=at_once), end)
+        return end
 
     def list_offset(self, timestamp: int, *, read_committed: bool = False) -> Listed:
         """ListOffsets: by time (epoch ms), or a `ListTimestamp`; to `read_committed` the log ends at its last
