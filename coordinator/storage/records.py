@@ -287,6 +287,10 @@ class RecordLog(Protocol):
         """Compaction has compared the records below `offset` with each other, and the log holds what stayed:
         `cleaned_offset`, also after the next opening."""
 
+    def note_derived(self) -> None:
+        """Note what is derived as it is now, durably: no opening begins with an earlier state, though the
+        batches are still there from which that was derived."""
+
     def new_draft(self, base_offset: int, generation: int) -> RecordDraft:
         """A segment to be filled with `append` and then given to `replace`."""
 

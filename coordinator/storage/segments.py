@@ -314,10 +314,11 @@ class SegmentLog:
             return
         self._folder.store(_START_NAME, b"%d" % offset)
         self.start_offset = offset
-        kept = len(self._segments)
-        while kept > 1 and self._segments[-kept].next_offset <= offset:
-            kept -= 1
-        self.remove_first(len(self._segments) - kept)
+        self._remove_below(offset)
+
+    def _remove_below(self, offset: int) -> None:
+        """A segment reaches to where the next begins, whatever compaction has left of its end."""
+        self.remove_first(sum(segment.base_offset <= offset for segment in self._segments[1:]))
 
     def remove_first(self, count: int) -> None:
         """Remove the oldest `count` segments (retention); the active one only after `roll`."""
@@ -334,13 +335,18 @@ class SegmentLog:
     def _keep_derived(self, base_offset: int) -> None:
         """Before what is below `base_offset` goes: have a snapshot that speaks of it. An older one is enough
         only as long as the batches behind it are there; without them a start would derive a past state."""
-        if self._snapshot_offset >= base_offset:
-            return
+        if self._snapshot_offset < base_offset:
+            self._note_derived([each for each in self._unsealed if each.base_offset >= base_offset])
+
+    def note_derived(self) -> None:
+        """See `RecordLog`."""
+        self._note_derived(list(self._unsealed))
+
+    def _note_derived(self, unsealed: Sequence[Segment]) -> None:
         # No snapshot may speak of what could be lost with the machine.
-        waiting = [segment for segment in self._unsealed if segment.base_offset >= base_offset]
-        self._sync([*waiting, self._segments[-1]])
+        self._sync([*unsealed, self._segments[-1]])
         with self._noting:
-            self._save_snapshot(self.next_offset, self._derived.snapshot())
+            self._store_snapshot(self.next_offset, self._derived.snapshot())
 
     def note_cleaned(self, offset: int) -> None:
         """Compaction has compared the records below `offset` with each other, and the log holds what stayed:
@@ -412,10 +418,7 @@ class SegmentLog:
             for segment in gone:
                 segment.remove_files()
         self.start_offset = start
-        kept = len(self._segments)
-        while kept > 1 and self._segments[-kept].next_offset <= start:
-            kept -= 1
-        self.remove_first(len(self._segments) - kept)
+        self._remove_below(start)
 
     def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:
         """Take in the segment files, observing the batches from `snapshot_offset` on; cut the log at the
@@ -515,8 +518,10 @@ class SegmentLog:
 
     def _save_snapshot(self, offset: int, body: bytes | None) -> None:
         """Unless one is stored that speaks up to `offset` or further."""
-        if body is None or offset <= self._snapshot_offset:
-            return
+        if body is not None and offset > self._snapshot_offset:
+            self._store_snapshot(offset, body)
+
+    def _store_snapshot(self, offset: int, body: bytes) -> None:
         self._folder.store(_snapshot_name(offset), SNAPSHOT_CRC.pack(google_crc32c.value(body)) + body)
         self._snapshot_offset = offset
         self._drop_snapshots(keep=offset)

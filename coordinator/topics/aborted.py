@@ -2,14 +2,14 @@
 
 Kafka keeps an index file for each segment. Here an entry is 32 bytes of memory, and of each snapshot of what
 is derived from a log; a transaction that has one has a batch and a marker in the log, of some 150 bytes at
-least. Entries go with the records below the log start.
+least. Entries go with the records below the log start, and when compaction has left nothing of theirs.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ class AbortedTransaction(NamedTuple):
 
 class Aborted:
     """Those of one partition, by the offsets of their markers. Grows at its end only, so that readers need no
-    lock; `without_before` makes another."""
+    lock; `without_before` and `without` make another."""
 
     __slots__ = ("_entries",)
 
@@ -78,6 +78,18 @@ class Aborted:
             return self
         left = Aborted()
         left._entries = self._entries[_FIELDS * gone :]
+        return left
+
+    def without(self, markers: Set[int]) -> Aborted:
+        """Those that remain without the ones whose markers are at these offsets."""
+        gone = [number for number in range(len(self)) if self._entries[_FIELDS * number + 2] in markers]
+        if not gone:
+            return self
+        left = Aborted()
+        begin = 0
+        for number in (*gone, len(self)):
+            left._entries += self._entries[begin : _FIELDS * number]
+            begin = _FIELDS * (number + 1)
         return left
 
     def snapshot(self) -> bytes:

@@ -7,7 +7,12 @@ cleaned is kept in its folder, so that a pass which did not come to its end is m
 
 Nothing is touched from the last stable offset on, where it is not decided yet which records count. Below it
 those of aborted transactions count for nothing: they go, and no older record of their keys does because of
-them. The markers of transactions stay.
+them. A marker outlives the batches of its transaction: the first cleaning that meets none of them gives it
+the time of tombstones, and one after that takes it. An aborted transaction is told of no more from the first
+on, so it is forgotten before its marker goes.
+
+A batch that has lost its records stays without them while it says which sequence or epoch its producer had
+last, and at the end of the log, so that consumers get there.
 """
 
 from __future__ import annotations
@@ -17,10 +22,12 @@ from typing import Final
 
 from muster.coordinator.storage.records import Batch, RecordDraft, RecordSegment
 from muster.coordinator.topics.aborted import AbortedRanges
+from muster.coordinator.topics.cleaned_transactions import CleanedTransactions
 from muster.coordinator.topics.log import PartitionLog
 from muster.protocol.compression import Codec
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import Header, Record, build, peek, records
+from muster.settings import INT64_MAX
 
 KEYS_MAX: Final = 1_000_000
 """Keys remembered in one pass, as log.cleaner.dedupe.buffer.size bounds Kafka's; more keys take more
@@ -48,8 +55,9 @@ def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool
             raise _not_compacted(log, str(error)) from error
         # No key of this pass is newer than a record behind it: those are for the passes to come.
         segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < position]
+        cleaning = _Cleaning(log, now_ms, newest, aborted)
         for group in _groups(segments, log.config.segment_bytes_max):
-            if not _rewrite(log, group, newest, aborted, now_ms):
+            if not _rewrite(cleaning, group):
                 return False
         with log.lock:
             if log.closed:
@@ -96,7 +104,7 @@ def _newest_offsets(
             break
         if len(newest) >= keys_max:
             return newest, batch.header.base_offset
-        if aborted.cover(batch.header):
+        if batch.header.is_control or aborted.cover(batch.header):
             continue
         for record in _readable(batch) or ():
             if record.key is not None:
@@ -105,10 +113,7 @@ def _newest_offsets(
 
 
 def _readable(batch: Batch) -> list[Record] | None:
-    """The records of a batch; None when they are not for compaction to judge: of control batches, and of
-    batches that cannot be read, which are not ours to lose."""
-    if batch.header.is_control:
-        return None
+    """The records of a batch; None when it cannot be read: then they are not ours to lose."""
     try:
         return list(records(batch.contents, 0, batch.header))
     except DecodeError:
@@ -129,14 +134,9 @@ def _groups(segments: Sequence[RecordSegment], bytes_max: int) -> Iterator[list[
         yield group
 
 
-def _rewrite(
-    log: PartitionLog,
-    group: Sequence[RecordSegment],
-    newest: dict[bytes, int],
-    aborted: AbortedRanges,
-    now_ms: int,
-) -> bool:
+def _rewrite(cleaning: _Cleaning, group: Sequence[RecordSegment]) -> bool:
     """Clean a group of segments into one. False when the log was closed or the segments removed meanwhile."""
+    log = cleaning.log
     generation = max(segment.generation for segment in group) + 1
     with log.lock:
         if log.closed:
@@ -144,9 +144,10 @@ def _rewrite(
         draft = log.segments.new_draft(group[0].base_offset, generation)
     try:
         for segment in group:
-            _clean(log, segment, newest, aborted, draft, now_ms)
+            _clean(cleaning, segment, draft)
         with log.lock:
             if not log.closed:
+                log.forget_aborted(cleaning.transactions.emptied)
                 log.segments.replace(group, draft)
                 return True
     except ValueError:
@@ -157,20 +158,14 @@ def _rewrite(
     return False
 
 
-def _clean(
-    log: PartitionLog,
-    segment: RecordSegment,
-    newest: dict[bytes, int],
-    aborted: AbortedRanges,
-    draft: RecordDraft,
-    now_ms: int,
-) -> None:
+def _clean(cleaning: _Cleaning, segment: RecordSegment, draft: RecordDraft) -> None:
     """Append what stays of a segment to `draft`."""
+    log = cleaning.log
     try:
         for batch in segment.whole_batches():
             if log.closed:
                 return
-            cleaned = _cleaned(batch, newest, log, now_ms, aborted=aborted.cover(batch.header))
+            cleaned = cleaning.cleaned(batch)
             if cleaned is not None:
                 draft.append([cleaned], peek(cleaned))
     except DecodeError as error:
@@ -182,47 +177,82 @@ def _not_compacted(log: PartitionLog, why: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{log.name} in {log.path} is not compacted: {why}")
 
 
-def _cleaned(
-    batch: Batch, newest: dict[bytes, int], log: PartitionLog, now_ms: int, *, aborted: bool
-) -> bytes | None:
-    """The batch without the records that must go, which are all of them if its transaction was aborted; None
-    if nothing of it is left."""
-    header = batch.header
-    found = _readable(batch)
-    if found is None:
-        return batch.contents
-    horizon_ms = header.delete_horizon_ms
-    kept = [record for record in found if not aborted and _stays(record, newest, horizon_ms, now_ms)]
-    if horizon_ms is None and any(record.value is None for record in kept):
-        horizon_ms = now_ms + log.config.delete_retention_ms
-    elif len(kept) == len(found):
-        return batch.contents
-    if not kept and not log.producers.is_newest(header):
-        return None
-    return _rebuilt(header, kept, horizon_ms)
+class _Cleaning:
+    """One pass through the log from its start, batch by batch."""
+
+    def __init__(
+        self, log: PartitionLog, now_ms: int, newest: dict[bytes, int], aborted: AbortedRanges
+    ) -> None:
+        self.log = log
+        self.transactions = CleanedTransactions()
+        self._now_ms = now_ms
+        self._newest = newest
+        self._aborted = aborted
+
+    def cleaned(self, batch: Batch) -> bytes | None:
+        """The batch without what must go; None if nothing of it is left."""
+        header = batch.header
+        if header.is_control:
+            return self._cleaned_marker(batch)
+        self.transactions.meet_batch(header)
+        found = _readable(batch)
+        if found is None:
+            return batch.contents
+        kept = [] if self._aborted.cover(header) else [each for each in found if self._stays(each, header)]
+        return self._rebuilt(batch, found, kept, expires=any(record.value is None for record in kept))
+
+    def _cleaned_marker(self, batch: Batch) -> bytes | None:
+        useless = self.transactions.meet_marker(batch.header, batch.contents)
+        found = _readable(batch)
+        if found is None:
+            return batch.contents
+        kept = [] if useless and self._expired(batch.header) else found
+        return self._rebuilt(batch, found, kept, expires=useless)
+
+    def _stays(self, record: Record, header: Header) -> bool:
+        if record.key is None:
+            return False  # from before the topic was compacted: it has no place in a log by key
+        if self._newest.get(record.key, -1) > record.offset:
+            return False
+        return record.value is not None or not self._expired(header)
+
+    def _expired(self, header: Header) -> bool:
+        """Whether the time of the batch's tombstones, or of its marker, is over."""
+        return header.delete_horizon_ms is not None and header.delete_horizon_ms <= self._now_ms
+
+    def _rebuilt(
+        self, batch: Batch, found: Sequence[Record], kept: Sequence[Record], *, expires: bool
+    ) -> bytes | None:
+        """The batch with those of its records that are `kept`; it gets a time to go if it `expires` and has
+        none."""
+        header = batch.header
+        if not kept and not self._outlives_records(header):
+            return None
+        horizon_ms = header.delete_horizon_ms
+        if kept and expires and horizon_ms is None:
+            horizon_ms = min(self._now_ms + self.log.config.delete_retention_ms, INT64_MAX)
+        elif len(kept) == len(found):
+            return batch.contents
+        return _with_records(header, kept, horizon_ms)
+
+    def _outlives_records(self, header: Header) -> bool:
+        return self.log.producers.is_newest(header) or header.next_offset == self.log.high_watermark
 
 
-def _stays(record: Record, newest: dict[bytes, int], horizon_ms: int | None, now_ms: int) -> bool:
-    if record.key is None:
-        return False  # from before the topic was compacted: it has no place in a log by key
-    if newest.get(record.key, -1) > record.offset:
-        return False
-    return record.value is not None or horizon_ms is None or now_ms < horizon_ms
-
-
-def _rebuilt(header: Header, kept: Sequence[Record], horizon_ms: int | None) -> bytes:
+def _with_records(header: Header, kept: Sequence[Record], horizon_ms: int | None) -> bytes:
     """A batch with the same offsets, producer and sequences around fewer records."""
     return build(
         kept,
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         leader_epoch=header.leader_epoch,
-        codec=Codec(header.codec),
+        codec=Codec(header.codec) if kept else Codec.NONE,
         log_append_time_ms=header.max_timestamp if header.is_log_append_time else None,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         transactional=header.is_transactional,
-        delete_horizon_ms=horizon_ms if any(record.value is None for record in kept) else None,
+        control=header.is_control,
+        delete_horizon_ms=horizon_ms if kept else None,
         max_timestamp=None if kept else header.max_timestamp,
     )

@@ -3,7 +3,8 @@
 Kafka's rule says when one is answered (ReplicaManager.fetchMessages, DelayedFetch). At first it counts what
 could be read within all limits, and then what is available: the bytes of each partition up to the end of its
 log, but no more than the partition's limit. A partition that is read from an older segment ends the wait at
-once, since no append makes its answer longer. The fewest bytes are never more than the answer may have.
+once, since no append makes its answer longer. Committed records end at the last stable offset instead, and
+nobody who reads from behind it waits. The fewest bytes are never more than the answer may have.
 """
 
 from __future__ import annotations

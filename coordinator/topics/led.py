@@ -79,7 +79,7 @@ class Led:
         for `PartitionLog.read`."""
         log = self.ready_log
         try:
-            return None if log is None else log.locate(part.fetch_offset, part.max_bytes, at_once=True)
+            return None if log is None else locate(log, part, at_once=True)
         except WouldBlock:
             return None
 
@@ -108,12 +108,17 @@ class Led:
             watched.wake()
 
 
+def locate(log: PartitionLog, part: FetchPartition, *, at_once: bool = False) -> LogOffsetMetadata:
+    """Where `part` is read from; as `PartitionLog.locate`."""
+    return log.locate(part.fetch_offset, part.max_bytes, read_committed=part.read_committed, at_once=at_once)
+
+
 def _tell(watched: Watched, start: LogOffsetMetadata, end: LogOffsetMetadata) -> None:
     """What is read from `start` in a log that goes as far as `end`, for the reader. A log that only began a
-    new segment, with nothing in it yet, has not grown."""
-    if end.offset <= start.offset:
+    new segment, with nothing in it yet, has not grown. Nobody waits behind `end`, as in Kafka."""
+    if end.offset == start.offset:
         return
-    if end.segment == start.segment:
+    if end.segment == start.segment and end.offset > start.offset:
         watched.see(end.position - start.position)
     else:
         watched.wake()

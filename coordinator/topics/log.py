@@ -7,7 +7,7 @@ serialises what changes the log; reads need no lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, suppress
 from enum import IntEnum
 from errno import EDQUOT, ENOSPC
@@ -71,7 +71,7 @@ class Listed(NamedTuple):
 NOTHING_LISTED: Final = Listed(-1, -1, -1)
 
 _SOMEWHERE: Final = -1
-"""The segment of an offset of which nobody knows where it lies."""
+"""The segment of an offset of which nobody knows yet where it lies."""
 
 _WITH_TRANSACTIONS: Final = b"\xff\xff\xff\xff\x01"
 """How snapshots begin since there are transactions; those from before begin with a count."""
@@ -93,6 +93,9 @@ class _State:
         self.epochs.observe(header)
 
     def _observe_control(self, header: Header, contents: bytes) -> None:
+        if not header.record_count:
+            self.producers.observe_empty_marker(header)
+            return
         end = read_marker(header, contents)
         if end is None:
             return
@@ -163,9 +166,7 @@ class PartitionLog:
         self._state.forget_before(self._segments.start_offset)
         self.end = self._segments.end
         """Where the high watermark lies."""
-        self.stable_end = self._undecided()
-        """Where the last stable offset lies, unless the log start has passed it; its segment is none if that
-        is not known."""
+        self._stable_end = self._undecided()
 
     def __repr__(self) -> str:
         offsets = f"{self.start_offset}..{self.high_watermark}"
@@ -183,7 +184,13 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Up to here no transaction is open, and none was ended by a marker that is not visible yet."""
-        return max(self.stable_end.offset, self.start_offset)
+        return self.stable_end.offset
+
+    @property
+    def stable_end(self) -> LogOffsetMetadata:
+        """Where the last stable offset lies; its segment is none if that is not known."""
+        end, start = self._stable_end, self.start_offset
+        return end if end.offset >= start else LogOffsetMetadata(start, _SOMEWHERE, 0)
 
     @property
     def path(self) -> str:
@@ -308,16 +315,22 @@ class PartitionLog:
         return begun
 
     def _found(self, offset: int) -> LogOffsetMetadata:
-        """Where a transaction begins that was open when the log was opened, if that is in the segment where
-        the log ends: looked up once."""
+        """Where a transaction begins that was open when the log was opened: looked up once."""
         try:
             if offset >= self.start_offset:
-                found = self._segments.locate(offset, self.end, self.end.position)
-                if found.segment == self.end.segment:
-                    return found
+                return self._to_the_byte(offset)
         except (OSError, DecodeError):
             pass  # fetches will say so
         return LogOffsetMetadata(offset, _SOMEWHERE, 0)
+
+    def _to_the_byte(self, offset: int, *, at_once: bool = False) -> LogOffsetMetadata:
+        """As `RecordLog.locate`, in whichever segment `offset` lies."""
+        segment, end = self._segments.segments_from(offset)[0], self.end
+        if segment.base_offset != end.segment:
+            end = LogOffsetMetadata(segment.next_offset, segment.base_offset, segment.size)
+        if offset >= end.offset:
+            return end
+        return self._segments.locate(offset, end, end.position, at_once=at_once)
 
     def commit(self) -> int:
         """Make what was appended durable at the topic's flush level, then visible; the high watermark.
@@ -338,7 +351,7 @@ class PartitionLog:
         if self._segments.unsynced_messages >= self._config.flush_messages:
             self._sync()
         self.end = self._segments.end
-        self.stable_end = self._undecided()  # last: a marker is visible before what it decides about
+        self._stable_end = self._undecided()  # last: a marker is visible before what it decides about
         return self.high_watermark
 
     def _settle(self, error: OSError | None) -> KafkaError | None:
@@ -381,8 +394,11 @@ class PartitionLog:
     ) -> tuple[bytes | memoryview, list[AbortedTransaction]]:
         """As `read`, below the last stable offset; with the aborted transactions among what was read."""
         end = self.last_stable_offset
-        aborted = self.aborted  # before the records: they go first
-        found = self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
+        while True:
+            aborted = self.aborted
+            found = self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
+            if self.aborted is aborted:  # else markers of some that were forgotten may be missing
+                break
         if not found or not aborted.reaches(offset):
             return found, []
         return found, aborted.between(offset, end_of(found))
@@ -411,12 +427,21 @@ class PartitionLog:
         except DecodeError as error:
             raise self._damaged(error) from error
 
-    def locate(self, offset: int, bytes_max: int, *, at_once: bool = False) -> LogOffsetMetadata:
-        """Where a `read` of `offset` begins; see `RecordLog.locate`. CORRUPT_MESSAGE (2)."""
-        end = self.end
-        if offset >= end.offset:
-            return end
-        return self._looked_up(lambda: self._segments.locate(offset, end, bytes_max, at_once=at_once), end)
+    def locate(
+        self, offset: int, bytes_max: int, *, read_committed: bool = False, at_once: bool = False
+    ) -> LogOffsetMetadata:
+        """Where a `read` of `offset` begins, or a `read_committed`; see `RecordLog.locate`. Behind the end of
+        such a read it is not looked up. CORRUPT_MESSAGE (2)."""
+        end = self.stable_end if read_committed else self.end
+        if offset > end.offset:
+            return LogOffsetMetadata(offset, _SOMEWHERE, 0)
+        if offset < end.offset:
+            return self._looked_up(
+                lambda: self._segments.locate(offset, end, bytes_max, at_once=at_once), end
+            )
+        if end.segment == _SOMEWHERE:
+            return self._looked_up(lambda: self._to_the_byte(offset, at_once=at_once), end)
+        return end
 
     def list_offset(self, timestamp: int, *, read_committed: bool = False) -> Listed:
         """ListOffsets: by time (epoch ms), or a `ListTimestamp`; to `read_committed` the log ends at its last
@@ -567,6 +592,20 @@ class PartitionLog:
     def forget_removed(self) -> None:
         """After retention removed segments: drop what was known of them only. Holds `lock`."""
         self._state.forget_before(self.start_offset)
+
+    def forget_aborted(self, markers: Set[int]) -> None:
+        """Compaction found nothing of the aborted transactions whose markers are at these offsets, and may
+        remove the markers: tell of them no more, durably. Without its marker, one that is told of takes its
+        producer's next records along. Holds `lock`."""
+        before = self._state.aborted
+        self._state.aborted = before.without(markers)
+        if self._state.aborted is before:
+            return
+        try:
+            self._segments.note_derived()
+        except OSError as error:
+            self._state.aborted = before
+            raise self._storage_error("write", error) from error
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from muster.coordinator.topics.aborted import AbortedTransaction
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.fetches import Fetches
 from muster.coordinator.topics.guards import Guard
-from muster.coordinator.topics.led import Led, report_recovery
+from muster.coordinator.topics.led import Led, locate, report_recovery
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
 from muster.coordinator.topics.producers import ActiveProducer
@@ -523,7 +523,7 @@ class Partitions:
 
     def _locate(self, parts: Sequence[tuple[Led, FetchPartition]]) -> list[LogOffsetMetadata]:
         """In the executor."""
-        return [self._opened(led).locate(part.fetch_offset, part.max_bytes) for led, part in parts]
+        return [locate(self._opened(led), part) for led, part in parts]
 
     # --- the rest ---------------------------------------------------------------------------------
 

@@ -252,15 +252,25 @@ class Producers:
         producer.transaction_start = NO_TRANSACTION
         return self._open.pop(producer_id, NO_TRANSACTION)
 
-    def is_newest(self, header: Header) -> bool:
-        """Whether this batch holds its producer's last sequence: compaction keeps its header even without
-        records."""
+    def observe_empty_marker(self, header: Header) -> None:
+        """A marker whose record compaction took is in the log: it ends nothing, and says which epoch its
+        producer had."""
         producer = self._by_id.get(header.producer_id)
-        return (
-            producer is not None
-            and bool(producer.batches)
-            and (producer.batches[-1].base_offset + producer.batches[-1].offset_delta == header.last_offset)
-        )
+        if producer is None:
+            self._by_id[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp)
+        elif producer.epoch < header.producer_epoch:
+            producer.enter(header.producer_epoch)
+
+    def is_newest(self, header: Header) -> bool:
+        """Whether this batch holds its producer's last sequence, or its epoch if it has sent nothing in it:
+        compaction keeps its header even without records."""
+        producer = self._by_id.get(header.producer_id)
+        if producer is None:
+            return False
+        if not producer.batches:
+            return header.is_control and header.producer_epoch == producer.epoch
+        newest = producer.batches[-1]
+        return newest.base_offset + newest.offset_delta == header.last_offset
 
     def expire(self, before_ms: int) -> int:
         """Forget producers whose last batch or marker is older (producer.id.expiration.ms), unless they have

@@ -24,12 +24,13 @@ P, Q, R, S, T, U = CHOSEN_BY_STORIES[100:106]
 
 
 @contextmanager
-def unverified() -> Iterator[Broker]:
+def unverified(**settings: Any) -> Iterator[Broker]:
     """muster with nobody who verifies transactions."""
     with Broker(
         auto_create_topics_enable=False,
         lease_term_ms=600_000,
         transaction_partition_verification_enable=False,
+        **settings,
     ) as broker:
         for each in broker._core.brokers.brokers:
             each.transactions = Coordinators()

@@ -17,9 +17,12 @@ import pytest
 from muster.coordinator.testing import Broker
 from muster.protocol.messages.data import DeleteRecordsRequest, FetchRequest, FetchResponse
 from muster.protocol.messages.topics import DeleteTopicsRequest
+from muster.protocol.record_batch import Record, build
 from tests.kafka.conftest import KafkaOfConfigs
-from tests.kafka.stories import KAFKA_CONFIGS, Side, Story, assert_told_alike
+from tests.kafka.partition_writes import PartitionWrites
+from tests.kafka.stories import CHOSEN_BY_STORIES, KAFKA_CONFIGS, Side, Story, assert_told_alike
 from tests.kafka.test_data_plane import NOW_MS, batch, producing
+from tests.kafka.test_transaction_log import UNVERIFIED, unverified
 
 pytestmark = pytest.mark.kafka
 
@@ -335,6 +338,113 @@ def appends_while_fetches_wait(side: Side) -> None:
         side.quietly(DeleteTopicsRequest(topics=[gone], timeout_ms=10_000), 6)
 
     ask_when(side, asked, 12, grow, grow_again, roll, delete)
+
+
+CONTROL: Final = 78
+"""Bytes of a marker's batch."""
+WRITE: Final = (b"k", VALUE)
+P, Q = CHOSEN_BY_STORIES[400:402]
+
+
+def fetches_of_committed_records(side: Side) -> None:
+    side.create(bell=2)
+    first, below, rolled, behind = (
+        PartitionWrites(side, name) for name in ("first", "below", "rolled", "behind")
+    )
+    one = len(build([Record(0, NOW_MS, *WRITE)]))
+    first.begin(P, WRITE)
+    for log in (first, below, rolled):
+        log.put(WRITE)
+        log.put(WRITE)
+    below.begin(P, WRITE)
+    below.put(WRITE)
+    rolled.begin(P, WRITE)
+    rolled.put(WRITE)
+    rolled.begin_segment()
+    rolled.put(WRITE)
+    rolled.begin(Q, WRITE)
+    behind.put(WRITE)
+    behind.begin_segment()
+    behind.put(WRITE)
+    behind.begin(P, WRITE)
+    behind.put(WRITE)
+    cases = {
+        "nothing but what is undecided": (Part("first"), 1),
+        "behind the first undecided": (Part("first", offset=1), 1),
+        "the end, behind the undecided": (Part("first", offset=3), 1),
+        "beyond the end": (Part("first", offset=4), 1),
+        "what is decided": (Part("below"), 2 * one),
+        "one byte more than what is decided": (Part("below"), 2 * one + 1),
+        "the last decided": (Part("below", offset=1), one),
+        "the last decided, one byte short": (Part("below", offset=1), one + 1),
+        "the first undecided": (Part("below", offset=2), 1),
+        "a limit within what is decided": (Part("below", max_bytes=one + 10), one + 10),
+        "a limit within what is undecided": (Part("below", max_bytes=3 * one), 2 * one + 1),
+        "decided in an older segment": (Part("rolled"), 2 * one),
+        "decided in an older segment, one byte short": (Part("rolled"), 2 * one + 1),
+        "the first undecided in an older segment": (Part("rolled", offset=2), 1),
+        "undecided in an older segment": (Part("rolled", offset=3), 1),
+        "undecided in the last segment": (Part("rolled", offset=4), 1),
+        "an older segment than the undecided": (Part("behind"), 100_000),
+        "beside the undecided": (Part("behind", offset=1), one),
+        "beside the undecided, one byte short": (Part("behind", offset=1), one + 1),
+    }
+    asked = {
+        title: fetching(side, part, BELL, min_bytes=min_bytes, isolation_level=1)
+        for title, (part, min_bytes) in cases.items()
+    }
+    ask_when(side, asked, 12)
+
+
+def markers_while_fetches_wait(side: Side) -> None:
+    side.create(bell=2)
+    names = ("committed", "aborted", "two", "appended", "rolled")
+    logs = {name: PartitionWrites(side, name) for name in names}
+    one = len(build([Record(0, NOW_MS, *WRITE)]))
+    for log in logs.values():
+        log.put(WRITE)
+        log.begin(P, WRITE)
+        log.put(WRITE)
+    logs["two"].begin(Q, WRITE)
+    logs["two"].put(WRITE)
+    logs["rolled"].begin_segment()
+    logs["rolled"].put(WRITE)
+    whole = 3 * one + CONTROL
+    cases = {
+        "committed": (Part("committed"), whole),
+        "committed, one byte short": (Part("committed"), whole + 1),
+        "committed, from its first": (Part("committed", offset=1), whole - one),
+        "committed, from its first, one byte short": (Part("committed", offset=1), whole - one + 1),
+        "aborted": (Part("aborted"), whole),
+        "aborted, one byte short": (Part("aborted"), whole + 1),
+        "the next is open": (Part("two"), 3 * one),
+        "the next is open, one byte short": (Part("two"), 3 * one + 1),
+        "others were appended": (Part("appended"), one + 1),
+        "the end is in another segment": (Part("rolled", offset=1), 100_000),
+    }
+    asked = {
+        title: fetching(side, part, BELL, min_bytes=min_bytes, isolation_level=1)
+        for title, (part, min_bytes) in cases.items()
+    }
+
+    def append_more() -> None:
+        logs["appended"].put(WRITE)
+        logs["appended"].begin(P, WRITE)
+
+    def end() -> None:
+        for name in ("committed", "two", "rolled"):
+            logs[name].end(P, True)
+        logs["aborted"].end(P, False)
+
+    ask_when(side, asked, 12, append_more, end)
+
+
+@pytest.mark.parametrize("story", [fetches_of_committed_records, markers_while_fetches_wait])
+def test_apache_kafka_answers_with_committed_records_when_muster_does(
+    story: Story, kafka_of_configs: KafkaOfConfigs
+) -> None:
+    with unverified() as broker:
+        assert_told_alike(story, kafka_of_configs(UNVERIFIED), broker)
 
 
 @pytest.mark.parametrize(

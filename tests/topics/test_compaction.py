@@ -293,6 +293,22 @@ def harm(one: OneLog, position: int) -> None:
 
 
 @pytest.mark.files
+def test_a_log_that_lost_its_first_records_to_a_pass_still_begins_there() -> None:
+    one = compacted_log(internal_segment_bytes="100")  # for one batch
+    for value in (b"1", b"2", b"3"):
+        put(one, (b"a", value))
+    one.log.seal()
+    assert compact(one.log, NOW_MS)
+    one.log.fence()
+    for name in one.folder.names():
+        if name.endswith(".index"):
+            one.folder.remove(name)  # as when the process died before it was written
+    one.reopen()
+    assert one.log.start_offset == 0
+    assert stored(one) == [(1, b"a", b"2"), (2, b"a", b"3")]
+
+
+@pytest.mark.files
 def test_a_batch_that_cannot_be_read_stays_as_it_is() -> None:
     one = compacted_log()
     put(one, (b"a", b"1" * 50), codec=Codec.GZIP)

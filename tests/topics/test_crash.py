@@ -10,11 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from muster.coordinator.storage.files import MemoryFile, MemoryFolder
+from muster.coordinator.storage.files import Folder, MemoryFile, MemoryFolder
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.retention import expire
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.record_batch import end_of
 from tests.topics.support import OneLog, TestRows
+from tests.topics.test_transactions import Transactions, close_segment
 
 
 class Died(BaseException):
@@ -176,6 +178,129 @@ def test_whenever_it_dies_nothing_acknowledged_is_lost_or_taken_twice(
     assert died_at > 25  # some lives have few operations
     if rows is not None:
         rows.check_nothing_is_left_over(topic_ids)
+
+
+class TransactionsLife(Life):
+    """A life of transactions alone."""
+
+    def __init__(self, seed: int, policy: str, mortal: MortalFolder | MortalRows) -> None:
+        super().__init__(seed, policy, mortal)
+        self.one = Transactions(
+            mortal if isinstance(mortal, MortalFolder) else None,
+            cleanup_policy=policy,
+            internal_segment_bytes="400",
+            min_cleanable_dirty_ratio="0",
+            delete_retention_ms="2000",
+        )
+        self.open: dict[int, dict[int, bytes]] = {}  # by producer, values by offset
+        self.committed: dict[int, bytes] = {}
+        self.unanswered: tuple[int, bytes] | tuple[int, bool] | None = None
+
+    def step(self, value: bytes) -> None:
+        producer = self.dice.randrange(3)
+        match self.dice.choices(("append", "end", "seal", "compact"), (50, 30, 8, 20))[0]:
+            case "append":
+                self.append(producer, b"key %d: " % self.dice.randrange(4) + value)
+            case "end" if producer in self.open:
+                self.end(producer, self.dice.random() < 0.5)
+            case "seal":
+                self.one.log.seal()
+            case "compact":
+                self.one.log.seal()
+                compact(self.one.log, self.one.now_ms)
+
+    def append(self, producer: int, value: bytes) -> None:
+        self.unanswered = producer, value
+        key, _, _ = value.partition(b":")
+        sequence = self.sequences[producer]
+        offset = self.one.put(producer, value, keys=[key], timestamps=[self.one.now_ms], sequence=sequence)
+        self.open.setdefault(producer, {})[offset] = value
+        self.sequences[producer] += 1
+        self.unanswered = None
+
+    def end(self, producer: int, committed: bool) -> None:
+        self.unanswered = producer, committed
+        self.one.end(producer, committed)
+        written = self.open.pop(producer)
+        if committed:
+            self.committed |= written
+        self.unanswered = None
+
+    def go_on(self) -> None:
+        """As clients and coordinators do that got no answer."""
+        match self.unanswered:
+            case producer, bool() as committed:
+                self.end(producer, committed)
+            case producer, bytes() as value:
+                self.append(producer, value)
+
+    def expected(self) -> dict[bytes, bytes]:
+        """The last committed value of each key."""
+        return {value.partition(b":")[0]: value for _, value in sorted(self.committed.items())}
+
+    def read(self) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        offset = 0
+        while data := self.one.log.read_committed(offset, 1 << 20, first_may_exceed=True)[0]:
+            values = self.one.committed(offset)
+            found |= {value.partition(b":")[0]: value for value in values if value is not None}
+            offset = end_of(data)
+        return found
+
+
+def test_whenever_it_dies_transactions_are_read_as_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = TestRows.in_use
+    mortal_rows = None if rows is None else MortalRows(rows, monkeypatch)
+    seed = random.randrange(2**32)
+    steps = random.Random(seed)
+    died_at = 0
+    while True:
+        print(f"seed {seed}, operation {died_at}")
+        life = TransactionsLife(seed, "compact", mortal_rows or MortalFolder())
+        life.mortal.left = died_at
+        try:
+            life.live()
+        except Died:
+            life.mortal.left = None
+            life.one.reopen()
+            life.go_on()
+        else:
+            break
+        finally:
+            life.mortal.left = None
+        check_transactions(life)
+        died_at += 1 if rows is None else steps.randint(1, 6)
+    check_transactions(life)
+    assert died_at > 25
+
+
+def check_transactions(life: TransactionsLife) -> None:
+    one = life.one
+    for producer in list(life.open):
+        life.end(producer, False)
+    assert one.stable == one.log.high_watermark
+    assert life.read() == life.expected()
+    for _ in range(3):
+        close_segment(one)
+        one.now_ms += 2_000
+        compact(one.log, one.now_ms)
+        assert life.read() == life.expected()
+        if one.rows is None:
+            forget_all_but_batches(one.folder)
+        one.reopen()
+        assert one.stable == one.log.high_watermark
+        assert life.read() == life.expected()
+        for producer, sequence in life.sequences.items():
+            if sequence:
+                with pytest.raises(KafkaError) as caught:
+                    one.put(producer, b"", keys=[b""], sequence=sequence + 5)
+                assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def forget_all_but_batches(folder: Folder) -> None:
+    for name in folder.names():
+        if not name.endswith(".log"):
+            folder.remove(name)
 
 
 def check(life: Life) -> None:

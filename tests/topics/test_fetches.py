@@ -159,14 +159,63 @@ async def test_who_reads_committed_records_waits_for_a_marker(brokers: Brokers) 
     node, topic = await filled(brokers, 1)
     transaction = Transaction(node, topic)
     await transaction.put()
-    tasks = [await waits(node, committed(topic, offset)) for offset in (1, 2)]
+    task = await waits(node, committed(topic, 1))
     await node.append(topic, 0, batch(VALUE))
     await settled()
-    assert not any(task.done() for task in tasks)
+    assert not task.done()
     assert await at_once(node, ask(topic, 1)) == [2]
     await transaction.end()
     await settled()
-    assert [len(values(task.result()[0])) for task in tasks] == [3, 2]
+    assert len(values(task.result()[0])) == 3
+
+
+async def test_nobody_waits_behind_the_last_stable_offset(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 1)
+    await Transaction(node, topic).put()
+    await node.append(topic, 0, batch(VALUE))
+    for offset in (2, 3):
+        assert await at_once(node, committed(topic, offset)) == [0]
+    (await waits(node, committed(topic, 1))).cancel()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+async def test_a_transaction_that_began_in_an_older_segment_is_waited_for(
+    brokers: Brokers, opened: bool
+) -> None:
+    node, topic = await filled(brokers, 2, segment_ms=str(MINUTE_MS))
+    await Transaction(node, topic, 7).put()
+    await Transaction(node, topic, 8).put()
+    await node.append(topic, 0, batch(VALUE, timestamps=[NOW_MS + 2 * MINUTE_MS]))
+    if opened:
+        await node.close()
+        node = await brokers.add(epoch=2)
+    transactional = len(batch(VALUE, producer=(7, 0, 0), transactional=True))
+    assert await at_once(node, committed(topic), min_bytes=2 * ONE) == [2]
+    less = await waits(node, committed(topic, 1), min_bytes=ONE + transactional)
+    more = await waits(node, committed(topic, 1), min_bytes=ONE + transactional + 1)
+    await Transaction(node, topic, 7).end()
+    await settled()
+    assert len(values(less.result()[0])) == 2
+    assert not more.done()
+    await Transaction(node, topic, 8).end()  # the log ends in a newer segment
+    await settled()
+    assert len(values(more.result()[0])) == 3
+
+
+async def test_a_transaction_whose_first_records_are_gone_is_waited_for(brokers: Brokers) -> None:
+    node, topic = await filled(brokers, 1)
+    transaction = Transaction(node, topic)
+    for _ in range(3):
+        await transaction.put()
+    await node.delete_records(topic, 0, 3)
+    transactional = len(batch(VALUE, producer=(7, 0, 0), transactional=True))
+    less = await waits(node, committed(topic, 3), min_bytes=transactional + MARKER)
+    more = await waits(node, committed(topic, 3), min_bytes=transactional + MARKER + 1)
+    await transaction.end()
+    await settled()
+    assert less.done()
+    assert not more.done()
+    more.cancel()
 
 
 async def test_bytes_count_up_to_the_last_stable_offset(brokers: Brokers) -> None:

@@ -482,8 +482,8 @@ def test_retention_takes_aborted_transactions_along() -> None:
 # --- compaction ---------------------------------------------------------------------------------------------
 
 
-def compacted_log() -> Transactions:
-    return Transactions(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+def compacted_log(**configs: str) -> Transactions:
+    return Transactions(cleanup_policy="compact", min_cleanable_dirty_ratio="0", **configs)
 
 
 def close_segment(one: Transactions) -> None:
@@ -545,6 +545,111 @@ def test_markers_of_transactions_that_have_records_stay() -> None:
     for _ in range(2):
         assert one.committed() == [b"1", b"3"]
         one.reopen()
+
+
+def kinds(one: Transactions) -> list[tuple[int, str]]:
+    """Offset and kind of each batch."""
+    found = list[tuple[int, str]]()
+    for header in (stored.header for stored in one.log.segments.batches(0)):
+        kind = "marker" if header.is_control else "records"
+        if not header.record_count:
+            kind = f"empty, of {kind}"
+        elif header.delete_horizon_ms is not None:
+            kind += f" until {header.delete_horizon_ms - NOW_MS}"
+        found.append((header.base_offset, kind))
+    return found
+
+
+def clean(one: Transactions, at_ms: int) -> None:
+    """A pass over all there is; what makes it due is gone after the next."""
+    one.append(b"", keys=[b"due"])
+    close_segment(one)
+    assert compact(one.log, NOW_MS + at_ms)
+
+
+def test_a_marker_goes_once_its_transaction_has_been_gone_for_some_time() -> None:
+    one = compacted_log(delete_retention_ms="1000")
+    one.put(P, b"1", keys=[b"k"])
+    one.put(Q, b"2", keys=[b"k"])
+    one.end(P, True)
+    one.end(Q, False)
+    one.put(P, b"3", keys=[b"l"], transactional=False)
+    one.put(Q, b"4", keys=[b"k"], transactional=False)
+    clean(one, 0)
+    assert kinds(one) == [(2, "marker"), (3, "marker"), (4, "records"), (5, "records"), (6, "records")]
+    assert len(one.log.aborted) == 1
+    clean(one, 10)
+    until = "marker until 1010"
+    assert kinds(one)[:3] == [(2, until), (3, until), (4, "records")]
+    assert len(one.log.aborted) == 0
+    clean(one, 1_009)
+    assert [kind for _, kind in kinds(one)[:2]] == [until, until]
+    one.reopen()
+    clean(one, 1_010)
+    assert kinds(one)[0] == (4, "records")
+    assert one.committed(0) == [b"3", b"4", b""]
+
+
+def test_a_marker_stays_without_its_record_while_it_alone_tells_of_its_producer() -> None:
+    one = compacted_log(delete_retention_ms="0")
+    one.put(P, b"1", keys=[b"k"])
+    one.end(P, False, epoch=4, version=2)
+    for number in range(3):
+        clean(one, number)
+    assert kinds(one)[0] == (1, "empty, of marker")
+    if one.rows is None:
+        for name in one.folder.names():
+            if not name.endswith(".log"):
+                one.folder.remove(name)  # nothing but the batches to learn from
+    one.reopen()
+    assert [(each.producer_id, each.epoch) for each in one.log.active_producers()] == [(P, 4)]
+    assert refusal(one.put, P, epoch=3, keys=[b"k"]) == ErrorCode.INVALID_PRODUCER_EPOCH
+    one.put(P, b"2", epoch=4, keys=[b"k"])
+    one.end(P, True, epoch=5, version=2)
+    clean(one, 3)
+    assert kinds(one)[0][1] == "records"
+
+
+def test_a_batch_without_records_goes_with_what_it_told() -> None:
+    one = compacted_log()
+    one.put(P, b"1", keys=[b"k"], transactional=False)
+    one.append(b"2", keys=[b"k"])
+    clean(one, 0)
+    assert kinds(one)[0] == (0, "empty, of records")
+    one.put(P, b"3", keys=[b"l"], transactional=False)
+    clean(one, 1)
+    assert kinds(one)[0] == (1, "records")
+
+
+def test_a_marker_that_never_goes_has_the_last_time_there_is() -> None:
+    one = compacted_log(delete_retention_ms=str(2**63 - 1))
+    one.end(P, True)
+    clean(one, 0)
+    assert kinds(one)[0] == (0, f"marker until {2**63 - 1 - NOW_MS}")
+    clean(one, 1)
+
+
+def test_who_reads_while_markers_go_is_not_told_of_their_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = compacted_log(delete_retention_ms="0")
+    one.put(P, b"1", keys=[b"k"])
+    one.end(P, False)
+    one.put(P, b"2", keys=[b"l"])
+    one.end(P, True)
+    clean(one, 0)
+    read = one.log._read
+
+    def clean_and_read(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(one.log, "_read", read)
+        clean(one, 1)
+        clean(one, 2)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(one.log, "_read", clean_and_read)
+    found = one.committed()
+    assert kinds(one)[0] == (2, "records")
+    assert found[0] == b"2"
 
 
 # --- kill -9 ------------------------------------------------------------------------------------------------

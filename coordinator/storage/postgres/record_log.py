@@ -586,6 +586,11 @@ class RowLog:
     def note_cleaned(self, offset: int) -> None:
         self._write(self.change(cleaned_offset=offset))
 
+    def note_derived(self) -> None:
+        """See `records.RecordLog.note_derived`."""
+        self._to_note[self._segments[-1]] = None
+        self.commit()
+
     def new_draft(self, base_offset: int, generation: int) -> RowDraft:
         self._check()
         place = self.place

@@ -1,4 +1,4 @@
-"""All stories: two clients side by side; one broker of each kind serves all, but where brokers are killed."""
+"""All stories, three clients side by side; one broker of each kind for all, but where brokers are killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.story.clients.base import StockClient
 from tests.interop.story.story import Outcome, tell
 from tests.interop.story.targets import FOR_ONE_STORY, KAFKA, Target, running
 
-_SIDE_BY_SIDE: Final = 2
+_SIDE_BY_SIDE: Final = 3
 
 
 class Stories:

@@ -24,9 +24,9 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         yield target
 
 
-@pytest.fixture
-def seed() -> int:
-    return int(os.environ.get("SEED") or secrets.randbelow(1_000_000))
+@pytest.fixture(scope="session")
+def new_seed() -> Callable[[], int]:
+    return lambda: int(os.environ.get("SEED") or secrets.randbelow(1_000_000))
 
 
 @pytest.fixture

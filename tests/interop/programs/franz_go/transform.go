@@ -16,6 +16,9 @@ const (
 	transformPartitions = 3
 	// Fetches that wait at the end, and metadata that is young, hold up the session when it goes back.
 	transformWaitMax = 50 * time.Millisecond
+	// A transaction that a killed worker left open is over after that: the one that takes its place ends it when it
+	// first writes, and gets no offsets before. Longer than it takes until another broker has what a dead one had.
+	transactionTimeout = 20 * time.Second
 )
 
 // transformer works exactly once, with franz-go's session for that: see tests/interop/transactions/clients.py.
@@ -53,6 +56,7 @@ func runTransform(ctx context.Context, args []string) error {
 		kgo.OnPartitionsRevoked(member.lost),
 		kgo.OnPartitionsLost(member.lost),
 		kgo.TransactionalID(args[4]),
+		kgo.TransactionTimeout(transactionTimeout),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	)
 	if err != nil {
