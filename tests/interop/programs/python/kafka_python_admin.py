@@ -193,10 +193,17 @@ class _Calls:
     def _transactions(self) -> Iterator[Call]:
         client = self._client
         yield "list_transactions", client.list_transactions
-        yield "describe_transactions", lambda: client.describe_transactions([self._user])
+        yield "describe_transactions", self._describe_one
         yield "find_hanging_transactions", client.find_hanging_transactions
         spec = AbortTransactionSpec(self._first, 123_456, 0)
         yield "abort_transaction", lambda: client.abort_transaction(spec)
+
+    def _describe_one(self) -> None:
+        # The first one has Apache Kafka make the topic without which it has no coordinators.
+        producer = KafkaProducer(bootstrap_servers=self._bootstrap, transactional_id=self._user)
+        with closing(producer):
+            producer.init_transactions()
+        self._client.describe_transactions([self._user])
 
     def _users(self) -> Iterator[Call]:
         client, user = self._client, self._user
