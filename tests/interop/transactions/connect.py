@@ -86,7 +86,7 @@ class Plan:
                 Event(
                     KILL if number < kills else STOP,
                     tuple(FILES)[(first + number) % 2],
-                    dice.randint(1, max(1, part // 2)),
+                    dice.randint(1, max(1, part // 4)),
                     dice.uniform(0, _DELAY_MS_MAX),
                 )
                 for number in range(kills + 1)
@@ -156,13 +156,13 @@ class _Copying(Stage):
         for event in self._plan.events:
             self._let_happen(event, part)
         self._feed(self._plan.lines - self._fed)
-        self._wait_until_copied()
+        self._wait_until_copied(WORKERS[0])
         self._wait_until_running()
         return self._check()
 
     def _let_happen(self, event: Event, part: int) -> None:
         wanted = self._records(event.boundary) + event.after
-        self._feed(part)
+        self._feed(part // 2)
         self._wait_until(
             lambda: self._records(event.boundary) >= wanted, f"{wanted} records of {event.boundary}"
         )
@@ -172,21 +172,27 @@ class _Copying(Stage):
         if event.what == KILL:
             self._members.kill(name)
             self._start(name)
+            self._feed(part - part // 2)
             self._wait_until_running()
             self._note("both are there again")
             return
         program = self._members.programs[name]
         program.pause()
         other = next(each for each in WORKERS if each != name)
+        fenced = self._fenced(other)
         self._lines_of_a_poll += 1  # new tasks, before which those of old are fenced
         for boundary in FILES:
             self._configure(boundary, at=other)
-        self._wait_until_copied()
-        if _FENCING not in self._members.programs[other].stderr_path.read_text(errors="replace"):
-            raise StoryFailed(f"{other} has taken over, and fenced nobody")
+        self._wait_until(lambda: self._fenced(other) > fenced, f"{other} that fences", _READY_S)
+        self._feed(part - part // 2)
+        self._wait_until_copied(other)
         program.resume()
         self._wait_until_running()
         self._note(f"{other} has fenced the tasks of old and taken over; {name} is back")
+
+    def _fenced(self, name: str) -> int:
+        """How often this worker has said that it fences tasks."""
+        return self._members.programs[name].stderr_path.read_text(errors="replace").count(_FENCING)
 
     def _start(self, name: str) -> None:
         configs = {
@@ -231,7 +237,9 @@ class _Copying(Stage):
             **({"transaction.boundary.interval.ms": str(_INTERVAL_MS)} if boundary == "interval" else {}),
         }
         path = f"connectors/{boundary}/config"
-        self._wait_until(lambda: self._ask(at, path, configs) is not None, f"connector {boundary}", _READY_S)
+        self._wait_until(
+            lambda: self._ask(at, path, configs, "PUT") is not None, f"connector {boundary}", _READY_S
+        )
 
     def _source(self, boundary: str) -> dict[str, str]:
         files = self._files(boundary)
@@ -240,13 +248,11 @@ class _Copying(Stage):
         named = ",".join(map(str, files))
         return {"connector.class": "Files", "tasks.max": str(len(files)), "files": named}
 
-    def _ask(self, name: str, path: str, body: object = None) -> Any:
+    def _ask(self, name: str, path: str, body: object = None, method: str = "GET") -> Any:
         """What a worker answers; None if it does not, or not now."""
         url = f"http://127.0.0.1:{self._ports[name]}/{path}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            url, data, {"Content-Type": "application/json"}, method="GET" if data is None else "PUT"
-        )
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
         try:
             with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
                 return json.load(answer)
@@ -272,17 +278,21 @@ class _Copying(Stage):
 
     def _wait_until_running(self) -> None:
         """Every connector and task runs, as either worker says."""
+        self._wait_until(lambda: all(map(self._is_running, WORKERS)), "connectors that run", _READY_S)
 
-        def is_running(name: str, boundary: str) -> bool:
+    def _is_running(self, name: str) -> bool:
+        """Whether everything does, as this worker says. What has failed is started again: a task fails for
+        good when it cannot ask the leader to fence its predecessors, since that one was killed."""
+        running = True
+        for boundary, files in FILES.items():
             status = self._ask(name, f"connectors/{boundary}/status")
             states = [status["connector"], *status["tasks"]] if status else []
-            return len(states) == 1 + FILES[boundary] and all(each["state"] == "RUNNING" for each in states)
-
-        self._wait_until(
-            lambda: all(is_running(name, boundary) for name in WORKERS for boundary in FILES),
-            "connectors that run",
-            _READY_S,
-        )
+            for failed in [each for each in states if each["state"] == "FAILED"]:
+                self._note(f"{boundary} is started again: {failed['trace'].splitlines()[0]}")
+                path = f"connectors/{boundary}/restart?includeTasks=true&onlyFailed=true"
+                self._ask(name, path, method="POST")
+            running &= len(states) == 1 + files and all(each["state"] == "RUNNING" for each in states)
+        return running
 
     def _feed(self, count: int) -> None:
         """The next lines to the files of either connector."""
@@ -299,8 +309,11 @@ class _Copying(Stage):
         """In the topic, with markers and what was aborted."""
         return sum(self._oracle.ends(self._topic(boundary), PARTITIONS).values())
 
-    def _wait_until_copied(self) -> None:
+    def _wait_until_copied(self, name: str) -> None:
+        """While this worker is there."""
+
         def is_copied() -> bool:
+            self._is_running(name)
             positions = self._positions()
             files = (file for boundary in FILES for file in self._files(boundary))
             return all(positions.get(str(file)) == file.stat().st_size for file in files)
