@@ -1,4 +1,4 @@
-"""Jars of Apache Kafka, resolved by Maven and kept in the user's cache.
+"""Jars of Apache Kafka and of frameworks that use it, resolved by Maven and kept in the user's cache.
 
 Maven knows where artifacts live and verifies what it downloads, so no registry is named here. A set of jars
 is resolved once per machine; a later run finds its folder and starts no Maven.
@@ -46,10 +46,12 @@ KAFKA_CONNECT = (
 )
 # Jobs within one process, and what the connector leaves to the cluster it runs in.
 _FLINK = "org.apache.flink"
+FLINK_VERSION = "2.2.1"
+FLINK_CONNECTOR_VERSION = "5.0.0-2.2"
 FLINK = (
-    Coordinates(_FLINK, "flink-connector-kafka", "5.0.0-2.2"),
+    Coordinates(_FLINK, "flink-connector-kafka", FLINK_CONNECTOR_VERSION),
     *(
-        Coordinates(_FLINK, name, "2.2.1")
+        Coordinates(_FLINK, name, FLINK_VERSION)
         for name in ("flink-connector-base", "flink-streaming-java", "flink-clients")
     ),
 )
@@ -145,7 +147,7 @@ def _copy_dependencies(pom: Path, jars: Path) -> None:
     except subprocess.TimeoutExpired as expired:
         raise RuntimeError(f"Maven took more than {_MAVEN_SECONDS_MAX} s: {expired.output}") from expired
     if done.returncode != 0:
-        raise RuntimeError(f"Maven could not resolve the jars of Apache Kafka:\n{done.stdout}")
+        raise RuntimeError(f"Maven could not resolve jars:\n{done.stdout}")
 
 
 def _pom(wanted: Sequence[Coordinates], exclusions: Sequence[str]) -> str:
