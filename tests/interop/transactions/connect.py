@@ -288,9 +288,9 @@ class _Copying(Stage):
             status = self._ask(name, f"connectors/{boundary}/status")
             states = [status["connector"], *status["tasks"]] if status else []
             for failed in [each for each in states if each["state"] == "FAILED"]:
-                self._note(f"{boundary} is started again: {failed['trace'].splitlines()[0]}")
                 path = f"connectors/{boundary}/restart?includeTasks=true&onlyFailed=true"
-                self._ask(name, path, method="POST")
+                if self._ask(name, path, method="POST") is not None:
+                    self._note(f"{boundary} is started again: {failed['trace'].splitlines()[0]}")
             running &= len(states) == 1 + files and all(each["state"] == "RUNNING" for each in states)
         return running
 
