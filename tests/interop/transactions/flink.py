@@ -8,7 +8,8 @@ follow (`INCREMENTING`), or for those that are listed as open (`POOLING`).
 
 `programs/flink/Transfer.java` is the job; what it writes is what every transformer writes (`clients.py`). Its
 lines are steps of a `transaction`: `prepared` when a checkpoint is complete and so many transactions are to
-be committed, `held` when it stands still at that point, for ever; and `left`, after a savepoint.
+be committed, `held` when it stands still at that point, for ever, and `resumed` when it commits those of the
+checkpoint that it began from; and `left`, after a savepoint.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ STRATEGIES: Final = ("INCREMENTING", "POOLING")
 _JOB: Final = "job"
 _PREPARED: Final = "prepared"
 _HELD: Final = "held"
+_RESUMED: Final = "resumed"
 _MEMORY: Final = "-Xmx512m"
 _DELAY_MS_MAX: Final = 150.0
 """Longer than the time between two checkpoints."""
@@ -118,7 +120,10 @@ class _Transferring(Stage):
             if kill.held and not asyncio.run(self._is_any_open()):
                 raise StoryFailed("the job was held, and has left no transaction open")
             hold.unlink(missing_ok=True)
+            heard = len(members.steps)
             self._start()
+            if kill.held:
+                self._wait_until_step(_RESUMED, heard)
         self._feed(plan.records - self._fed)
         self._wait_until_done()
         members.ask_to_leave(_JOB)

@@ -20,7 +20,7 @@ import org.apache.flink.streaming.api.datastream.DataStream;
 
 /**
  * Flink's sink as it is, but that it tells when transactions are to be committed, and stands still at that point while
- * a file is there.
+ * a file is there, unless they are another process's: those have no producer here yet.
  */
 final class Holding
         implements Sink<String>,
@@ -43,7 +43,9 @@ final class Holding
             @Override
             public void commit(Collection<CommitRequest<KafkaCommittable>> requests)
                     throws IOException, InterruptedException {
-                if (!requests.isEmpty()) {
+                if (requests.stream().anyMatch(each -> each.getCommittable().getProducer().isEmpty())) {
+                    say("resumed", requests);
+                } else if (!requests.isEmpty()) {
                     say("prepared", requests);
                     if (hold.exists()) {
                         say("held", requests);
