@@ -76,7 +76,7 @@ interop-tools: postgres-tools  ## check for the tools of make interop (Java, Mav
 
 # KILLS are of workers; as many of the broker come on top (BROKER_KILLS).
 .PHONY: exactly-once
-exactly-once: $(VENV)/.installed-interop $(VENV)/.installed-test  ## transactions of stock clients with workers and brokers killed on the way, some minutes a client: make exactly-once RECORDS=100000 KILLS=10 SEED=7 (BROKER_KILLS=, CLIENT=java-client, TARGET=kafka; needs what make interop needs)
+exactly-once: $(VENV)/.installed-interop $(VENV)/.installed-test  ## transactions of stock clients and frameworks with workers and (under clients) brokers killed on the way, some minutes a client: make exactly-once RECORDS=100000 KILLS=10 SEED=7 (BROKER_KILLS=, CLIENT=java-client or flink, TARGET=kafka; needs what make interop needs)
 	$(BIN)/python -m tests.interop.transactions --records $(or $(RECORDS),100000) --kills $(or $(KILLS),10) --broker-kills $(or $(BROKER_KILLS),$(KILLS),10) $(if $(CLIENT),--client $(CLIENT)) $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: interop-table

@@ -1,4 +1,4 @@
-"""Jars of Apache Kafka, resolved by Maven and kept in the user's cache.
+"""Jars of Apache Kafka and of frameworks that use it, resolved by Maven and kept in the user's cache.
 
 Maven knows where artifacts live and verifies what it downloads, so no registry is named here. A set of jars
 is resolved once per machine; a later run finds its folder and starts no Maven.
@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 from tests.support.cache import digest, filled_once
 
 KAFKA_VERSION = "4.4.0"
-# The newest release whose command line tools are published.
+# The newest release whose command line tools and connectors for files are published.
 KAFKA_TOOLS_VERSION = "4.3.1"
 
 _KAFKA = "org.apache.kafka"
@@ -40,6 +40,22 @@ class Coordinates(NamedTuple):
 
 KAFKA_CLIENTS = Coordinates(_KAFKA, "kafka-clients", KAFKA_VERSION)
 KAFKA_STREAMS = Coordinates(_KAFKA, "kafka-streams", KAFKA_VERSION)
+KAFKA_CONNECT = (
+    Coordinates(_KAFKA, "connect-runtime", KAFKA_TOOLS_VERSION),
+    Coordinates(_KAFKA, "connect-file", KAFKA_TOOLS_VERSION),
+)
+# Jobs within one process, and what the connector leaves to the cluster it runs in.
+_FLINK = "org.apache.flink"
+FLINK_VERSION = "2.2.1"
+FLINK_CONNECTOR_VERSION = "5.0.0-2.2"
+FLINK = (
+    Coordinates(_FLINK, "flink-connector-kafka", FLINK_CONNECTOR_VERSION),
+    *(
+        Coordinates(_FLINK, name, FLINK_VERSION)
+        for name in ("flink-connector-base", "flink-streaming-java", "flink-clients")
+    ),
+)
+SPRING_KAFKA = Coordinates("org.springframework.kafka", "spring-kafka", "4.1.2")
 KAFKA_BROKER = Coordinates(_KAFKA, "kafka_2.13", KAFKA_VERSION)
 # Most tools are in the one, kafka-configs is in the other.
 KAFKA_TOOLS = (
@@ -52,6 +68,7 @@ KAFKA_BEFORE_4_VERSION = "3.9.1"
 """The last line of clients that know the transactions before KIP-890 alone."""
 # Kafka logs through slf4j-api 1.7 and brings no back end; this one prints to standard error.
 _SLF4J_TO_STDERR = Coordinates("org.slf4j", "slf4j-simple", "1.7.36")
+_SLF4J_2_TO_STDERR = Coordinates("org.slf4j", "slf4j-simple", "2.0.17")
 
 
 def artifact(group: str, name: str, version: str) -> Path:
@@ -78,6 +95,23 @@ def clients_classpath(version: str = KAFKA_VERSION) -> str:
 def streams_classpath() -> str:
     """What `java -cp` needs to run a program of Kafka Streams."""
     return _wildcard(_resolve([KAFKA_STREAMS, _SLF4J_TO_STDERR]))
+
+
+def connect_classpath() -> str:
+    """What `java -cp` needs to run a worker of Kafka Connect with connectors for files, of
+    `KAFKA_TOOLS_VERSION`."""
+    return _wildcard(_resolve([*KAFKA_CONNECT, _SLF4J_TO_STDERR]))
+
+
+def flink_classpath() -> str:
+    """What `java -cp` needs to run a job of Flink that reads and writes topics, with the Java client that its
+    connector brings."""
+    return _wildcard(_resolve([*FLINK, _SLF4J_TO_STDERR]))
+
+
+def spring_classpath() -> str:
+    """What `java -cp` needs to run a program of Spring for Apache Kafka, with the Java client it brings."""
+    return _wildcard(_resolve([SPRING_KAFKA, _SLF4J_2_TO_STDERR]))
 
 
 def tools_classpath() -> str:
@@ -113,7 +147,7 @@ def _copy_dependencies(pom: Path, jars: Path) -> None:
     except subprocess.TimeoutExpired as expired:
         raise RuntimeError(f"Maven took more than {_MAVEN_SECONDS_MAX} s: {expired.output}") from expired
     if done.returncode != 0:
-        raise RuntimeError(f"Maven could not resolve the jars of Apache Kafka:\n{done.stdout}")
+        raise RuntimeError(f"Maven could not resolve jars:\n{done.stdout}")
 
 
 def _pom(wanted: Sequence[Coordinates], exclusions: Sequence[str]) -> str:

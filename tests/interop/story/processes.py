@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import threading
 import time
@@ -52,6 +53,13 @@ class Program:
         """SIGKILL to the process and to those that it has started. Harmless when it is gone."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
+
+    def pause(self) -> None:
+        """SIGSTOP, likewise."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self.process.pid, signal.SIGCONT)
 
     def close(self) -> None:
         self.kill()

@@ -74,22 +74,22 @@ def check(
     times = Counter(_number(each) for each in committed)
     wrong = [each for each in committed if not _is_right(each)]
     if wrong:
-        problems.append(f"{len(wrong)} records are not what was written: {_some(wrong)}")
+        problems.append(f"{len(wrong)} records are not what was written: {some(wrong)}")
     lacking = [number for number in range(numbers) if not times[number]]
     if lacking:
-        problems.append(f"{len(lacking)} of {numbers} were lost: {_some(lacking)}")
+        problems.append(f"{len(lacking)} of {numbers} were lost: {some(lacking)}")
     repeated = [number for number, count in times.items() if count > 1]
     if repeated:
-        problems.append(f"{len(repeated)} of {numbers} were committed more than once: {_some(repeated)}")
+        problems.append(f"{len(repeated)} of {numbers} were committed more than once: {some(repeated)}")
     strangers = [number for number in times if number is not None and not 0 <= number < numbers]
     if strangers:
-        problems.append(f"{len(strangers)} were never in the source: {_some(strangers)}")
+        problems.append(f"{len(strangers)} were never in the source: {some(strangers)}")
     if disorder := _disorder(committed):
         problems.append(
-            f"{len(disorder)} stand behind later ones of their source partition: {_some(disorder)}"
+            f"{len(disorder)} stand behind later ones of their source partition: {some(disorder)}"
         )
     if hidden := set(committed) - set(uncommitted):
-        problems.append(f"{len(hidden)} are shown with read_committed alone: {_some(sorted(hidden))}")
+        problems.append(f"{len(hidden)} are shown with read_committed alone: {some(sorted(hidden))}")
     least = numbers + aborted_on_purpose
     if len(uncommitted) < least:
         problems.append(
@@ -126,7 +126,8 @@ def _disorder(committed: Sequence[Seen]) -> list[int]:
     return behind
 
 
-def _some(found: Iterable[object]) -> str:
+def some(found: Iterable[object]) -> str:
+    """The first of them, as text."""
     shown = [*found]
     more = ", ..." if len(shown) > _SHOWN else ""
     return ", ".join(map(str, shown[:_SHOWN])) + more

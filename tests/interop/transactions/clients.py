@@ -28,10 +28,15 @@ from typing import Final
 from tests.interop.programs import python
 from tests.interop.story.clients.base import PROGRAMS, StockClient
 from tests.interop.story.clients.built import FRANZ_GO
-from tests.interop.story.clients.java import JAVA, JVM, compiled
+from tests.interop.story.clients.java import HINT, JAVA, JVM, compiled
 from tests.interop.story.clients.program import need
 from tests.interop.story.clients.python import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, MUSTER
-from tests.support.kafka_artifacts import KAFKA_BEFORE_4_VERSION, clients_classpath
+from tests.support.kafka_artifacts import (
+    KAFKA_BEFORE_4_VERSION,
+    SPRING_KAFKA,
+    clients_classpath,
+    spring_classpath,
+)
 
 PARTITIONS: Final = 3
 """Partitions of either topic."""
@@ -92,12 +97,28 @@ class JavaBefore4(Transformer):
         return KAFKA_BEFORE_4_VERSION
 
     def prepare(self) -> None:
-        need("java", "javac", "mvn", hint="install a JDK of Java 17 or later, and Maven")
+        need("java", "javac", "mvn", hint=HINT)
         self.command()
 
     def command(self) -> list[str]:
         sources = [PROGRAMS / "java" / name for name in ("Lines.java", "Transform.java")]
         return [*JVM, "-cp", compiled(sources, clients_classpath(self.version())), "Transform"]
+
+
+@dataclass(frozen=True)
+class Spring(Transformer):
+    """Spring for Apache Kafka, with the Java client that it brings."""
+
+    def version(self) -> str:
+        return SPRING_KAFKA.version
+
+    def prepare(self) -> None:
+        need("java", "javac", "mvn", hint=HINT)
+        self.command()
+
+    def command(self) -> list[str]:
+        sources = [PROGRAMS / "java" / "Lines.java", PROGRAMS / "spring" / "Listener.java"]
+        return [*JVM, "-cp", compiled(sources, spring_classpath()), "Listener"]
 
 
 def _python(
@@ -116,6 +137,7 @@ TRANSFORMERS: Final[tuple[Transformer, ...]] = (
     _python(AIOKAFKA, "aiokafka"),
     _python(MUSTER, "muster", kip_890=True),
 )
+SPRING: Final = Spring("spring-kafka", True, steps=("began", "sent"))
 
 
 def by_name(name: str) -> Transformer:

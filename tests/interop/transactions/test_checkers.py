@@ -9,9 +9,10 @@ from typing import Final
 
 import pytest
 
-from tests.interop.transactions import words
+from tests.interop.transactions import connect, flink, words
 from tests.interop.transactions.checker import Seen, check
 from tests.interop.transactions.clients import TRANSFORMERS, by_name
+from tests.interop.transactions.frameworks import FRAMEWORKS
 from tests.interop.transactions.play import VICTIMS, Plan, protocol_problems
 
 pytestmark = pytest.mark.interop
@@ -88,11 +89,13 @@ def test_a_plan_is_its_seed() -> None:
     assert plan == Plan.of(7, 2_000, 3, 2)
     assert plan != replace(Plan.of(8, 2_000, 3, 2), seed=7)
     assert Counter(kill.victim for kill in plan.kills) == dict(zip(VICTIMS, (3, 1, 1), strict=True))
-    assert words.Plan.of(7, 100, 2) == words.Plan.of(7, 100, 2) != words.Plan.of(8, 100, 2)
+    for plans in (words.Plan, connect.Plan, flink.Plan):
+        assert plans.of(7, 100, 2) == plans.of(7, 100, 2) != plans.of(8, 100, 2)
 
 
 def test_clients_have_names_of_their_own() -> None:
-    assert len({each.name for each in TRANSFORMERS}) == len(TRANSFORMERS)
+    names = {each.name for each in TRANSFORMERS} | FRAMEWORKS.keys()
+    assert len(names) == len(TRANSFORMERS) + len(FRAMEWORKS)
 
 
 def count(word: str, value: int) -> Seen:
@@ -109,3 +112,17 @@ def test_counts_go_up_by_one() -> None:
     assert words.check(["a b", "a"], [*right, count("c", 1)]) == [
         "c was written 0 times, and its counts are 1"
     ]
+
+
+def copied(number: int, partition: int = 0) -> Seen:
+    return Seen(partition, number, "", connect.line(number))
+
+
+def test_lines_are_copied_once_and_in_order() -> None:
+    right = [copied(number) for number in (0, 2, 1, 3)]
+    assert connect.check(4, 2, right) == []  # two files: 0, 2 and 1, 3
+    assert connect.check(4, 2, right[1:]) == ["1 of 4 lines were lost: 0"]
+    assert connect.check(4, 2, [*right, copied(3)]) == ["1 lines were committed more than once: 3"]
+    assert connect.check(3, 2, right)[0].startswith("1 lines were never written: 3 ...")
+    assert connect.check(4, 1, right) == ["lines of file 0 are in another order in partition 0"]
+    assert connect.check(4, 1, [copied(2, 1), *right[:1], *right[2:]]) == []

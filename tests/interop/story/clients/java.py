@@ -16,7 +16,7 @@ from tests.interop.story.clients.program import ALL_CODECS, ProgramClient, need,
 from tests.support.cache import digest, filled_once
 from tests.support.kafka_artifacts import clients_classpath, tools_classpath
 
-_HINT: Final = "install a JDK of Java 17 or later, and Maven"
+HINT: Final = "install a JDK of Java 17 or later, and Maven"
 # A short life: a quick start counts for more than speed.
 JVM: Final = (
     "java",
@@ -39,7 +39,7 @@ class JavaClient(StockClient):
         return _kafka_version(clients_classpath())
 
     def prepare(self) -> None:
-        need("java", "javac", "mvn", hint=_HINT)
+        need("java", "javac", "mvn", hint=HINT)
         self.classpath()
 
     def produce(self, bootstrap: str, topic: str, codec: str, first: int, count: int) -> list[str]:
@@ -70,7 +70,7 @@ class ConsoleTools(ProgramClient):
         return _kafka_version(tools_classpath())
 
     def prepare(self) -> None:
-        need("java", "javac", "mvn", hint=_HINT)
+        need("java", "javac", "mvn", hint=HINT)
         self.classpath()
 
     def command(self) -> list[str]:
