@@ -1,7 +1,7 @@
 """Hanging transactions: find them, and the groups that they hold back (KIP-664).
 
 A transaction hangs on a partition if no coordinator will ever end it there. Its records, and all behind them,
-stay hidden from consumers that read committed records alone.
+stay hidden from consumers that read only committed records.
 """
 
 from __future__ import annotations
@@ -248,9 +248,9 @@ class HeldBackGroup(NamedTuple):
 
 
 class HeldBack(NamedTuple):
-    """A partition's last stable offset (KIP-98), where consumers that read committed records alone have to
+    """A partition's last stable offset (KIP-98), where consumers that read only committed records have to
     stop, the end of its log, and the groups that are not beyond the one, the nearest first. Whether a group
-    reads committed records alone is for its members to know."""
+    reads only committed records is for its members to know."""
 
     last_stable_offset: int
     log_end_offset: int

@@ -33,9 +33,9 @@ _HELD_BACK_COLUMNS: Final = ("TOPIC", "PARTITION", "GROUP", "COMMITTED", "STOPS 
 
 _FIND: Final = """\
 A transaction hangs on a partition if no coordinator will ever end it there: none knows its producer id, or
-the transaction of the one that does is not about the partition. Consumers that read committed records alone
+the transaction of the one that does is not about the partition. Consumers that read only committed records
 (isolation.level read_committed) stop at it. The groups that stand there, or have yet to come there, are
-listed; whether they read committed records alone is for their members to know.
+listed; whether they read only committed records is for their members to know.
 
 You need to be allowed to describe all transactional ids: one that you may not describe looks as if it were
 hanging.
@@ -186,7 +186,7 @@ def _print_hanging(hanging: list[HangingTransaction], held: Mapping[TopicPartiti
         for group in told.groups
     ]
     if held_rows:
-        print("\nHeld back, if they read committed records alone:\n")
+        print("\nHeld back, if they read only committed records:\n")
         print(output.table(_HELD_BACK_COLUMNS, held_rows))
     else:
         print("\nNo group is held back.")

@@ -49,8 +49,46 @@ class RuleFields(TypedDict, total=False):
     truncate: int | None
 
 
-class FaultRuleCalls(Calls):
-    """A rule in force. As a context manager it is removed at the end."""
+class InForceCalls(Calls):
+    """What is in force until it is removed. As a context manager it is removed at the end."""
+
+    __slots__ = ()
+
+    @both
+    async def remove(self) -> None:
+        """Take it back: delayed requests proceed, held markers are let go. Idempotent."""
+        self._remove()
+
+    def _remove(self) -> None:
+        raise NotImplementedError
+
+
+class _InForce(InForceCalls, Blocking):
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+class _AsyncInForce(InForceCalls, Async):
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.remove()
+
+
+class FaultRuleCalls(InForceCalls):
+    """A rule in force."""
 
     __slots__ = ("id", "rule")
 
@@ -101,44 +139,26 @@ class FaultRuleCalls(Calls):
                 "requests"
             ) from None
 
-    @both
-    async def remove(self) -> None:
-        """Remove the rule: delayed requests proceed. Idempotent."""
+    def _remove(self) -> None:
         faults = self._core.brokers.faults
         if any(each.id == self.id for each in faults.rules()):
             faults.remove(self.id)
 
 
-class FaultRule(FaultRuleCalls, Blocking):
+class FaultRule(FaultRuleCalls, _InForce):
     """A rule, blocking API."""
 
     __slots__ = ()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
-
-class AsyncFaultRule(FaultRuleCalls, Async):
+class AsyncFaultRule(FaultRuleCalls, _AsyncInForce):
     """A rule, async API."""
 
     __slots__ = ()
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.remove()
-
-
-class MarkerHoldCalls(Calls):
-    """Markers that are held back. As a context manager they are let go at the end."""
+class MarkerHoldCalls(InForceCalls):
+    """Markers that are held back."""
 
     __slots__ = ("_number", "topic", "transactional_id")
 
@@ -169,38 +189,20 @@ class MarkerHoldCalls(Calls):
         wanted = "to be decided, with its markers held"
         return await reached(self._core, self.transactional_id, wanted, met, timeout)
 
-    @both
-    async def remove(self) -> None:
-        """Let the markers go. Idempotent."""
+    def _remove(self) -> None:
         self._core.brokers.faults.marker_holds.release(self._number)
 
 
-class MarkerHold(MarkerHoldCalls, Blocking):
+class MarkerHold(MarkerHoldCalls, _InForce):
     """Markers that are held back, blocking API."""
 
     __slots__ = ()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
-
-class AsyncMarkerHold(MarkerHoldCalls, Async):
+class AsyncMarkerHold(MarkerHoldCalls, _AsyncInForce):
     """Markers that are held back, async API."""
 
     __slots__ = ()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.remove()
 
 
 class FaultCalls(Calls):

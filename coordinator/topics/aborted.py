@@ -1,4 +1,4 @@
-"""The aborted transactions of one partition, for consumers that read committed records alone (KIP-98).
+"""The aborted transactions of one partition, for consumers that read only committed records (KIP-98).
 
 Kafka keeps an index file for each segment. Here an entry is 32 bytes of memory, and of each snapshot of what
 is derived from a log; a transaction that has one has a batch and a marker in the log, of some 150 bytes at

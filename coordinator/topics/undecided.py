@@ -1,4 +1,4 @@
-"""Transactions that are open on a partition, and what they hold back: who reads committed records alone stops
+"""Transactions that are open on a partition, and what they hold back: who reads only committed records stops
 at the last stable offset, which is where the oldest of them begins (KIP-98)."""
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Verdict(StrEnum):
 
 
 class Waiting(NamedTuple):
-    """A group that cannot get beyond an open transaction. Whether it reads committed records alone is for
+    """A group that cannot get beyond an open transaction. Whether it reads only committed records is for
     its members to know."""
 
     group: str

@@ -111,7 +111,7 @@ def test_it_is_found_shown_and_aborted(muster: Muster, brokers: TransactionBroke
     shown = muster.done("transactions", "find-hanging", "--broker", "1").splitlines()
     assert shown[1].split()[:5] == ["orders", "0", "12", "7", "1"]
     assert shown[1].endswith("  2 h       no coordinator knows producer id 7")
-    assert shown[3] == "Held back, if they read committed records alone:"
+    assert shown[3] == "Held back, if they read only committed records:"
     assert [line.split()[:6] for line in shown[6:-2]] == [["orders", "0", "billing", "12", "12", "28"]]
     (told,) = muster("transactions", "find-hanging", "--output", "json").json
     assert (told["start_timestamp"], told["last_timestamp"]) == (hanging, hanging + 60_000)

@@ -262,7 +262,7 @@ def test_hanging_transactions_are_found_with_those_they_hold_back(cluster: Clust
         assert shown[0].endswith("  OPEN FOR  WHY")
         assert shown[1].split()[:5] == ["orders", "0", "5", str(unknown_id), "0"]
         assert shown[1].endswith(f"  2 h       no coordinator knows producer id {unknown_id}")
-        assert shown[4:6] == ["Held back, if they read committed records alone:", ""]
+        assert shown[4:6] == ["Held back, if they read only committed records:", ""]
         assert [line.split()[:6] for line in shown[7:9]] == [
             ["orders", "0", "there", "5", "5", "3"],
             ["orders", "0", "behind", "2", "5", "6"],
