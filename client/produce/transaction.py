@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
-from muster.client.errors import ClientError
+from muster.client.errors import ClientError, TransactionAborted
 from muster.client.group.group_metadata import GroupMetadata
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.client.produce.sender import RecordFuture, RecordMetadata
@@ -66,6 +66,8 @@ class Transaction(Generic[K, V]):
         self._transactions = transactions
         self._told = False
         """The user has ended it by hand, and heard what became of it."""
+        self._aborted = False
+        """The user has heard that it is aborted."""
 
     def __repr__(self) -> str:
         state = self._transactions.state.name.lower() if self._is_mine else "not open"
@@ -79,7 +81,7 @@ class Transaction(Generic[K, V]):
         """Begin. Waits up to max_block_ms for the transaction before to end. Raises ConcurrentUse if it is
         still open, TimedOut, ProducerFenced, KafkaError; TransactionAborted if the last transaction, whose
         commit was cancelled or timed out, turned out to be aborted."""
-        self._told = False
+        self._told = self._aborted = False
         await self._transactions.begin(self)
         return self
 
@@ -94,15 +96,23 @@ class Transaction(Generic[K, V]):
         delivery_timeout_ms for the records, and max_block_ms for the coordinator. If cancelled while records
         are sent, the transaction is aborted; if cancelled later, it is committed all the same."""
         self._told = True
-        await self._transactions.commit(self)
+        try:
+            await self._transactions.commit(self)
+        except TransactionAborted:
+            self._aborted = True
+            raise
 
     async def abort(self) -> None:
         """Drop what is not sent yet (these records raise TransactionAborted), and abort. Waits for the
         answers to requests in flight (request_timeout_ms), then for the coordinator, both within
-        max_block_ms; then it raises TimedOut, while the producer goes on asking. Raises NoTransaction if it
-        is being committed: a commit that was cancelled or timed out stays one."""
+        max_block_ms; then it raises TimedOut, while the producer goes on asking. Does nothing if it is
+        aborted already, by a commit that raised TransactionAborted for example. Raises NoTransaction if it is
+        committed, or being committed: a commit that was cancelled or timed out stays one."""
         self._told = True
+        if self._aborted and not self._is_mine:
+            return
         await self._transactions.abort(self)
+        self._aborted = True
 
     async def send(
         self,

@@ -189,6 +189,29 @@ async def test_what_is_being_committed_is_not_aborted() -> None:
     assert (cluster.committed, cluster.ends) == ([b"1", 7], [True])
 
 
+@LEVELS
+async def test_what_is_aborted_may_be_aborted_again(level: int) -> None:
+    """As handlers of errors do, who cannot know that the commit has done it."""
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await producer.transaction().begin()
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+        await transaction.post("t", b"1")
+        with pytest.raises(TransactionAborted):
+            await transaction.commit()
+        asked = len(cluster.seen)
+        for _ in range(2):
+            await transaction.abort()
+        assert len(cluster.seen) == asked
+        await one(producer, b"2")
+        await transaction.abort()  # nor does it touch the next
+        again = await transaction.begin()
+        await again.send("t", b"3")
+        await again.abort()
+        await again.abort()
+    assert cluster.committed == [b"2"]
+
+
 async def test_a_commit_that_failed_late_is_told_to_the_next_one_once() -> None:
     cluster = TransactionCluster(2)
     async with transactional(cluster, request_timeout_ms=200) as producer:
