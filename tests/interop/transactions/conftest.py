@@ -30,6 +30,11 @@ def new_seed() -> Callable[[], int]:
 
 
 @pytest.fixture
+def seed(new_seed: Callable[[], int]) -> int:
+    return new_seed()
+
+
+@pytest.fixture
 def judge(capsys: pytest.CaptureFixture[str]) -> Callable[[Outcome], None]:
     """Shows how a play ended, with its seed, and fails if it did not pass."""
 

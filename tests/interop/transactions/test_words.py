@@ -17,7 +17,5 @@ LINES: Final = 1_500
 KILLS: Final = 2
 
 
-def test_words_are_counted_exactly_once(
-    target: Target, new_seed: Callable[[], int], judge: Callable[[Outcome], None]
-) -> None:
-    judge(count_words(target, Plan.of(new_seed(), LINES, KILLS)))
+def test_words_are_counted_exactly_once(target: Target, seed: int, judge: Callable[[Outcome], None]) -> None:
+    judge(count_words(target, Plan.of(seed, LINES, KILLS)))
