@@ -54,6 +54,10 @@ class Transformer(ABC):
     steps: tuple[str, ...] = field(default=("began", "sent", "offsets"), kw_only=True)
     """What it says of a transaction before its end."""
 
+    starts_late: bool = field(default=False, kw_only=True)
+    """Its producer starts with its first record. One that is started again, and gets none, leaves what was
+    open to transaction.timeout.ms."""
+
     outlives_brokers: bool = field(default=True, kw_only=True)
     """It goes on when a broker was killed and is back. Those that do not stand still for good, with Apache
     Kafka as well: librdkafka when it was about to commit offsets, kafka-python when its membership was lost
@@ -137,7 +141,7 @@ TRANSFORMERS: Final[tuple[Transformer, ...]] = (
     _python(AIOKAFKA, "aiokafka"),
     _python(MUSTER, "muster", kip_890=True),
 )
-SPRING: Final = Spring("spring-kafka", True, steps=("began", "sent"))
+SPRING: Final = Spring("spring-kafka", True, steps=("began", "sent"), starts_late=True)
 
 
 def by_name(name: str) -> Transformer:

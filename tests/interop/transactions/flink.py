@@ -14,7 +14,6 @@ checkpoint that it began from; and `left`, after a savepoint.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 import uuid
@@ -22,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from muster.client import Admin
 from tests.interop.story.clients.base import PROGRAMS
 from tests.interop.story.clients.java import JVM, compiled
 from tests.interop.story.oracle import Oracle
@@ -117,7 +115,7 @@ class _Transferring(Stage):
             members.kill(_JOB)
             _, last = members.steps[-1]
             self._note(f"the job was killed after it said {last.step} ({last.records} transactions)")
-            if kill.held and not asyncio.run(self._is_any_open()):
+            if kill.held and not self._is_any_open(self._name):
                 raise StoryFailed("the job was held, and has left no transaction open")
             hold.unlink(missing_ok=True)
             heard = len(members.steps)
@@ -139,11 +137,6 @@ class _Transferring(Stage):
         if stable_ends != ends:
             problems.append(f"a transaction was left open: it can be read up to {stable_ends} of {ends}")
         return problems
-
-    async def _is_any_open(self) -> bool:
-        async with Admin(self._target.bootstrap) as admin:
-            found = await admin.list_transactions(states=["Ongoing"])
-            return any(each.transactional_id.startswith(self._name) for each in found)
 
     def _start(self) -> None:
         arguments = (self._source, self._sink, self._name, self._plan.strategy, str(self._state))

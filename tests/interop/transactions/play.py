@@ -165,6 +165,8 @@ class _Playing(Stage):
             self._kill(kill)
         self._feed(self._plan.records - self._fed)
         self._wait_until_done()
+        if self._transformer.starts_late:
+            self._wait_until_timed_out()
         self._let_both_leave()
         return self._check()
 
@@ -238,6 +240,13 @@ class _Playing(Stage):
         numbers = range(self._fed, self._fed + count)
         write(self._target.bootstrap, self._source, ((n % PARTITIONS, b"%d" % n) for n in numbers))
         self._fed += count
+
+    def _wait_until_timed_out(self) -> None:
+        deadline = time.monotonic() + _DONE_S
+        while self._is_any_open(self._group):
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"a transaction is still open after {_DONE_S:g} s")
+            time.sleep(_LOOK_AGAIN_S)
 
     def _wait_until_done(self) -> None:
         """Fails when nothing more is committed for a while, however long all of it takes."""

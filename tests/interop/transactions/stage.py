@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import time
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from muster.client import Admin
 from tests.interop.story.processes import Members, StoryFailed
 from tests.interop.story.story import Outcome
 from tests.interop.story.targets import Target
 
 WORKERS: Final = ("one", "two")
 _LINES_SHOWN: Final = 30
+_OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class Stage(ABC):
@@ -52,6 +55,16 @@ class Stage(ABC):
 
     def _wait_until_left(self, name: str) -> None:
         self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")
+
+    def _is_any_open(self, prefix: str) -> bool:
+        """Whether a transaction is, of an id that begins with this."""
+
+        async def ask() -> bool:
+            async with Admin(self._target.bootstrap) as admin:
+                found = await admin.list_transactions(states=_OPEN)
+                return any(each.transactional_id.startswith(prefix) for each in found)
+
+        return asyncio.run(ask())
 
     def _note(self, what: str) -> None:
         self._steps.append(f"  {self._members.elapsed_s():6.1f} s  {what}")
