@@ -111,6 +111,11 @@ class Header(NamedTuple):
         return bool(self.attributes & _LOG_APPEND_TIME)
 
     @property
+    def first_timestamp(self) -> int:
+        """Of the first record; meaningless in a batch with a delete horizon."""
+        return self.max_timestamp if self.is_log_append_time else self.base_timestamp
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL)
 

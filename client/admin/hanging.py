@@ -230,8 +230,7 @@ async def _timestamp_at(cluster: Cluster, where: TopicPartition, offset: int, un
         response: FetchResponse = await cluster.call(request, soon, node=leader)
         for records in (each.records for topic in response.responses for each in topic.partitions):
             if records:
-                header = peek(records)
-                return header.max_timestamp if header.is_log_append_time else header.base_timestamp
+                return peek(records).first_timestamp
     return None
 
 

@@ -27,7 +27,7 @@ TopicPartition = tuple[str, int]
 DEAD: Final = "Dead"
 """Kafka's name for the state of an id that nobody knows."""
 _STATES: Final = (*BY_WIRE_NAME, DEAD)
-_WITHOUT_TRANSACTION: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", DEAD})
+_WITHOUT_TRANSACTION: Final = {DEAD, *(name for name, state in BY_WIRE_NAME.items() if state.is_idle)}
 
 
 class TransactionFacts(NamedTuple):

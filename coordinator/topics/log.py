@@ -302,7 +302,7 @@ class PartitionLog:
         if self._state.producers.transaction_start(assigned.producer_id) == first:
             end = self._segments.end
             self._begun[first] = LogOffsetMetadata(first, end.segment, end.position - assigned.size)
-            self._began_ms[first] = _first_timestamp(assigned)
+            self._began_ms[first] = assigned.first_timestamp
 
     def _undecided(self) -> LogOffsetMetadata:
         """Where the oldest open transaction begins, or the end."""
@@ -557,7 +557,7 @@ class PartitionLog:
         with suppress(KafkaError):  # fetches will say so
             batch = self._looked_up(lambda: next(self._segments.batches(offset), None), None)
             if batch is not None and batch.header.base_offset == offset:
-                return _first_timestamp(batch.header)
+                return batch.header.first_timestamp
         return None
 
     def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
@@ -697,10 +697,6 @@ def _limits(config: TopicConfig) -> Limits:
         min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
     )
     return Limits(config.segment_bytes_max, segment_ms, config.index_interval_bytes)
-
-
-def _first_timestamp(header: Header) -> int:
-    return header.max_timestamp if header.is_log_append_time else header.base_timestamp
 
 
 def _told(found: Listed, end_offset: int) -> Listed:
