@@ -20,20 +20,20 @@ from tests.faults.cluster.setting import (
     TOPIC,
     Kind,
 )
+from tests.faults.cluster.working import Working
 
 _CLOSE_S: Final = 10.0
 
 
-class OurMember(RebalanceListener):
+class OurMember(Working, RebalanceListener):
     """A member that reads and commits by hand until it is told to stop."""
 
     def __init__(self, name: str, kind: Kind, history: GroupHistory, bootstrap: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.committed_at = 0.0
         """When the last commit was sent that was acknowledged."""
         self._history = history
         self._stints: dict[int, Stint] = {}
-        self._stopped = False
         self._consumer = Consumer(
             bootstrap,
             topics=[TOPIC],
@@ -50,25 +50,11 @@ class OurMember(RebalanceListener):
             fetch_min_bytes=10_000,
             client_id=name,
         )
-        self._working: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._working = asyncio.create_task(self._work(), name=self.name)
 
     @property
     def partitions(self) -> frozenset[int]:
         """Those it has."""
         return frozenset(self._stints)
-
-    def look(self) -> None:
-        """Raise what has ended it."""
-        if self._working is not None and self._working.done():
-            self._working.result()
-
-    async def stop(self) -> None:
-        self._stopped = True
-        if self._working is not None:
-            await self._working
 
     def says(self) -> str:
         return str(self._consumer.health())
@@ -123,35 +109,28 @@ class OurMember(RebalanceListener):
             self.committed_at = sent_at
 
 
-class OurProducer:
+class OurProducer(Working):
     """Sends numbered records to all partitions until it is told to stop."""
 
     def __init__(self, name: str, partitions: int, bootstrap: str) -> None:
+        super().__init__(name)
         self.produced: Sequence[Produced] = [Produced(name, each) for each in range(partitions)]
         self.served_at = [0.0] * partitions
         """When the last record was sent that was acknowledged, by partition."""
         self._on_their_way: set[asyncio.Future[Any]] = set()
         self._failed: list[str] = []
-        self._stopped = False
         self._producer = Producer(
             bootstrap, linger_ms=20, request_timeout_ms=REQUEST_TIMEOUT_MS, metadata_max_age_ms=5_000
         )
-        self._working: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._working = asyncio.create_task(self._work(), name=self.produced[0].producer)
 
     def look(self) -> None:
         if self._failed:
             raise AssertionError(f"records were given up: {self._failed[:3]}")
-        if self._working is not None and self._working.done():
-            self._working.result()
+        super().look()
 
     async def stop(self) -> None:
         """When everything it has sent is acknowledged."""
-        self._stopped = True
-        if self._working is not None:
-            await self._working
+        await super().stop()
         self.look()
 
     async def _work(self) -> None:

@@ -22,6 +22,7 @@ from tests.faults.cluster.setting import (
     REQUEST_TIMEOUT_MS,
     TRANSACT_EVERY_S,
 )
+from tests.faults.cluster.working import Working
 from tests.faults.transactions import checker
 from tests.faults.transactions import history as told
 from tests.faults.transactions.history import Batch, Place, Slot, Transaction, Transactional
@@ -36,11 +37,12 @@ _NAMELESS: Final = told.Producer(-1, -1)
 """The client keeps its producer id to itself."""
 
 
-class OurTransactor:
+class OurTransactor(Working):
     """Writes to all partitions and commits an offset in one transaction after the other, until it is told to
     stop. Some are aborted, and some cut off by another producer of the same id."""
 
     def __init__(self, name: str, bootstrap: str, dice: random.Random) -> None:
+        super().__init__(name)
         self.history = Transactional(name)
         self.slot = Slot(name, IN_TRANSACTIONS, 0)
         self.served_at = 0.0
@@ -49,22 +51,6 @@ class OurTransactor:
         self._dice = dice
         self._given_up = ""
         """Why a transaction had to be aborted, of the last one."""
-        self._stopped = False
-        self._working: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._working = asyncio.create_task(self._work(), name=self.history.name)
-
-    def look(self) -> None:
-        """Raise what has ended it."""
-        if self._working is not None and self._working.done():
-            self._working.result()
-
-    async def stop(self) -> None:
-        """When nothing of it is open any more."""
-        self._stopped = True
-        if self._working is not None:
-            await self._working
 
     def says(self) -> str:
         """What it is at, for a failure."""

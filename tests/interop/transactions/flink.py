@@ -42,8 +42,6 @@ _RESUMED: Final = "resumed"
 _MEMORY: Final = "-Xmx512m"
 _DELAY_MS_MAX: Final = 150.0
 """Longer than the time between two checkpoints."""
-_DONE_S: Final = 120.0
-_LOOK_AGAIN_S: Final = 0.2
 
 
 class Kill(NamedTuple):
@@ -123,7 +121,8 @@ class _Transferring(Stage):
             if kill.held:
                 self._wait_until_step(_RESUMED, heard)
         self._feed(plan.records - self._fed)
-        self._wait_until_done()
+        self._wait_until_read(self._sink, plan.records)
+        self._note("all is committed")
         members.ask_to_leave(_JOB)
         self._wait_until_left(_JOB)
         return self._check()
@@ -157,15 +156,6 @@ class _Transferring(Stage):
         members.wait_until(
             lambda: any(step.step == wanted for _, step in members.steps[heard:]), f"a job that says {wanted}"
         )
-
-    def _wait_until_done(self) -> None:
-        deadline = time.monotonic() + _DONE_S
-        while len(found := self._read("read_committed")[0]) < self._plan.records:
-            if time.monotonic() > deadline:
-                raise StoryFailed(f"not done after {_DONE_S:g} s: {len(found)} of {self._plan.records}")
-            self._members.raise_if_ended()
-            time.sleep(_LOOK_AGAIN_S)
-        self._note("all is committed")
 
 
 def command() -> list[str]:

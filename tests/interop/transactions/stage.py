@@ -15,9 +15,12 @@ from muster.client import Admin
 from tests.interop.story.processes import Members, StoryFailed
 from tests.interop.story.story import Outcome
 from tests.interop.story.targets import Target
+from tests.interop.transactions import checker
 
 WORKERS: Final = ("one", "two")
 _LINES_SHOWN: Final = 30
+_READ_S: Final = 120.0
+_LOOK_AGAIN_S: Final = 0.2
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -55,6 +58,15 @@ class Stage(ABC):
 
     def _wait_until_left(self, name: str) -> None:
         self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")
+
+    def _wait_until_read(self, topic: str, count: int) -> None:
+        """Until so many records are shown to readers of committed ones."""
+        deadline = time.monotonic() + _READ_S
+        while (shown := len(checker.read(self._target.bootstrap, topic, "read_committed")[0])) < count:
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"not done after {_READ_S:g} s: {shown} records of {count}")
+            self._members.raise_if_ended()
+            time.sleep(_LOOK_AGAIN_S)
 
     def _is_any_open(self, prefix: str) -> bool:
         """Whether a transaction is, of an id that begins with this."""

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from tests.interop.story.clients.base import PROGRAMS
 from tests.interop.story.clients.java import JVM, compiled
 from tests.interop.story.oracle import Oracle
-from tests.interop.story.processes import StoryFailed
 from tests.interop.story.story import Outcome
 from tests.interop.story.targets import Target
 from tests.interop.transactions import checker
@@ -34,7 +33,6 @@ _WORDS_TOLD: Final = 10
 _DELAY_MS_MAX: Final = 150.0
 """Longer than the 100 ms between two commits."""
 _DONE_S: Final = 120.0
-_LOOK_AGAIN_S: Final = 0.2
 
 
 class Kill(NamedTuple):
@@ -112,7 +110,8 @@ class _Counting(Stage):
             self._note(f"{name} was killed")
             self._start(name)
         self._feed(len(plan.lines) - self._fed)
-        self._wait_until_done()
+        self._wait_until_read(self._sink, _WORDS_OF_A_LINE * len(plan.lines))
+        self._note("all is counted")
         self._let_both_leave()
         committed, _ = self._read()
         uncommitted, _ = checker.read(self._target.bootstrap, self._sink, "read_uncommitted")
@@ -136,16 +135,6 @@ class _Counting(Stage):
     def _wait_until_steps(self, wanted: int) -> None:
         members = self._members
         members.wait_until(lambda: len(members.steps) >= wanted, f"{wanted} times ten words", _DONE_S)
-
-    def _wait_until_done(self) -> None:
-        wanted = _WORDS_OF_A_LINE * len(self._plan.lines)
-        deadline = time.monotonic() + _DONE_S
-        while len(found := self._read()[0]) < wanted:
-            if time.monotonic() > deadline:
-                raise StoryFailed(f"not done after {_DONE_S:g} s: {len(found)} counts of {wanted}")
-            self._members.raise_if_ended()
-            time.sleep(_LOOK_AGAIN_S)
-        self._note("all is counted")
 
 
 def command() -> list[str]:

@@ -77,7 +77,7 @@ class Transformer:
                 await self._go_back()
         except TransactionAborted as error:
             transforming.failed(error)
-            with suppress(NoTransaction):  # a commit that has failed has aborted it
+            with suppress(NoTransaction):  # it may not have begun
                 await transaction.abort()
             await self._go_back()
 
