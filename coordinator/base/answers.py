@@ -15,7 +15,11 @@ class Later(Enum):
     """The type of LATER."""
 
     LATER = "later"
+    IN_LINE = "in line"
 
 
 LATER: Final = Later.LATER
 """In place of an answer that is still to come."""
+IN_LINE: Final = Later.IN_LINE
+"""As LATER, of a request that stands where requests like it are done in the order they came: the next one of
+its client need not wait for the answer."""

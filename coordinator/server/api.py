@@ -1,8 +1,9 @@
 """What an API is to the server, in one declaration. Each stands in `apis/`, beside what answers its requests.
 
 `begin(broker, request, context, answered)` begins a request. It returns the answer: a response, None where
-the protocol has none, or an exception; or LATER when `answered` has been or will be called with it, once. The
-request is its own to change. A coroutine `handle(broker, request, context)` is made a `begin` here.
+the protocol has none, or an exception; or LATER when `answered` has been or will be called with it, once; or
+IN_LINE, when it will be, and the connection's next request may be begun meanwhile if it is of the same API.
+The request is its own to change. A coroutine `handle(broker, request, context)` is made a `begin` here.
 
 KafkaError becomes the API's refusal, any other exception UNKNOWN_SERVER_ERROR (KAFKA_STORAGE_ERROR when it
 was the store's) and a line in the log; CloseConnection closes the connection.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from muster.coordinator.base.answers import LATER, Answered
+from muster.coordinator.base.answers import Answered, Later
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Begin
 from muster.coordinator.server.apis.several import Turns
@@ -68,7 +68,7 @@ async def _begin_in_turns(
         answer = error
     if isinstance(answer, asyncio.Task):
         await answer  # which goes when this one is cancelled
-    elif answer is not LATER:
+    elif not isinstance(answer, Later):
         answered(answer)
 
 
@@ -89,7 +89,7 @@ def _begin(
         return _answer(api, request, division, context, answer)
 
     answer = api.begin(broker, division.rest, context, lambda answer: answered(whole(answer)))
-    return answer if answer is LATER or isinstance(answer, asyncio.Task) else whole(answer)
+    return answer if isinstance(answer, Later | asyncio.Task) else whole(answer)
 
 
 def _answer(api: Api, request: Any, division: Division, context: RequestContext, answer: object) -> object:

@@ -14,7 +14,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.unserved import Cause, CloseConnection, undecodable, unfinished
-from muster.coordinator.server.wire import GREETING_BYTES_MAX, Response, Wire
+from muster.coordinator.server.wire import GREETING_BYTES_MAX, Place, Response, Wire
 from muster.protocol.errors import DecodeError, TooLargeError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         "_begin",
         "_connections",
         "_counts",
+        "_failure",
         "_identify",
         "_paced",
         "_task",
@@ -104,6 +105,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._abandonable = False
+        self._failure: Exception | None = None  # of what was begun last, while the line in front of it is
 
     def __repr__(self) -> str:
         return f"<Connection {self.connection_id} {self.client_host} {self.wire!r}>"
@@ -191,7 +193,7 @@ class Connection(asyncio.Protocol):
         try:
             self.wire.receive(data)
         except DecodeError as error:
-            self.failed(error)
+            self._end_for(error)
             return
         self._go_on()
 
@@ -253,18 +255,28 @@ class Connection(asyncio.Protocol):
         self.wire.stop()
         self._go_on()
 
-    def respond(self, response: Response) -> None:
-        """The response to the request that was to be answered later."""
-        self._task = None
-        self._answered(response)
+    def enter_line(self, frame: bytes) -> Place:
+        """The present request lets those like it be begun before it is answered; its place is for
+        `respond`."""
+        return self.wire.enter_line(frame)
+
+    def respond(self, response: Response, place: Place | None = None) -> None:
+        """The response to the request that was to be answered later: that begun last, or one in line."""
+        if place is None:
+            self._task = None
+        self._answered(response, place)
+        if self._failure is not None and not self.wire.in_line:
+            self._end_for(self._failure)
+            return
         # Not within this call, which may be the shard's.
         if self.wire.goes_on:
             self._go_on_soon()
 
-    def _answered(self, response: Response) -> None:
-        sent = self.wire.answered(response)
-        if sent is not None:
+    def _answered(self, response: Response, place: Place | None = None) -> None:
+        if place is not None or not self.wire.frozen:
             self._counts.requests += 1
+        sent = self.wire.answered(response, place)
+        if sent is not None:
             self._send(sent)
 
     def _send(self, response: Response) -> None:
@@ -279,8 +291,16 @@ class Connection(asyncio.Protocol):
             self.wire.sent(sum(map(len, response)))
 
     def failed(self, error: Exception) -> None:
-        """In place of a response: the connection cannot go on."""
-        self._task = None
+        """In place of a response to the request begun last: the connection cannot go on, once those in line
+        are answered."""
+        if self.wire.in_line:
+            self._task = None
+            self._failure = error
+        else:
+            self._end_for(error)
+
+    def _end_for(self, error: Exception) -> None:
+        self._task = self._failure = None
         if isinstance(error, DecodeError):
             self._undecodable(error)
         elif isinstance(error, CloseConnection):
@@ -352,6 +372,8 @@ class Connection(asyncio.Protocol):
         kept = self.wire.thaw()
         if kept is not None:
             self.respond(kept)
+        elif (sent := self.wire.leave_line()) is not None:
+            self._send(sent)
         self._go_on_soon()
 
     def throttle(self) -> None:

@@ -15,7 +15,7 @@ from copy import copy
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from muster.coordinator.base.answers import LATER, Answered
+from muster.coordinator.base.answers import Answered, Later
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.security.quotas import CONSUMED, PERCENTAGE, PRODUCED
@@ -96,7 +96,7 @@ class QuotaGate:
                 answer = error
             finally:
                 counting.reset(token)
-            if answer is LATER or hasattr(answer, "cancel"):
+            if isinstance(answer, Later) or hasattr(answer, "cancel"):
                 return answer
             with spent:
                 return self._settled(asked, size_bytes, answer, spent)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Protocol, cast
 
-from muster.coordinator.base.answers import LATER
+from muster.coordinator.base.answers import IN_LINE, LATER, Later
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Begin
 from muster.coordinator.server.apis import APIS
@@ -32,7 +32,7 @@ from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
 from muster.coordinator.server.unserved import CloseConnection, api_not_served, version_not_served
-from muster.coordinator.server.wire import Response
+from muster.coordinator.server.wire import Place, Response
 from muster.protocol.api import ApiKey, request_class, versions
 from muster.protocol.codec import decode_prefix
 from muster.protocol.errors import EncodeError, KafkaError
@@ -152,6 +152,10 @@ class Session:
             return asked.response[:4] + frame[4:8] + asked.response[8:]
         if answer is LATER:
             return None
+        if answer is IN_LINE:
+            if self.connection is not None:
+                asked.place = self.connection.enter_line(frame)
+            return None
         if isinstance(answer, asyncio.Task):
             if self.connection is not None:
                 self.connection.under_way(answer, asked.api.reads)
@@ -263,7 +267,7 @@ class Session:
             answer = asked.allowed(self._broker, request, asked.context, answered)
         except Exception as error:
             answer = error
-        if answer is LATER or isinstance(answer, asyncio.Task):
+        if isinstance(answer, Later | asyncio.Task):
             task = answer
             try:
                 answer = await later
@@ -290,6 +294,7 @@ class Asked:
         "end",
         "front",
         "header",
+        "place",
         "request",
         "response",
         "session",
@@ -307,6 +312,8 @@ class Asked:
         self.header = header
         self.request = request
         self.context = context
+        self.place: Place | None = None
+        """In line, if it entered that."""
         self.correlation = b""
         """The correlation id, of the last repetition."""
         self.front: bytes | None = None  # behind the correlation id, up to `at`; None: it is not remembered
@@ -326,7 +333,7 @@ class Asked:
         except Exception as error:  # not the shard's fault, which may call this
             connection.failed(error)
             return
-        connection.respond(response)
+        connection.respond(response, self.place)
 
     def response_to(self, answer: object) -> Response:
         """The frame of an answer; one that is a frame already is passed on. Raises CloseConnection."""

@@ -1,15 +1,19 @@
 """One connection without its socket: bytes in, requests out one at a time, responses in their order.
 
 Kafka mutes a channel while one of its requests is processed, and clients rely on it: the requests of one
-connection are processed one at a time, and their responses leave in request order.
+connection are processed one at a time, and their responses leave in request order. Nobody can tell the
+difference where a request stands in a line of its own, as a Produce does whose batches wait to be written: so
+requests of the same API are begun behind it (`enter_line`), and all others wait until the line is empty.
 
     frame = wire.take(data)                     one small request that may be begun now, mostly all of `data`
     wire.receive(data); frame = wire.next()     anything else
     wire.answered(response)                     what may be sent of it now; then `next` again
+    place = wire.enter_line(frame)              `next` again; in the end wire.answered(response, place)
 
 Every queue has a bound. A wire stops reading when it has `QUEUED_FRAMES` requests waiting, or when the broker
 has `queued.max.request.bytes` of requests in memory (`memory`); it begins no request while its peer does not
-take its responses. TCP then holds the client.
+take its responses, and none behind a line of `IN_LINE_MAX` requests or `IN_LINE_BYTES_MAX`. TCP then holds
+the client.
 
 It has no clock: `elapsed` tells it how much time has passed. `listen` is called with whether to read from the
 socket, when that changes.
@@ -33,6 +37,9 @@ from muster.protocol.compiler import Pieces
 from muster.protocol.frame import FrameSplitter
 
 QUEUED_FRAMES: Final = 64
+IN_LINE_MAX: Final = 64
+IN_LINE_BYTES_MAX: Final = 1024 * 1024
+"""Small requests gain by a line. Of large ones a few connections' would fill what waits to be written."""
 GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
 """Largest first frame: whoever has not sent one valid header yet cannot make us wait for 100 MiB. Clients
 that are told the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
@@ -57,6 +64,18 @@ class Traffic(NamedTuple):
     """API keys, as a request begins with them, of what is processed though its client has closed."""
 
 
+class Place:
+    """In line: where the response to a request goes that others are begun behind."""
+
+    __slots__ = ("api_key", "response", "size")
+
+    def __init__(self, api_key: bytes, size: int, response: Response | None = None) -> None:
+        """`api_key` as a request begins with it; `size` of the request in bytes."""
+        self.api_key = api_key
+        self.size = size
+        self.response = response
+
+
 class Wire:
     """Of one connection. Whatever changes it may end it: see `is_done`."""
 
@@ -69,6 +88,8 @@ class Wire:
         "_hung_up",
         "_kept",
         "_last",
+        "_line",
+        "_line_bytes",
         "_listen",
         "_moved",
         "_outlives",
@@ -107,6 +128,8 @@ class Wire:
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._begun_bytes = 0
+        self._line: deque[Place] = deque()  # begun, and not answered or behind one that is not
+        self._line_bytes = 0
         self._requests = RequestReservation(requests, self._room_has_come)
         self._responses = ResponseReservation(responses)
         self._stops: set[str] = set()  # why reading is paused
@@ -120,14 +143,15 @@ class Wire:
 
     def __repr__(self) -> str:
         state = "answering" if self.busy else "waiting"
-        return f"<Wire {state} queued={len(self._frames)} stops={sorted(self._stops)} barred={self._barred}>"
+        waiting = f"line={len(self._line)} queued={len(self._frames)}"
+        return f"<Wire {state} {waiting} stops={sorted(self._stops)} barred={self._barred}>"
 
     # --- requests -------------------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> bytes | None:
         """The request that `data` is, if it is a single small one that may be begun now. None, with nothing
         changed: it is for `receive`."""
-        if self.busy or self._barred or self._frames or self._finishing:
+        if self.busy or self._barred or self._frames or self._line or self._finishing:
             return None
         frame = self._splitter.whole(data)
         if frame is not None:
@@ -153,7 +177,7 @@ class Wire:
 
     def next(self) -> bytes | None:
         """The request to be begun now; None when there is none, or it has to wait."""
-        if self.busy or self._barred or not self._frames:
+        if self.busy or self._barred or not self._frames or not self._follows(self._frames[0]):
             return None
         if len(self._frames) < QUEUED_FRAMES // 2:
             self._resume("queue")
@@ -175,11 +199,42 @@ class Wire:
         self._frames.appendleft(frame)
         self._queued_bytes += len(frame)
 
-    def answered(self, response: Response) -> Response | None:
-        """What was begun has been answered; what is to be sent now. None: nothing, before `thaw`."""
+    def enter_line(self, frame: bytes) -> Place:
+        """What was begun has entered a line of its own: what follows it may be begun. Its place is for
+        `answered`."""
+        place = Place(frame[:2], len(frame))
+        self._line.append(place)
+        self._line_bytes += place.size
+        self.busy = False
+        self._begun_bytes = 0
+        self._count()
+        return place
+
+    def _follows(self, frame: bytes) -> bool:
+        """Whether a request may be begun behind the line."""
+        line = self._line
+        return not line or (
+            frame[:2] == line[0].api_key
+            and len(line) < IN_LINE_MAX
+            and self._line_bytes < IN_LINE_BYTES_MAX
+            and not self._last
+        )
+
+    def answered(self, response: Response, place: Place | None = None) -> Response | None:
+        """What was begun has been answered, the last of it or what has this place in line; what is to be sent
+        now. None: nothing, before `thaw` or before what is in front of it is answered."""
+        if place is not None:
+            place.response = response
+            return self.leave_line()
         if self._barred & _FROZEN:
             self._kept = response
             return None
+        if self._line:
+            self._line.append(Place(b"", self._begun_bytes, response))
+            self._line_bytes += self._begun_bytes
+            self._begun_bytes = 0
+            self.busy = False
+            return self.leave_line()
         self.busy = False
         self._moved = True
         self._begun_bytes = 0
@@ -192,6 +247,27 @@ class Wire:
             self.stop()
         return response
 
+    def leave_line(self) -> Response | None:
+        """What may be sent now of the answers in line; None: nothing."""
+        line, leaving = self._line, []
+        while line and line[0].response is not None and not self._barred & _FROZEN:
+            place = line.popleft()
+            self._line_bytes -= place.size
+            leaving.append(place.response)
+        if not leaving:
+            return None
+        self._moved = True
+        self._requests.answered()
+        self._count()
+        if not line and not self.busy and (self._last or self._hung_up):
+            self.stop()
+        return b"".join(each if isinstance(each, bytes) else b"".join(each) for each in leaving if each)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether what is begun last is to be answered behind others."""
+        return bool(self._line)
+
     @property
     def goes_on(self) -> bool:
         """Whether `next` or `is_done` may have something to say."""
@@ -200,7 +276,7 @@ class Wire:
     @property
     def is_done(self) -> bool:
         """Whether nothing more will be answered."""
-        return self._finishing and not self.busy and not self._frames
+        return self._finishing and not self.busy and not self._frames and not self._line
 
     def recognised(self) -> None:
         """A valid request header was seen: frames may have their full size from here on."""
@@ -227,7 +303,8 @@ class Wire:
 
     def elapsed(self, ms: int) -> None:
         """So much time has passed since the last call. What began meanwhile is not older than that for it."""
-        self.idle_ms = 0 if self._moved or self.busy or self._barred & _FROZEN else self.idle_ms + ms
+        still = self.busy or self._line or self._barred & _FROZEN
+        self.idle_ms = 0 if self._moved or still else self.idle_ms + ms
         self._moved = False
         if self.receiving_ms != _NONE_YET and not self._stopped:
             self.receiving_ms += ms
@@ -298,6 +375,7 @@ class Wire:
         self._queued_bytes = sum(map(len, self._frames))
         self._barred &= _OVER
         self._responses.hold(0)
+        self.leave_line()
         self._count()
 
     def stop(self) -> None:
@@ -307,7 +385,8 @@ class Wire:
         self.busy = False
         self._kept = None
         self._frames.clear()
-        self._queued_bytes = self._begun_bytes = 0
+        self._line.clear()
+        self._queued_bytes = self._begun_bytes = self._line_bytes = 0
         self._requests.end()
         self._responses.hold(0)
 
@@ -325,13 +404,14 @@ class Wire:
     @property
     def has_unanswered(self) -> bool:
         """Whether there is a request that could be begun now."""
-        return bool(self._frames) and not self._barred and not self.busy
+        frames = self._frames
+        return bool(frames) and not self._barred and not self.busy and self._follows(frames[0])
 
     def _count(self) -> None:
         """Count what is in memory, and stop reading when there is no room for more."""
         pending = 0 if self._finishing else self._splitter.pending_bytes
         missing = self._splitter.announced_bytes - pending if pending else 0
-        held = self._queued_bytes + self._begun_bytes + pending
+        held = self._queued_bytes + self._begun_bytes + self._line_bytes + pending
         if self._requests.hold(held, arrived=pending, missing=missing):
             self._resume("memory")
         else:

@@ -12,6 +12,7 @@ import pytest
 from muster.coordinator.base.answers import LATER, Later
 from muster.coordinator.server import connections as connections_module
 from muster.coordinator.server.connection import Connection
+from muster.coordinator.server.unserved import CloseConnection
 from muster.protocol.api import ApiKey
 from tests.server.made_up import DEADLINE_S, Gate, Server, framed, is_closed, read_frame, serving
 from tests.support.facts import until
@@ -83,6 +84,34 @@ async def test_now_later_and_the_plain_way_keep_their_order() -> None:
         assert await read_frame(reader) == b"now 5"
         assert b"now 5" not in gate.asked  # the short way is open again
         assert server.connections.counts.requests == 5
+        writer.close()
+
+
+async def test_what_fails_behind_a_line_closes_the_connection_when_that_is_answered() -> None:
+    lined: dict[bytes, Callable[[], None]] = {}
+
+    def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+        if frame.startswith(b"line"):
+            place = connection.enter_line(frame)
+            lined[frame] = lambda: connection.respond(framed(frame), place)
+            return LATER
+        raise CloseConnection("this one")
+
+    async with serving(answer_at_once=at_once) as server:
+        reader, writer = await server.connect()
+        writer.write(b"".join(map(framed, (b"line 1", b"line 2", b"li fails", b"line 4"))))
+        await server.until(lambda: len(lined) == 2)
+        (connection,) = server.connections.open.values()
+        lined[b"line 2"]()
+        await nothing_more(reader, server)
+        assert connection.wire.busy
+        lined[b"line 1"]()
+        assert [await read_frame(reader) for _ in range(2)] == [b"line 1", b"line 2"]
+        assert await is_closed(reader)
+        assert len(lined) == 2
+        assert server.connections.counts.requests == 2
+        await server.until(lambda: not server.connections.alive)
+        assert server.connections.requests.held_bytes == 0
         writer.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,7 +12,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from muster.coordinator.base import log
-from muster.coordinator.server.apis import data as handlers
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.topics.partitions import Partitions
 from muster.protocol.compression import Codec
@@ -179,15 +179,15 @@ async def test_what_was_stored_is_told_so_when_another_topic_is_deleted_meanwhil
             refused = asyncio.get_running_loop().create_future()
             refused.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return refused
-        return append(self, of, *args, **options)
+        return asyncio.ensure_future(deleting(append(self, of, *args, **options)))
 
-    async def deleting(appends: Any, timeout_ms: int) -> None:
-        await settle(appends, timeout_ms)
+    async def deleting(stored: asyncio.Future[Any]) -> Any:
+        await stored
         await catalogue.delete(gone)
+        return stored.result()
 
-    append, settle = Partitions.append, handlers._settle
+    append = Partitions.append
     monkeypatch.setattr(Partitions, "append", moved)
-    monkeypatch.setattr(handlers, "_settle", deleting)
     part = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
     topics = [
         ProduceRequest.TopicProduceData(
@@ -229,6 +229,58 @@ async def test_acks_0_is_not_answered_and_an_error_closes(topic: Topic) -> None:
     async with await Wire.connect(topic.brokers.brokers[0].port) as wire:
         await wire.send(topic.producing(batch(b"a"), acks=0, partition=9), 12)
         assert await wire.closed()
+
+
+async def test_what_a_producer_has_in_flight_is_written_in_one_go_and_answered_in_order(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = topic.brokers.brokers
+    held, went_on, commits = threading.Event(), threading.Event(), []
+
+    def commit(logs: Any) -> Any:
+        commits.append(len(logs))
+        held.set()
+        assert went_on.wait(10)
+        return committing(logs)
+
+    committing = broker.partitions._writer._commit
+    monkeypatch.setattr(broker.partitions._writer, "_commit", commit)
+    await topic.wire.send(topic.producing(batch(b"0")), 12)
+    await until(held.is_set)
+    (connection,) = (each for each in broker.connections.open.values() if each.wire.in_line)
+    for value in (b"1", b"2", b"3"):
+        await topic.wire.send(topic.producing(batch(value)), 12)
+    await topic.wire.send(topic.producing(batch(b"x"), partition=9), 12)
+    await topic.wire.send(topic.fetching(), 12)
+    await until(lambda: connection.wire.in_line and len(connection.wire._frames) == 1)
+    went_on.set()
+    answers = [await topic.wire.receive() for _ in range(5)]
+    parts = [answer.responses[0].partition_responses[0] for answer in answers]
+    assert [part.base_offset for part in parts] == [0, 1, 2, 3, -1]
+    assert parts[-1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    fetched = (await topic.wire.receive()).responses[0].partitions[0]
+    assert values_in(fetched.records) == [b"0", b"1", b"2", b"3"]
+    assert len(commits) == 2
+
+
+async def test_a_produce_whose_time_is_over_is_answered_before_it_is_stored(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = topic.brokers.brokers
+    went_on = threading.Event()
+
+    def commit(logs: Any) -> Any:
+        assert went_on.wait(10)
+        return committing(logs)
+
+    committing = broker.partitions._writer._commit
+    monkeypatch.setattr(broker.partitions._writer, "_commit", commit)
+    part = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
+    topics = [ProduceRequest.TopicProduceData(name="t", partition_data=[part])]
+    answer = await topic.wire.call(ProduceRequest(acks=1, timeout_ms=10, topic_data=topics), 9)
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    went_on.set()
+    assert (await topic.produce(batch(b"b"))).base_offset == 1
 
 
 async def test_an_idempotent_producer_gets_an_id_and_its_repeats_are_stored_once(topic: Topic) -> None:

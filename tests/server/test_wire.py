@@ -7,7 +7,15 @@ import random
 import pytest
 
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
-from muster.coordinator.server.wire import GREETING_BYTES_MAX, QUEUED_FRAMES, Traffic, Wire
+from muster.coordinator.server.wire import (
+    GREETING_BYTES_MAX,
+    IN_LINE_BYTES_MAX,
+    IN_LINE_MAX,
+    QUEUED_FRAMES,
+    Place,
+    Traffic,
+    Wire,
+)
 from muster.protocol.errors import DecodeError, TooLargeError
 
 PRODUCE = bytes(2)
@@ -241,6 +249,149 @@ def test_nothing_is_begun_while_responses_are_not_taken(host: Host) -> None:
     wire.taken()
     assert host.responses.held_bytes == 0
     assert begun(wire) == [b"next"]
+
+
+# --- in line ------------------------------------------------------------------------------------------------
+
+
+def entered(wire: Wire) -> list[Place]:
+    """Begin whatever can be; all of it enters the line."""
+    places = []
+    while (frame := wire.next()) is not None:
+        places.append(wire.enter_line(frame))
+    return places
+
+
+def test_what_is_like_those_in_line_is_begun_behind_them_and_answered_in_order(host: Host) -> None:
+    wire = host.wire()
+    frame = wire.take(framed(PRODUCE + b"1"))
+    assert frame is not None
+    first = wire.enter_line(frame)
+    assert wire.take(framed(PRODUCE + b"2")) is None
+    wire.receive(framed(PRODUCE + b"2", PRODUCE + b"3"))
+    second, third = entered(wire)
+    assert host.requests.held_bytes == 9
+    assert wire.answered(b"3", third) is None
+    assert wire.answered(b"1", first) == b"1"
+    assert host.requests.held_bytes == 6
+    assert wire.answered(b"2", second) == b"23"
+    assert not wire.in_line
+    assert host.requests.held_bytes == 0
+    assert wire.take(framed(b"next")) == b"next"
+
+
+def test_what_is_unlike_those_in_line_waits_for_all_of_them(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(PRODUCE + b"1", PRODUCE + b"2", b"metadata", PRODUCE + b"3"))
+    first, second = entered(wire)
+    assert not wire.has_unanswered
+    wire.answered(b"1", first)
+    assert wire.next() is None
+    wire.answered(b"2", second)
+    assert wire.has_unanswered
+    assert wire.next() == b"metadata"
+    assert wire.next() is None
+
+
+def test_what_does_not_enter_the_line_is_answered_behind_it_and_nothing_is_begun_meanwhile(
+    host: Host,
+) -> None:
+    wire = host.wire()
+    wire.receive(framed(PRODUCE + b"1", PRODUCE + b"2", PRODUCE + b"3"))
+    first = wire.next()
+    assert first is not None
+    place = wire.enter_line(first)
+    assert wire.next() == PRODUCE + b"2"
+    assert wire.next() is None
+    assert wire.answered(b"2") is None
+    assert wire.next() == PRODUCE + b"3"
+    assert wire.answered(b"1", place) == b"12"
+    assert wire.answered(b"3") == b"3"
+    assert host.requests.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "begun_max"), [(3, IN_LINE_MAX), (IN_LINE_BYTES_MAX // 4, 4), (2 * IN_LINE_BYTES_MAX, 1)]
+)
+def test_a_line_has_a_bound(size: int, begun_max: int) -> None:
+    host = Host(request_bytes_max=1 << 26)
+    wire = host.wire()
+    wire.recognised()
+    for _ in range(begun_max + 2):
+        wire.receive(framed(bytes(size)))
+    places = entered(wire)
+    assert len(places) == begun_max
+    wire.answered(b"1", places[0])
+    assert len(entered(wire)) == 1
+
+
+def test_a_frozen_wire_keeps_the_answers_of_its_line(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(PRODUCE + b"1", PRODUCE + b"2", PRODUCE + b"3"))
+    first, second, third = entered(wire)
+    wire.freeze()
+    assert wire.answered(b"1", first) is None
+    assert wire.answered(b"2", second) is None
+    assert wire.thaw() is None
+    assert wire.leave_line() == b"12"
+    assert wire.answered(b"3", third) == b"3"
+
+
+def test_a_line_is_not_idle(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(PRODUCE))
+    (place,) = entered(wire)
+    for _ in range(3):
+        wire.elapsed(100)
+    assert wire.idle_ms == 0
+    wire.answered(b"1", place)
+    wire.elapsed(100)
+    wire.elapsed(100)
+    assert wire.idle_ms == 100
+
+
+def test_a_wire_is_done_when_its_line_is_empty(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(PRODUCE + b"1", PRODUCE + b"2"))
+    first, second = entered(wire)
+    wire.finish()
+    wire.answered(b"1", first)
+    assert not wire.is_done
+    wire.answered(b"2", second)
+    assert wire.is_done
+
+
+@pytest.mark.parametrize("how", ["end", "hang_up"])
+def test_behind_a_line_that_ends_it_a_wire_answers_nothing(host: Host, how: str) -> None:
+    wire = host.wire()
+    wire.receive(framed(PRODUCE + b"1", PRODUCE + b"2", b"metadata"))
+    first, second = entered(wire)
+    getattr(wire, how)()
+    assert wire.answered(b"1", first) == b"1"
+    assert not wire.is_done
+    assert wire.answered(b"2", second) == b"2"
+    assert wire.is_done
+    assert wire.next() is None
+    assert host.requests.held_bytes == 0
+
+
+def test_a_line_ends_unheard_when_the_socket_is_gone(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(PRODUCE + b"1", PRODUCE + b"2", b"metadata"))
+    first, second = entered(wire)
+    wire.freeze()
+    wire.answered(b"1", first)
+    wire.lost()
+    assert not wire.is_done
+    wire.answered(b"2", second)
+    assert wire.is_done
+    assert host.requests.held_bytes == 0
+    late = host.wire()
+    late.receive(framed(PRODUCE))
+    (place,) = entered(late)
+    late.stop()
+    assert late.answered(b"1", place) is None
+    assert host.requests.held_bytes == 0
 
 
 # --- standing still -----------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
+from muster.coordinator.base.answers import IN_LINE, Answered
 from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server.api import Api, Parts
+from muster.coordinator.server.api import Api, Parts, awaited
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.memory import ResponseReservation
 from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Listed, Names, by
@@ -57,6 +58,8 @@ _IDS_PRODUCED_FROM: Final = 13
 _IDS_FETCHED_FROM: Final = 13
 _PRODUCE_LEADERS_FROM: Final = 10
 _FETCH_LEADERS_FROM: Final = 16
+_IN_LINE_PARTS_MAX: Final = 100
+"""Partitions of a Produce that is begun at one go."""
 _READ_COMMITTED: Final = 1
 _NO_SUCH_LOG: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -77,9 +80,93 @@ def _resolve(broker: Broker, name: str, topic_id: UUID, *, by_id: bool) -> Topic
 # --- Produce ------------------------------------------------------------------------------------------------
 
 
-async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+def produce(broker: Broker, request: ProduceRequest, context: RequestContext, answered: Answered) -> object:
     """Append to each partition, all at once; with acks=0 nothing is answered, and an error closes the
-    connection."""
+    connection.
+
+    What need not be asked about first is in the writer's queue when this returns. A producer's next requests
+    may then follow it there, so that a producer is not held to one request for each write to the disk or the
+    database; not behind acks=0, since nothing may be written behind what closes the connection.
+    """
+    parts = sum(len(topic.partition_data) for topic in request.topic_data)
+    if request.acks not in (-1, 1) or request.transactional_id is not None or parts > _IN_LINE_PARTS_MAX:
+        return _PRODUCED_IN_TURNS(broker, request, context, answered)
+    version = context.api_version
+    appends = [
+        [_append(broker, topic, data, version, None) for data in topic.partition_data]
+        for topic in request.topic_data
+    ]
+    in_line = _InLine(broker, request, context, answered, appends)
+    return IN_LINE if in_line.begin() else in_line.response()
+
+
+class _InLine:
+    """A Produce whose appends wait to be written."""
+
+    __slots__ = ("_answered", "_appends", "_broker", "_context", "_pending", "_request", "_timer")
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: ProduceRequest,
+        context: RequestContext,
+        answered: Answered,
+        appends: list[list[asyncio.Future[Appended]]],
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._context = context
+        self._answered = answered
+        self._appends = appends
+        self._pending = {each for of_topic in appends for each in of_topic if not each.done()}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> bool:
+        """Have it answered when all appends are done, or its time is over; False if there is nothing to wait
+        for."""
+        if not self._pending:
+            return False
+        timeout_s = max(self._request.timeout_ms, 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._answer)
+        for each in self._pending:
+            each.add_done_callback(self._done)
+        return True
+
+    def _done(self, append: asyncio.Future[Appended]) -> None:
+        self._pending.discard(append)
+        if not self._pending and self._timer is not None:
+            self._answer()
+
+    def _answer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        answer: object
+        try:
+            answer = self.response()
+        except Exception as error:
+            answer = error
+        self._answered(answer)
+
+    def response(self) -> ProduceResponse:
+        leaders: dict[int, NodeRow] = {}
+        answers = [
+            _produced_of_topic(
+                topic,
+                [
+                    _produced_part(self._broker, topic, data, append, self._context, leaders)
+                    for data, append in zip(topic.partition_data, of_topic, strict=True)
+                ],
+            )
+            for topic, of_topic in zip(self._request.topic_data, self._appends, strict=True)
+        ]
+        return _produce_response(answers, leaders, self._context)
+
+
+async def _produce_in_turns(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | None:
+    """As `produce`, of any request, which may list a hundred thousand partitions."""
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     version = context.api_version
@@ -92,33 +179,59 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
             await turns.next()
             appends[-1].append(_append(broker, topic, data, version, verified))
     await _settle([each for of_topic in appends for each in of_topic], request.timeout_ms)
-    response = ProduceResponse(responses=[])
+    answers = []
     leaders: dict[int, NodeRow] = {}
     for topic, of_topic in zip(request.topic_data, appends, strict=True):
         parts = []
         for data, append in zip(topic.partition_data, of_topic, strict=True):
             await turns.next()
-            part = _produced(data.index, append, context)
-            if part.error_code in _LEADER_MOVED and version >= _PRODUCE_LEADERS_FROM:
-                with suppress(KafkaError):  # it was deleted meanwhile, and others may have been stored
-                    asked = _resolve(broker, topic.name, topic.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
-                    _point_to_leader(broker, asked, data.index, part.current_leader, leaders)
-            parts.append(part)
-        response.responses.append(
-            ProduceResponse.TopicProduceResponse(
-                name=topic.name, topic_id=topic.topic_id, partition_responses=parts
-            )
-        )
+            parts.append(_produced_part(broker, topic, data, append, context, leaders))
+        answers.append(_produced_of_topic(topic, parts))
     if request.acks == 0:
-        if any(part.error_code for topic in response.responses for part in topic.partition_responses):
+        if any(part.error_code for topic in answers for part in topic.partition_responses):
             raise CloseConnection("a Produce with acks=0 failed")
         return None
-    response.node_endpoints = [
+    return _produce_response(answers, leaders, context)
+
+
+_PRODUCED_IN_TURNS: Final = awaited(_produce_in_turns, "Produce")
+
+
+def _produced_part(
+    broker: Broker,
+    topic: ProduceRequest.TopicProduceData,
+    data: ProduceRequest.TopicProduceData.PartitionProduceData,
+    append: asyncio.Future[Appended],
+    context: RequestContext,
+    leaders: dict[int, NodeRow],
+) -> ProducedPartition:
+    """What became of one append; `leaders` gets the node that leads the partition, where that is told."""
+    version = context.api_version
+    part = _produced(data.index, append, context)
+    if part.error_code in _LEADER_MOVED and version >= _PRODUCE_LEADERS_FROM:
+        with suppress(KafkaError):  # it was deleted meanwhile, and others may have been stored
+            asked = _resolve(broker, topic.name, topic.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
+            _point_to_leader(broker, asked, data.index, part.current_leader, leaders)
+    return part
+
+
+def _produced_of_topic(
+    topic: ProduceRequest.TopicProduceData, parts: list[ProducedPartition]
+) -> ProduceResponse.TopicProduceResponse:
+    return ProduceResponse.TopicProduceResponse(
+        name=topic.name, topic_id=topic.topic_id, partition_responses=parts
+    )
+
+
+def _produce_response(
+    answers: list[ProduceResponse.TopicProduceResponse], leaders: dict[int, NodeRow], context: RequestContext
+) -> ProduceResponse:
+    endpoints = [
         ProduceResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
         for node in leaders.values()
         for at in (reached_at(node, context.listener),)
     ]
-    return response
+    return ProduceResponse(responses=answers, node_endpoints=endpoints)
 
 
 async def _verify(broker: Broker, request: ProduceRequest, version: int) -> Verified:
