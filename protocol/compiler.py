@@ -67,6 +67,4 @@ def source(cls: type[Message], version: int) -> str:
 
 
 def _compile(generated: Source, cls: type[Message], version: int, name: str) -> Any:
-    scope = dict(generated.scope)
-    exec(compile(generated.text(), f"<{name} {cls.__qualname__} v{version}>", "exec"), scope)
-    return scope[name]
+    return generated.function(name, f"{name} {cls.__qualname__} v{version}")

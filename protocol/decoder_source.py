@@ -27,6 +27,11 @@ def decoder_source(cls: type[Message], version: int, *, views: bool = False) -> 
     return _Decoder(message_layout(cls, version), views).source
 
 
+def struct_decoder_source(cls: StructType, version: int, *, flexible: bool) -> Source:
+    """The same for a struct nested in messages, in a version of theirs."""
+    return _Decoder(layout(cls, version, flexible=flexible), False).source
+
+
 class _Read(NamedTuple):
     """One value of a run: its struct code and where it goes."""
 

@@ -6,6 +6,7 @@ import struct as structs
 from contextlib import nullcontext
 from typing import NamedTuple
 
+from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import EncodeError
 from muster.protocol.layout import Layout, layout, message_layout
 from muster.protocol.message import Field, Message, Struct, StructType
@@ -39,6 +40,7 @@ class _Encoder:
         self.source = Source(
             {
                 "EncodeError": EncodeError,
+                "EncodedElements": EncodedElements,
                 "boolean": {False: 0, True: 1},
                 "pack": structs.pack,
                 "string_uvarint": string_uvarint,
@@ -188,6 +190,24 @@ class _Encoder:
         line, block = self.source.line, self.source.block
         items = self.source.local("items")
         line(f"{items} = {value}")
+        if not wire_type.encoded:
+            self._elements(wire_type, nullable, items, path)
+            return
+        encoded, run = self.source.local("encoded"), self._run
+        known = f"{items}.encoded({self._whole.version}) if {items}.__class__ is EncodedElements else None"
+        line(f"{encoded} = {known}")
+        with block(f"if {encoded} is not None:"):
+            self._run = list(run)
+            line(f"length = len({items}){self._more}")
+            self._write_length("l", "uvarint")
+            line(f"{self._out}.append({encoded})")
+        with block("else:"):
+            self._run = list(run)
+            self._elements(wire_type, nullable, items, path)
+
+    def _elements(self, wire_type: Array, nullable: bool, items: str, path: str) -> None:
+        """Write the elements of `items`, with their number in front of them."""
+        line, block = self.source.line, self.source.block
         if nullable:
             with block(f"if {items} is None:"):
                 line(f"{items} = ()")
@@ -197,7 +217,8 @@ class _Encoder:
         else:
             line(f"length = len({items}){self._more}")
         # A str or a dict can be iterated as well, and would be written as nonsense.
-        with block(f"if not isinstance({items}, (list, tuple)):"):
+        lists = "(list, tuple, EncodedElements)" if wire_type.encoded else "(list, tuple)"
+        with block(f"if not isinstance({items}, {lists}):"):
             self._refuse(path, "no list")
         self._write_length("l", "uvarint")
         element = wire_type.element

@@ -26,6 +26,7 @@ from muster.protocol.constructs import (
     encoding,
     sequence,
 )
+from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
 from muster.protocol.layout import Layout, layout, message_layout, type_bytes_min
 from muster.protocol.message import Field, Message, Struct, StructType
@@ -180,12 +181,16 @@ def _plain(wire_type: WireType | type[Struct], nullable: bool, value: Any, whole
         if value is None:
             raise EncodeError(f"{path}: None, where this version has no null")
         return _values(layout(wire_type, whole.version, flexible=whole.flexible), value, f"{path}.")
-    if isinstance(wire_type, Array) and isinstance(value, (list, tuple)):
+    if isinstance(wire_type, Array) and _is_list(wire_type, value):
         return [
             _plain(wire_type.element, False, element, whole, f"{path}[{index}]")
             for index, element in enumerate(value)
         ]
     return value
+
+
+def _is_list(wire_type: Array, value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or (wire_type.encoded and isinstance(value, EncodedElements))
 
 
 def _text(cls: type[Message], version: int, error: construct.ConstructError) -> str:

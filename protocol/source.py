@@ -78,6 +78,12 @@ class Source:
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 
+    def function(self, name: str, title: str) -> Any:
+        """The function that the source defines under `name`; `title` stands in tracebacks."""
+        scope = dict(self.scope)
+        exec(compile(self.text(), f"<{title}>", "exec"), scope)
+        return scope[name]
+
 
 @cache
 def _compiled_struct(codes: str) -> structs.Struct:

@@ -81,9 +81,12 @@ class Array(WireType):
     """A list of one element type: a WireType, or a Struct class. Elements are never null and never arrays
     themselves."""
 
-    def __init__(self, element: Any) -> None:
+    def __init__(self, element: Any, *, encoded: bool = False) -> None:
+        """`encoded`: a message may have the elements, structs, as `muster.protocol.elements` that are
+        encoded already."""
         super().__init__("Array")
         self.element = element
+        self.encoded = encoded
 
     def __repr__(self) -> str:
         return f"Array({getattr(self.element, '__name__', self.element)})"

@@ -11,6 +11,7 @@ from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group.consumer.records import TABLES as CONSUMER_TABLES
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.effects import Record
+from muster.coordinator.group.group_offsets import GroupOffsets
 from muster.coordinator.group.pending_offsets import PendingOffsets
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import (
@@ -91,7 +92,8 @@ class HardState:
         """The classic ones."""
         self.consumers: dict[str, ConsumerState] = {}
         """The consumer groups."""
-        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.offsets: dict[str, GroupOffsets] = {}
+        """Of the groups that have any."""
         self.pending = PendingOffsets()
 
     def __repr__(self) -> str:
@@ -174,16 +176,18 @@ def _committed(value: OffsetCommitValue) -> CommittedOffset:
 
 
 def _put_offset(hard: HardState, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
-    partition = key.topic, key.partition
-    hard.offsets.setdefault(key.group, {})[partition] = _committed(value)
-    hard.pending.overtake(key.group, partition)
+    offsets = hard.offsets.get(key.group)
+    if offsets is None:
+        offsets = hard.offsets[key.group] = GroupOffsets()
+    offsets.put(key.topic, key.partition, _committed(value))
+    hard.pending.overtake(key.group, (key.topic, key.partition))
 
 
 def _delete_offset(hard: HardState, key: OffsetCommitKey) -> None:
     offsets = hard.offsets.get(key.group)
     if offsets is not None:
-        offsets.pop((key.topic, key.partition), None)
-        if not offsets:
+        offsets.remove(key.topic, key.partition)
+        if not offsets.topics:
             del hard.offsets[key.group]
 
 

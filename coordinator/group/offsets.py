@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -13,15 +13,19 @@ from muster.coordinator.group import records
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.group import Group
+from muster.coordinator.group.group_offsets import TopicOffsets
 from muster.coordinator.group.hard_state import CommittedOffset, HardState, TopicPartition
+from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.offsets import (
+    FETCHED_PARTITION,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    encode_fetched_partition,
 )
 from muster.protocol.types import INT64_MAX, ZERO_UUID
 
@@ -29,6 +33,8 @@ NO_OFFSET = -1
 
 _CommittedTopic = OffsetCommitResponse.Topic
 _CommittedPartition = OffsetCommitResponse.Partition
+_WantedTopic = OffsetFetchRequest.Group.Topics
+_FetchedTopic = OffsetFetchResponse.Group.Topics
 _FetchedPartition = OffsetFetchResponse.Group.Topics.Partitions
 
 
@@ -112,52 +118,58 @@ def _utf16_units(text: str) -> int:
 def fetch(request: FetchOffsets, hard: HardState) -> OffsetFetchResponse.Group:
     """What the group has committed. No offset, like no group, is no error: offset -1.
     UNSTABLE_OFFSET_COMMIT is a partition's own."""
-    group_id = request.group_id
-    offsets = hard.offsets.get(group_id, {})
-
-    def fetched(topic: str, partition: int, committed: CommittedOffset | None) -> _FetchedPartition:
-        if request.require_stable and hard.pending.of_partition(group_id, (topic, partition)):
-            return _fetched(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        return _fetched(partition, committed)
-
-    topics: list[OffsetFetchResponse.Group.Topics] = []
+    offsets = hard.offsets.get(request.group_id)
+    of_topics = offsets.topics if offsets is not None else {}
+    wanted: list[_WantedTopic]
     if request.topics is None:
-        by_topic: dict[str, list[_FetchedPartition]] = {}
-        for (topic, partition), committed in offsets.items():
-            by_topic.setdefault(topic, []).append(fetched(topic, partition, committed))
-        topics = [
-            OffsetFetchResponse.Group.Topics(name=name, partitions=partitions)
-            for name, partitions in by_topic.items()
+        wanted = [
+            _WantedTopic(name=name, partition_indexes=list(of_topic.offsets))
+            for name, of_topic in of_topics.items()
         ]
     else:
-        for wanted in request.topics:
-            partitions = []
-            for partition in wanted.partition_indexes:
-                found = offsets.get((wanted.name, partition))
-                if found is not None and not _same_topic(found.topic_id, wanted.topic_id):
-                    found = None  # of a topic of that name which has been deleted since
-                partitions.append(fetched(wanted.name, partition, found))
-            topics.append(
-                OffsetFetchResponse.Group.Topics(
-                    name=wanted.name, topic_id=wanted.topic_id, partitions=partitions
-                )
+        wanted = request.topics
+    pending = hard.pending.of_group(request.group_id) if request.require_stable else {}
+    return OffsetFetchResponse.Group(
+        group_id=request.group_id,
+        topics=[
+            _FetchedTopic(
+                name=each.name,
+                topic_id=each.topic_id,
+                partitions=_fetched(each, of_topics.get(each.name), pending),
             )
-    return OffsetFetchResponse.Group(group_id=group_id, topics=topics)
+            for each in wanted
+        ],
+    )
 
 
 def _fetched(
-    partition: int, committed: CommittedOffset | None, code: ErrorCode = ErrorCode.NONE
-) -> _FetchedPartition:
-    if committed is None:
-        return _FetchedPartition(
-            partition_index=partition, committed_offset=NO_OFFSET, metadata="", error_code=code
-        )
-    return _FetchedPartition(
-        partition_index=partition,
-        committed_offset=committed.offset,
-        committed_leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-    )
+    wanted: _WantedTopic, of_topic: TopicOffsets | None, pending: Mapping[TopicPartition, object]
+) -> EncodedElements[_FetchedPartition]:
+    """What each partition is answered. Of most it is known (`TopicOffsets.answers`)."""
+    indexes = wanted.partition_indexes
+    if of_topic is None:
+        answers = [_no_offset(index) for index in indexes]
+    else:
+        known = of_topic.answers.get
+        answers = [known(index) or _no_offset(index) for index in indexes]
+        if of_topic.topic_id is None or not _same_topic(of_topic.topic_id, wanted.topic_id):
+            for at, index in enumerate(indexes):
+                committed = of_topic.offsets.get(index)
+                if committed is not None and not _same_topic(committed.topic_id, wanted.topic_id):
+                    answers[at] = _no_offset(index)  # of a topic of that name which has been deleted since
+    if pending:
+        for at, index in enumerate(indexes):
+            if (wanted.name, index) in pending:
+                answers[at] = encode_fetched_partition(
+                    index, NO_OFFSET, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT
+                )
+    return EncodedElements(FETCHED_PARTITION, len(indexes), b"".join(answers))
+
+
+@lru_cache(maxsize=4096)
+def _no_offset(partition: int) -> bytes:
+    """What a partition without an offset is answered."""
+    return encode_fetched_partition(partition, NO_OFFSET, -1, "", ErrorCode.NONE)
 
 
 def _same_topic(stored: uuid.UUID, asked: uuid.UUID) -> bool:
@@ -235,13 +247,21 @@ def _retention_ends(
     retention_begins = group.retention_base()
     if retention_begins is None:
         return
-    for (topic, partition), committed in hard.offsets.get(group.group_id, {}).items():
-        if group.is_subscribed(topic) or hard.pending.of_partition(group.group_id, (topic, partition)):
+    offsets = hard.offsets.get(group.group_id)
+    if offsets is None:
+        return
+    pending = hard.pending.of_group(group.group_id)
+    for topic, of_topic in offsets.topics.items():
+        if group.is_subscribed(topic):
             continue
-        if committed.expire_timestamp != -1:
-            yield (topic, partition), committed.expire_timestamp
-        else:
-            yield (topic, partition), retention_begins(committed) + config.offsets_retention_ms
+        for number, committed in of_topic.offsets.items():
+            partition = topic, number
+            if partition in pending:
+                continue
+            if committed.expire_timestamp != -1:
+                yield partition, committed.expire_timestamp
+            else:
+                yield partition, retention_begins(committed) + config.offsets_retention_ms
 
 
 # --- topics -------------------------------------------------------------------------------------------------

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import struct as structs
 import uuid
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
-from muster.protocol.message import Message, Struct, field, request, response, struct
+from muster.protocol.elements import Form
+from muster.protocol.message import (
+    VERSION_MAX,
+    Message,
+    Struct,
+    Versions,
+    field,
+    request,
+    response,
+    struct,
+)
+from muster.protocol.source import string_uvarint
 from muster.protocol.types import ZERO_UUID, Array, Boolean, Int16, Int32, Int64, String, Uuid
 
 
@@ -124,7 +137,7 @@ class OffsetFetchResponse(Message):
             error_code: int = field(Int16, "0-7", default=0)
 
         name: str = field(String, "0-7")
-        partitions: list[Partition] = field(Array(Partition), "0-7")
+        partitions: Sequence[Partition] = field(Array(Partition, encoded=True), "0-7")
 
     Partition: TypeAlias = Topic.Partition  # type: ignore[misc]
 
@@ -142,7 +155,7 @@ class OffsetFetchResponse(Message):
 
             name: str = field(String, "8-9", default="", ignorable=True)
             topic_id: uuid.UUID = field(Uuid, "10+", default=ZERO_UUID, ignorable=True)
-            partitions: list[Partitions] = field(Array(Partitions), "8+")
+            partitions: Sequence[Partitions] = field(Array(Partitions, encoded=True), "8+")
 
         group_id: str = field(String, "8+")
         topics: list[Topics] = field(Array(Topics), "8+")
@@ -155,6 +168,32 @@ class OffsetFetchResponse(Message):
     topics: list[Topic] = field(Array(Topic), "0-7", default_factory=list)
     error_code: int = field(Int16, "2-7", default=0, ignorable=True)
     groups: list[Group] = field(Array(Group), "8+", default_factory=list)
+
+
+FETCHED_PARTITION: Final = Form(OffsetFetchResponse.Partitions, Versions(6, VERSION_MAX), 8)
+"""How `encode_fetched_partition` encodes. The `Partition` of v6-7 and the `Partitions` of v8+ look alike."""
+
+_FETCHED: Final = structs.Struct(">lqlB")
+_FETCHED_WITHOUT_METADATA: Final = structs.Struct(">lqlBhx")
+_FETCHED_BEHIND_METADATA: Final = structs.Struct(">hx")
+_SHORT_LENGTH_MAX: Final = 127
+
+
+def encode_fetched_partition(
+    partition_index: int, offset: int, leader_epoch: int, metadata: str, error_code: int
+) -> bytes:
+    """A partition of an OffsetFetchResponse. It is kept with each offset, so this is written by hand, beside
+    what the compiler makes of the declaration. Raises EncodeError for metadata that is too long, struct.error
+    for numbers that are too large."""
+    if not metadata:
+        return _FETCHED_WITHOUT_METADATA.pack(partition_index, offset, leader_epoch, 1, error_code)
+    content = metadata.encode()
+    length = len(content) + 1
+    if length <= _SHORT_LENGTH_MAX:
+        front = _FETCHED.pack(partition_index, offset, leader_epoch, length)
+    else:
+        front = _FETCHED.pack(partition_index, offset, leader_epoch, 0)[:-1] + string_uvarint(length)
+    return front + content + _FETCHED_BEHIND_METADATA.pack(error_code)
 
 
 @request(47, versions="0")

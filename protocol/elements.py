@@ -1,0 +1,92 @@
+"""Elements of an array that are encoded already, so that an answer of thousands of them is a join of slices.
+
+A field whose `Array` is declared with `encoded=True` takes `EncodedElements` in place of a list. Both codecs
+write the same for either: the compiled one copies the bytes where the version has them in this form, the
+reference makes the objects and encodes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, overload
+
+from muster.protocol.decoder_source import struct_decoder_source
+from muster.protocol.message import Struct, Versions
+from muster.protocol.types import ELEMENTS_UNLIMITED
+
+E = TypeVar("E", bound=Struct)
+
+
+class Form(NamedTuple):
+    """How elements are encoded."""
+
+    element: type[Struct]
+    versions: Versions
+    """The versions of the message in which elements look like that; those of `element`, if it came later, are
+    among them."""
+    version: int
+    """The one of them that is read, if somebody looks at the elements."""
+    flexible: bool = True
+    """Whether they have compact lengths and end with a tag block."""
+
+
+class EncodedElements(Sequence[E]):
+    """The elements of an array in some form. They become objects when somebody looks at one; from then on the
+    objects are what counts, so they may be changed."""
+
+    __slots__ = ("_content", "_count", "_elements", "form")
+
+    def __init__(self, form: Form, count: int, content: bytes) -> None:
+        self.form = form
+        self._count = count
+        self._content = content
+        self._elements: list[Any] | None = None
+
+    def encoded(self, version: int) -> bytes | None:
+        """The bytes of all, one after the other; None if they look different in that version, or somebody
+        has looked at them."""
+        if self._elements is None and version in self.form.versions:
+            return self._content
+        return None
+
+    def _objects(self) -> list[Any]:
+        elements = self._elements
+        if elements is None:
+            decode = _decoder(self.form)
+            data, at = self._content, 0
+            elements = []
+            for _ in range(self._count):
+                element, at = decode(data, at, len(data), ELEMENTS_UNLIMITED)
+                elements.append(element)
+            self._elements, self._content = elements, b""
+        return elements
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> E: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[E]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._objects()[index]
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self._objects())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, EncodedElements):
+            return bool(self._objects() == other._objects())
+        return bool(self._objects() == other)
+
+    def __repr__(self) -> str:
+        return repr(self._objects())
+
+
+@cache
+def _decoder(form: Form) -> Any:
+    source = struct_decoder_source(form.element, form.version, flexible=form.flexible)
+    return source.function("decode", f"decode {form.element.__qualname__} v{form.version}")
