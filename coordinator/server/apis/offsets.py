@@ -7,13 +7,14 @@ names on the way in. A partition that is refused here does not keep the others f
 from __future__ import annotations
 
 import struct as structs
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, cast
 
 from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.server.api import Api, Parts, Repeated
+from muster.coordinator.server.api import Api, Parts, Repeated, awaited
 from muster.coordinator.server.apis.committing import existing, whole
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import TOPICS, Listed, Names, by
@@ -118,105 +119,141 @@ def _commit_some(
 # --- OffsetFetch --------------------------------------------------------------------------------------------
 
 
-async def offset_fetch(
-    broker: Broker, request: OffsetFetchRequest, context: RequestContext
-) -> OffsetFetchResponse:
+def offset_fetch(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext, answered: Answered
+) -> object:
     """Committed offsets of one group (v1-7) or several (v8+); a group that is not known has none, which is no
     error."""
-    version = context.api_version
-    if version >= _GROUPS_FROM:
-
-        async def fetch(group: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
-            return await _fetch_group(broker, group, request.require_stable, context)
-
-        return OffsetFetchResponse(groups=await several(fetch, request.groups))
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequest.Group.Topics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
-    asked = OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
-    group = await _offsets(broker, asked, request.require_stable, context)
-    if group.error_code:
-        # v1 repeats it at every partition.
-        raise KafkaError(ErrorCode(group.error_code))  # type: ignore[call-arg]
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponse.Topic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponse.Partition(
-                        partition_index=each.partition_index,
-                        committed_offset=each.committed_offset,
-                        committed_leader_epoch=each.committed_leader_epoch,
-                        metadata=each.metadata,
-                        error_code=each.error_code,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ]
+    if context.api_version >= _GROUPS_FROM:
+        if len(request.groups) != 1:
+            return _fetch_several(broker, request, context, answered)
+        fetch = _Fetch(broker, request.groups[0], request.require_stable, context)
+        respond: Callable[[object], object] = fetch.group
+    else:
+        topics = None
+        if request.topics is not None:
+            topics = [
+                OffsetFetchRequest.Group.Topics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in request.topics
+            ]
+        asked = OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
+        fetch = _Fetch(broker, asked, request.require_stable, context)
+        respond = fetch.without_groups
+    answer = broker.runtime.call_at_once(
+        fetch.asked.group_id,
+        Shard.fetch_offsets,
+        fetch.request,
+        context,
+        lambda answer: answered(respond(answer)),
     )
+    return answer if answer is LATER else respond(answer)
 
 
-async def _fetch_group(
-    broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
-) -> OffsetFetchResponse.Group:
-    try:
-        return await _offsets(broker, asked, require_stable, context)
-    except KafkaError as error:
-        return entry(OffsetFetchResponse.Group, context.api_version, error, group_id=asked.group_id)
+async def _fetch_each(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    async def of_group(asked: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+        fetch = _Fetch(broker, asked, request.require_stable, context)
+        answer: object
+        try:
+            answer = await broker.runtime.call(asked.group_id, Shard.fetch_offsets, fetch.request, context)
+        except KafkaError as error:
+            answer = error
+        return fetch.whole(answer)
+
+    return OffsetFetchResponse(groups=await several(of_group, request.groups))
 
 
-async def _offsets(
-    broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
-) -> OffsetFetchResponse.Group:
-    by_id = context.api_version >= _FETCHED_BY_ID_FROM
-    rights = broker.rights(context)
-    refused: list[OffsetFetchResponse.Group.Topics] = []
-    topics: list[OffsetFetchRequest.Group.Topics] | None = None
-    if asked.topics is not None:
-        topics = []
-        for each in asked.topics:
-            topic = broker.catalogue.by_id(each.topic_id) if by_id else None
-            if by_id and topic is None:
-                refused.append(_refused_topic(each, ErrorCode.UNKNOWN_TOPIC_ID))
+_fetch_several: Final = awaited(_fetch_each, "OffsetFetch")
+
+
+class _Fetch:
+    """An OffsetFetch of one group: what the group is asked, and the response that its answer becomes."""
+
+    __slots__ = ("_broker", "_by_id", "_context", "_refused", "_rights", "asked", "request")
+
+    def __init__(
+        self, broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
+    ) -> None:
+        self.asked = asked
+        self._broker = broker
+        self._context = context
+        self._by_id = context.api_version >= _FETCHED_BY_ID_FROM
+        self._rights = broker.rights(context)
+        self._refused: list[OffsetFetchResponse.Group.Topics] = []
+        self.request = FetchOffsets(
+            group_id=asked.group_id,
+            topics=None if asked.topics is None else self._allowed(asked.topics),
+            require_stable=require_stable,
+            member_id=asked.member_id,
+            member_epoch=asked.member_epoch,
+        )
+
+    def _allowed(
+        self, topics: Iterable[OffsetFetchRequest.Group.Topics]
+    ) -> list[OffsetFetchRequest.Group.Topics]:
+        """The topics that the group is asked about. The others are refused."""
+        allowed: list[OffsetFetchRequest.Group.Topics] = []
+        for each in topics:
+            topic = self._broker.catalogue.by_id(each.topic_id) if self._by_id else None
+            if self._by_id and topic is None:
+                self._refused.append(_refused_topic(each, ErrorCode.UNKNOWN_TOPIC_ID))
                 continue
             name = each.name if topic is None else topic.name
-            if not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-                refused.append(_refused_topic(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            if not self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                self._refused.append(_refused_topic(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
-            topics.append(
+            allowed.append(
                 OffsetFetchRequest.Group.Topics(
                     name=name,
                     topic_id=ZERO_UUID if topic is None else topic.topic_id,
                     partition_indexes=each.partition_indexes,
                 )
             )
-    fetch = FetchOffsets(
-        group_id=asked.group_id,
-        topics=topics,
-        require_stable=require_stable,
-        member_id=asked.member_id,
-        member_epoch=asked.member_epoch,
-    )
-    group: OffsetFetchResponse.Group = await broker.runtime.call(
-        asked.group_id, Shard.fetch_offsets, fetch, context
-    )
-    if group.error_code:
+        return allowed
+
+    def group(self, answer: object) -> OffsetFetchResponse:
+        """The response of v8+."""
+        return OffsetFetchResponse(groups=[self.whole(answer)])
+
+    def without_groups(self, answer: object) -> OffsetFetchResponse | KafkaError:
+        """The response of v1-7. An error of the group is the whole request's: v1 repeats it at every
+        partition."""
+        if isinstance(answer, KafkaError):
+            return answer
+        group = self.whole(answer)
+        if group.error_code:
+            return KafkaError(ErrorCode(group.error_code))  # type: ignore[call-arg]
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponse.Topic(
+                    name=topic.name,
+                    # They have the same fields.
+                    partitions=cast("Sequence[OffsetFetchResponse.Partition]", topic.partitions),
+                )
+                for topic in group.topics
+            ]
+        )
+
+    def whole(self, answer: object) -> OffsetFetchResponse.Group:
+        """The group's part, from its answer."""
+        if isinstance(answer, KafkaError):
+            return entry(
+                OffsetFetchResponse.Group, self._context.api_version, answer, group_id=self.asked.group_id
+            )
+        group = cast(OffsetFetchResponse.Group, answer)
+        if group.error_code:
+            return group
+        if self.request.topics is None:
+            group.topics = [
+                each
+                for each in group.topics
+                if self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False)
+            ]
+        if self._by_id:
+            group.topics = _identified(self._broker, group.topics)
+        group.topics += self._refused
         return group
-    if topics is None:
-        group.topics = [
-            each
-            for each in group.topics
-            if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False)
-        ]
-    if by_id:
-        group.topics = _identified(broker, group.topics)
-    group.topics += refused
-    return group
 
 
 def _identified(
