@@ -5,12 +5,25 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from muster.protocol.messages.offsets import encode_fetched_partition
 
-if TYPE_CHECKING:
-    from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+TopicPartition = tuple[str, int]
+
+
+class CommittedOffset(NamedTuple):
+    """A position a group has committed for a partition. Timestamps are epoch milliseconds."""
+
+    offset: int
+    leader_epoch: int
+    """-1: not known."""
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int
+    """-1: the broker's retention applies. Else the time the commit asked for (OffsetCommit v2-4)."""
+    topic_id: uuid.UUID
+    """ZERO_UUID: not known."""
 
 
 class TopicOffsets:
@@ -26,7 +39,7 @@ class TopicOffsets:
         """The one that all offsets have; None: they differ, or did."""
 
 
-class GroupOffsets(Mapping["TopicPartition", "CommittedOffset"]):
+class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
     """The offsets of one group."""
 
     __slots__ = ("topics",)

@@ -3,7 +3,6 @@ classic group's last GroupMetadata, and the state of consumer groups."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +10,7 @@ from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group.consumer.records import TABLES as CONSUMER_TABLES
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.effects import Record
-from muster.coordinator.group.group_offsets import GroupOffsets
+from muster.coordinator.group.group_offsets import CommittedOffset, GroupOffsets, TopicPartition
 from muster.coordinator.group.pending_offsets import PendingOffsets
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import (
@@ -26,22 +25,6 @@ from muster.protocol.messages.coordinator_records import (
 
 UNKNOWN_TIME: Final = -1
 """In place of a timestamp."""
-
-TopicPartition = tuple[str, int]
-
-
-class CommittedOffset(NamedTuple):
-    """A position a group has committed for a partition. Timestamps are epoch milliseconds."""
-
-    offset: int
-    leader_epoch: int
-    """-1: not known."""
-    metadata: str
-    commit_timestamp: int
-    expire_timestamp: int
-    """-1: the broker's retention applies. Else the time the commit asked for (OffsetCommit v2-4)."""
-    topic_id: uuid.UUID
-    """ZERO_UUID: not known."""
 
 
 class StoredMember(NamedTuple):

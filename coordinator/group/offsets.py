@@ -13,8 +13,8 @@ from muster.coordinator.group import records
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.group import Group
-from muster.coordinator.group.group_offsets import TopicOffsets
-from muster.coordinator.group.hard_state import CommittedOffset, HardState, TopicPartition
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicOffsets, TopicPartition
+from muster.coordinator.group.hard_state import HardState
 from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.offsets import (

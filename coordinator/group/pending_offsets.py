@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
 from muster.protocol.messages.coordinator_records import TransactionalProducerValue
-
-if TYPE_CHECKING:
-    from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 
 _NOTHING: Final[Mapping[int, PendingOffset]] = MappingProxyType({})
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from muster.coordinator.group.effects import Record
-from muster.coordinator.group.hard_state import CommittedOffset, StoredGroup, TopicPartition
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.hard_state import StoredGroup
 from muster.coordinator.group.pending_offsets import TransactionalProducer
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import (

@@ -25,7 +25,8 @@ from muster.coordinator.group.events import (
     Trigger,
 )
 from muster.coordinator.group.group import Commit, Group, group_not_found, remove
-from muster.coordinator.group.hard_state import Durable, HardState, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
+from muster.coordinator.group.hard_state import Durable, HardState
 from muster.coordinator.group.presumption import Presumption
 from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.coordinator.group.shared import Shared

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.hard_state import CommittedOffset, HardState, TopicPartition
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.offsets import is_too_long
 from muster.coordinator.group.pending_offsets import TransactionalProducer
 from muster.coordinator.transactions.marker import NO_COORDINATOR_EPOCH, Marker, check_marker

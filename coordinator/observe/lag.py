@@ -14,7 +14,7 @@ from uuid import UUID
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
-from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.topics.logs import PartitionId
 

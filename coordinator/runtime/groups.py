@@ -14,7 +14,7 @@ from muster.coordinator.cluster.lease import LeaseKeeper
 from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import MemberIdentity
-from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import WHOLE_BROKER, Member
 from muster.coordinator.runtime.machine import MachineKind, Operation, Traits

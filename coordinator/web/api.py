@@ -12,7 +12,7 @@ from aiohttp import web
 
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.group import Group, GroupView, MemberView
-from muster.coordinator.group.hard_state import TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import Explanation, explain, explain_all
 from muster.coordinator.journal.explain.names import ids_in

@@ -16,7 +16,7 @@ from aiohttp import web
 from muster.coordinator.base.endpoints import page_of
 from muster.coordinator.cluster.coordinators import GROUPS, CoordinatorKind
 from muster.coordinator.group.group import Group, GroupView, MemberView
-from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.names import names_in
 from muster.coordinator.journal.names import Names

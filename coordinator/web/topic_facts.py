@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from aiohttp import web
 
-from muster.coordinator.group.hard_state import TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import StoreError

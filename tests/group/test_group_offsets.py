@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 from muster.coordinator.group import records
-from muster.coordinator.group.hard_state import CommittedOffset, HardState, TopicPartition
+from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.offsets import FetchOffsets, fetch
 from muster.protocol import codec, reference
 from muster.protocol.api import ApiKey, versions

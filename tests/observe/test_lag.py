@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.base.clock import ManualClock
-from muster.coordinator.group.hard_state import UNKNOWN_TIME, CommittedOffset
+from muster.coordinator.group.group_offsets import CommittedOffset
+from muster.coordinator.group.hard_state import UNKNOWN_TIME
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.observe.lag import ASKED_MS, FRESH_MS, SAMPLE_MS, History, Lag, PartitionLag
 from muster.coordinator.observe.recovery import FIRST_MS, RARELY_MS, RECOVERY_MAX_MS, Recovery

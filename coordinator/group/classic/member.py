@@ -8,7 +8,8 @@ from functools import partial
 from muster.coordinator.base.step import BrokenInvariant, Ticket
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.group import MemberView
-from muster.coordinator.group.hard_state import StoredMember, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
+from muster.coordinator.group.hard_state import StoredMember
 from muster.coordinator.group.heard import Heard
 from muster.protocol.embedded import decode_assignment, subscribed_topics
 from muster.protocol.errors import DecodeError

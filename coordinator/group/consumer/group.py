@@ -43,7 +43,8 @@ from muster.coordinator.group.group import (
     group_not_found,
     names_its_sender,
 )
-from muster.coordinator.group.hard_state import UNKNOWN_TIME, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
+from muster.coordinator.group.hard_state import UNKNOWN_TIME
 from muster.coordinator.group.heard import Heard
 from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey, TimerKind
