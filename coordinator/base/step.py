@@ -21,7 +21,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of clients that nobody has authenticated."""
 
 
-class BrokenInvariant(AssertionError):
+class BrokenInvariant(Exception):
     """A machine found itself in a state that cannot be: a bug. The shard stops and is loaded again (promise
     6)."""
 
@@ -31,7 +31,7 @@ class Reply(NamedTuple):
     server makes the response that says so."""
 
     ticket: Ticket
-    response: object
+    response: Any
 
 
 @dataclass(frozen=True, slots=True)

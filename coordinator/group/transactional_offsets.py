@@ -24,16 +24,6 @@ from muster.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOff
 _NO_EXPIRY: Final = -1
 
 
-class Guard(NamedTuple):
-    """Leave to begin a transaction, given before its coordinator is asked about it (KIP-890)."""
-
-    guards: Guards
-    epoch: int
-    """The producer's."""
-    markers: int
-    """How many markers had come when it was given."""
-
-
 class _LastMarker(NamedTuple):
     number: int
     """In the order in which markers came."""
@@ -74,6 +64,16 @@ class Guards:
     def forget(self, producer_id: int) -> None:
         """The producer is not known any more."""
         self._last_markers.pop(producer_id, None)
+
+
+class Guard(NamedTuple):
+    """Leave to begin a transaction, given before its coordinator is asked about it (KIP-890)."""
+
+    guards: Guards
+    epoch: int
+    """The producer's."""
+    markers: int
+    """How many markers had come when it was given."""
 
 
 class CommitInTransaction(NamedTuple):

@@ -18,7 +18,7 @@ from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartiti
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import WHOLE_BROKER, Member
 from muster.coordinator.runtime.machine import MachineKind, Operation, Traits
-from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.runtime import Runtime, RuntimeOptions
 from muster.coordinator.runtime.shard_host import HostState, ShardHost
 from muster.coordinator.storage.store import Store
 from muster.coordinator.transactions.marker import Marker
@@ -75,12 +75,9 @@ class GroupRuntime(Runtime[Shard]):
         configs: GroupConfigs | None = None,
         *,
         kind: MachineKind | None = None,
-        **options: Any,
+        options: RuntimeOptions | None = None,
     ) -> None:
-        """`options` are those of `Runtime`."""
-        super().__init__(
-            kind or group_kind(config or GroupConfig(), configs), store, clock, leases, **options
-        )
+        super().__init__(kind or group_kind(config or GroupConfig(), configs), store, clock, leases, options)
         self._image: TopicsImage | None = None
 
     # --- what groups have committed -------------------------------------------------------------------------

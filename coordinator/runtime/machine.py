@@ -66,7 +66,7 @@ class Traits(NamedTuple):
     also_writes: bool = False
     """Of one that returns its answer: now and then it writes too, or answers others. Its answer then waits as
     those of other operations do."""
-    while_loading: object = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    while_loading: Any = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     """What it is answered while the shard is being loaded: a response, or the code of a refusal."""
 
 

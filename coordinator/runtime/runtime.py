@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NamedTuple
 
 from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.clock import Clock, Timer
@@ -45,7 +45,7 @@ writes whenever it is loaded, and would go round and round. It is loaded some ti
 at the next attempt it has run for less than the pause."""
 
 
-LOAD_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+LOAD_BUCKETS: Final[tuple[float, ...]] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds of seconds."""
 LOADS_AT_ONCE: Final = 8
 """Shards that a broker loads at a time; what it takes over from one that died may be many."""
@@ -68,15 +68,31 @@ class _Failure:
     timer: Timer | None
 
 
+class RuntimeOptions(NamedTuple):
+    """What a runtime may be given beside what it needs."""
+
+    shard_count: int = 50
+    """How many leases of the kind the store has."""
+    limits: Limits = Limits()
+    observer: Observer | None = None
+    """Must be quick and not raise: an exception of its stops the shard."""
+    before_load: Callable[[], Awaitable[None]] | None = None
+    """Awaited before a shard is loaded."""
+    holds: LoadHolds | None = None
+    """Shards whose loading a test holds open."""
+    recorder: Recorder | None = None
+    """None: there is no journal."""
+    records_written: RecordsWritten = lambda shard, records: None
+    """Told of records that are durable."""
+    journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None
+    """Told the shard and the bytes of journal rows that are durable."""
+
+
 class Runtime(Generic[M]):
     """The shards of one kind over a store. Belongs to the event loop it was made on.
 
     `leases` (the membership) says whether a lease may still be used, by the clock of the leases; `clock` is
-    the machines' time, which a test may move on its own. `shard_count` is how many leases of the kind the
-    store has. `observer` must be quick and not raise: an exception of its stops the shard. `before_load` is
-    awaited before a shard is loaded. `holds` are shards whose loading a test holds open. Without a `recorder`
-    there is no journal; `journal_written(shard, bytes)` is told of rows of it that are durable,
-    `records_written` of records that are.
+    the machines' time, which a test may move on its own.
     """
 
     def __init__(
@@ -85,16 +101,9 @@ class Runtime(Generic[M]):
         store: Store,
         clock: Clock,
         leases: LeaseKeeper,
-        *,
-        shard_count: int = 50,
-        limits: Limits | None = None,
-        observer: Observer | None = None,
-        before_load: Callable[[], Awaitable[None]] | None = None,
-        holds: LoadHolds | None = None,
-        recorder: Recorder | None = None,
-        records_written: RecordsWritten = lambda shard, records: None,
-        journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
+        options: RuntimeOptions | None = None,
     ) -> None:
+        options = options or RuntimeOptions()
         self._kind = kind
         self._log = Logger(part=kind.coordinator.part)
         self._route = kind.coordinator.route
@@ -103,19 +112,19 @@ class Runtime(Generic[M]):
         self._clock = clock
         self._leases = leases
         self.serving = leases.serving
-        self._shard_count = shard_count
-        self._limits = limits or Limits()
-        self._observer = observer
-        self._before_load = before_load
-        self._recorder = recorder
-        self.holds = holds or LoadHolds()
+        self._shard_count = options.shard_count
+        self._limits = options.limits
+        self._observer = options.observer
+        self._before_load = options.before_load
+        self._recorder = recorder = options.recorder
+        self.holds = options.holds or LoadHolds()
         self._appender = Appender(
             store,
             clock,
             log=self._log,
             write_timeout_ms=self._limits.write_timeout_ms,
-            records_written=records_written,
-            journal_written=journal_written,
+            records_written=options.records_written,
+            journal_written=options.journal_written,
             journal_dropped=(lambda count: None) if recorder is None else recorder.count_dropped,
         )
         self._hosts: dict[int, ShardHost[M]] = {}
@@ -378,7 +387,9 @@ class Runtime(Generic[M]):
                     await loading
                 else:
                     # Beside each other: what is told of groups is not to hold up the groups.
-                    _, entries = await asyncio.gather(loading, newest_entries(self._store, host.lease))
+                    newest = asyncio.ensure_future(newest_entries(self._store, host.lease))
+                    await asyncio.gather(*(loading, newest))
+                    entries = newest.result()
                     self._recorder.journal.restore(number, entries)
                     from_broker = entries[-1].broker if entries else None
         except Exception as error:

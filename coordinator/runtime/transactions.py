@@ -12,7 +12,7 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.coordinators import TRANSACTIONS
 from muster.coordinator.cluster.lease import LeaseKeeper
 from muster.coordinator.runtime.machine import MachineKind, Operation, Traits
-from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.runtime import Runtime, RuntimeOptions
 from muster.coordinator.storage.store import Store
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.events import MarkersDue
@@ -50,10 +50,10 @@ class TransactionRuntime(Runtime[TransactionShard]):
         *,
         new_id: Callable[[], int],
         version: Callable[[], int],
-        **options: Any,
+        options: RuntimeOptions | None = None,
     ) -> None:
-        """`new_id` and `version` as `TransactionShard` has them; `options` are those of `Runtime`."""
-        super().__init__(transaction_kind(config, new_id, version), store, clock, leases, **options)
+        """`new_id` and `version` as `TransactionShard` has them."""
+        super().__init__(transaction_kind(config, new_id, version), store, clock, leases, options)
         self.fenced = 0
         """Requests refused because a newer producer has the transactional id (PRODUCER_FENCED)."""
 

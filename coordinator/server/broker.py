@@ -35,6 +35,7 @@ from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
+from muster.coordinator.runtime.runtime import RuntimeOptions
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.security.scram import MadeUp
 from muster.coordinator.server.admission import Admission, overrides_of
@@ -192,14 +193,16 @@ class Broker:
             self.membership,
             of_groups,
             in_force,
-            shard_count=counts.leases[LeaseKind.GROUP],
-            limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
-            observer=RebalanceLog(node_id, lambda group_id: self.runtime.members(group_id)).observe,
-            before_load=self.read_topics,
-            holds=shared.holds,
-            recorder=self.recorder,
-            records_written=self.consumer_offsets.written,
-            journal_written=self.group_events.written,
+            options=RuntimeOptions(
+                shard_count=counts.leases[LeaseKind.GROUP],
+                limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
+                observer=RebalanceLog(node_id, lambda group_id: self.runtime.members(group_id)).observe,
+                before_load=self.read_topics,
+                holds=shared.holds,
+                recorder=self.recorder,
+                records_written=self.consumer_offsets.written,
+                journal_written=self.group_events.written,
+            ),
         )
         self._shard_topics = shard_topics(counts.cluster_id)
         self._counts = counts

@@ -16,6 +16,7 @@ from muster.coordinator.peers.marker_holds import MarkerHolds
 from muster.coordinator.peers.markers import Markers, Whereabouts
 from muster.coordinator.peers.post import Post
 from muster.coordinator.runtime.recorder import Recorder
+from muster.coordinator.runtime.runtime import RuntimeOptions
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.runtime.transactions import TransactionRuntime
 from muster.coordinator.server.apis.peers import answer_peer
@@ -68,10 +69,12 @@ class TransactionService:
             TransactionConfig(settings.transaction_max_timeout_ms, settings.transactional_id_expiration_ms),
             new_id=self.producer_ids.at_once,
             version=lambda: broker.features.level(TRANSACTION_VERSION),
-            shard_count=shards,
-            limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
-            observer=self._observe,
-            records_written=self.states.written,
+            options=RuntimeOptions(
+                shard_count=shards,
+                limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
+                observer=self._observe,
+                records_written=self.states.written,
+            ),
         )
         self._post = Post(
             store, real_clock, node_id=broker.node_id, incarnation=incarnation, serve=self._answer

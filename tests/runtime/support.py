@@ -17,6 +17,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.groups import OPERATIONS, GroupRuntime
 from muster.coordinator.runtime.machine import MachineKind, Traits
 from muster.coordinator.runtime.recorder import Recorder
+from muster.coordinator.runtime.runtime import RuntimeOptions
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome
@@ -228,11 +229,13 @@ class Bench:
             self.store,
             self.clock,
             self.leases,
-            limits=limits,
-            observer=lambda number, events: self.events.extend(events),
             kind=self.kind(),
-            recorder=recorder,
-            journal_written=lambda shard, size_bytes: self.journal_written.append((shard, size_bytes)),
+            options=RuntimeOptions(
+                limits=limits or Limits(),
+                observer=lambda number, events: self.events.extend(events),
+                recorder=recorder,
+                journal_written=lambda shard, size_bytes: self.journal_written.append((shard, size_bytes)),
+            ),
         )
 
     def kind(self) -> MachineKind:
