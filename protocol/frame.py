@@ -104,8 +104,9 @@ class FrameSplitter:
 
         An invalid size after complete frames is reported by the next call: those can still be answered.
         """
-        if self._broken is not None:
-            raise self._broken
+        broken = self._broken
+        if broken is not None:
+            raise broken
         if self._pending:
             self._pending += piece
             piece = self._pending

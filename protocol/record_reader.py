@@ -152,7 +152,8 @@ def _read(
                 elif size & 1:
                     raise DecodeError(f"record {index} has a key of negative length")
                 else:
-                    add_key(unpacked[position : (position := position + (size >> 1))])
+                    first, position = position, position + (size >> 1)
+                    add_key(unpacked[first:position])
 
                 byte = unpacked[position]
                 if byte < 0x80:
@@ -166,7 +167,8 @@ def _read(
                 elif size & 1:
                     raise DecodeError(f"record {index} has a value of negative length")
                 else:
-                    add_value(unpacked[position : (position := position + (size >> 1))])
+                    first, position = position, position + (size >> 1)
+                    add_value(unpacked[first:position])
 
                 if unpacked[position]:
                     if headers is None:

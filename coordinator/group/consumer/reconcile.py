@@ -101,7 +101,7 @@ class Reconciler:
                 (keep if partition in target else revoke)[partition] = epoch
             leaving = has.revoking.get(topic_id, {})
             free: list[int] = []
-            for partition in sorted(target - epochs.keys()):
+            for partition in sorted(target.difference(epochs)):
                 if partition in leaving or self.owner_epoch(topic_id, partition) == NOBODY:
                     free.append(partition)
                 else:
