@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from importlib import import_module
 from typing import Any, Final
 
-from muster import __version__
+from muster.build import version
 from muster.coordinator import by_listener, config
 from muster.coordinator.arguments import Parser
 from muster.settings import Setting, text_of
@@ -44,7 +44,7 @@ def parser(chosen: Container[str], arguments: Iterable[str] = ()) -> Parser:
         description="A Kafka-wire-compatible broker with an exact consumer-group coordinator, and the\n"
         "commands of a Kafka client, for this broker and any other.",
     )
-    made.add_argument("--version", action="version", version=f"muster {__version__}")
+    made.add_argument("--version", action="version", version=f"muster {version()}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
     _declare_serve(commands, arguments)
     modules = {name: (f"commands.{name}", summary) for name, summary in CLIENTS.items()} | OTHERS

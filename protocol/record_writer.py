@@ -20,6 +20,9 @@ from muster.protocol.record_batch import (
     sealed,
 )
 
+Octets = bytes | bytearray | memoryview
+"""What keys and values may be given as."""
+
 _INT64_MAX: Final = (1 << 63) - 1
 
 
@@ -59,9 +62,9 @@ class RecordBatchWriter:
     def append(
         self,
         timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        key: Octets | None,
+        value: Octets | None,
+        headers: Iterable[tuple[str, Octets | None]] = (),
         size_bytes_max: int = _INT64_MAX,
     ) -> int:
         """Add a record and return how many bytes it takes; 0, with nothing added, if the batch would grow
@@ -164,7 +167,7 @@ class PackedRecords:
         return sealed(header, self._records)
 
 
-def _length(data: bytes) -> bytes:
+def _length(data: Octets) -> bytes:
     size = len(data)
     return _SMALL[size] if size < _SMALL_END else _varint(size)
 
@@ -177,7 +180,7 @@ def _octets(data: object) -> bytes:
     raise TypeError(f"{type(data).__name__} is not bytes")
 
 
-def _encoded(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+def _encoded(headers: Iterable[tuple[str, Octets | None]]) -> bytes:
     parts = [b""]
     count = 0
     for name, value in headers:

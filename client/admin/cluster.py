@@ -53,9 +53,10 @@ class Registration(NamedTuple):
 
 class Leases(NamedTuple):
     """What muster's brokers report in addition: every lease, and every broker's registration by node id.
-    `answering` is the broker that responded."""
+    `answering` is the broker that responded, `version` its release and build."""
 
     answering: int
+    version: str
     registrations: dict[int, Registration]
     leases: list[Lease]
 
@@ -103,6 +104,7 @@ async def describe_cluster_once(
 def _leases(response: DescribeClusterResponse) -> Leases:
     return Leases(
         response.answering_id,
+        response.version,
         {
             each.broker_id: Registration(each.is_drained, each.registered_ago_ms, each.term_ms)
             for each in response.brokers

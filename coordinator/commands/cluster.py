@@ -28,6 +28,7 @@ JSON: {"cluster_id": text, "controller": node id or -1,
                     "drained": true or false, "group_shards": number, "transaction_shards": number,
                     "data_shards": number, "loading": number, "renewed_ago_ms": number,
                     "term_ms": number}],
+       "answered_by": {"node_id": number, "version": text such as "0.1.0 (compiled)"} or null,
        with --leases also
        "leases": [{"kind": "group", "transaction", "data" or "replicas", "number": number,
                    "holder": node id or null, "epoch": number or null, "remaining_ms": number or null,
@@ -77,10 +78,20 @@ async def describe(cluster: Cluster, given: Namespace) -> int:
     brokers = [each._asdict() | _served(facts.leases, each.node_id) for each in facts.brokers]
     leases = None if facts.leases is None else [each._asdict() for each in facts.leases.leases]
     if given.output == "json":
-        shown = {"cluster_id": facts.cluster_id, "controller": facts.controller, "brokers": brokers}
+        shown = {
+            "cluster_id": facts.cluster_id,
+            "controller": facts.controller,
+            "brokers": brokers,
+            "answered_by": None if facts.leases is None else _answered_by(facts.leases),
+        }
         print(output.document({**shown, "leases": leases} if given.leases else shown))
         return 0
-    print(f"cluster {facts.cluster_id}\n")
+    by = (
+        ""
+        if facts.leases is None
+        else f", described by node {facts.leases.answering}, muster {facts.leases.version}"
+    )
+    print(f"cluster {facts.cluster_id}{by}\n")
     print(_brokers_table(facts, brokers))
     if facts.leases is not None:
         without = sum(each.holder is None for each in facts.leases.leases)
@@ -92,6 +103,10 @@ async def describe(cluster: Cluster, given: Namespace) -> int:
     elif given.leases:
         print("\nno leases to show: these are not muster brokers, or you may not describe the cluster")
     return 0
+
+
+def _answered_by(leases: Leases) -> dict[str, Any]:
+    return {"node_id": leases.answering, "version": leases.version}
 
 
 def _served(leases: Leases | None, node_id: int) -> dict[str, Any]:

@@ -161,10 +161,11 @@ class DescribeClusterResponse(Message):
     UNSUPPORTED_ENDPOINT_TYPE possible (KIP-919), v2 is_fenced (KIP-1073).
 
     The tagged fields are muster's own, and are sent only when the request has `include_leases`.
-    `answering_id` is the broker that answers. A broker registers anew all the time; the last time was
-    `registered_ago_ms` ago, and `term_ms` after it the broker counts as gone. A lease of `kind` "group",
-    "data" or "replicas" runs out in `remaining_ms`, unless its holder renews it; `announced`: the holder has
-    loaded what it is for. One without a holder has `holder_id` -1.
+    `answering_id` is the broker that answers, `version` its release and build ("0.1.0 (pure)"). A broker
+    registers anew all the time; the last time was `registered_ago_ms` ago, and `term_ms` after it the broker
+    counts as gone. A lease of `kind` "group", "data" or "replicas" runs out in `remaining_ms`, unless its
+    holder renews it; `announced`: the holder has loaded what it is for. One without a holder has `holder_id`
+    -1.
     """
 
     @struct
@@ -197,6 +198,7 @@ class DescribeClusterResponse(Message):
     cluster_authorized_operations: int = field(Int32, "0+", default=AUTHORIZED_OPERATIONS_OMITTED)
     answering_id: int = field(Int32, "0+", tag=OWN_TAGS, default=-1)
     leases: list[Lease] = field(Array(Lease), "0+", tag=OWN_TAGS + 1, default_factory=list)
+    version: str = field(String, "0+", tag=OWN_TAGS + 2, default="")
 
 
 @request(10, versions="0-6", flexible="3+")

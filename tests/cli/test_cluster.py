@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from muster.build import version
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.storage.store import Grant, LeaseKind, NodeRow, Store, StoreBusy
@@ -33,7 +34,9 @@ def muster(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Muster:
 
 def test_it_describes_brokers_and_what_each_serves(cluster: Cluster, muster: Muster) -> None:
     facts = muster("cluster", "describe", "--output", "json").json
-    assert list(facts) == ["cluster_id", "controller", "brokers"]
+    assert list(facts) == ["cluster_id", "controller", "brokers", "answered_by"]
+    assert facts["answered_by"]["node_id"] in (1, 2, 3)
+    assert facts["answered_by"]["version"] == version()
     assert facts["controller"] == 1
     assert [
         [broker[name] for name in ("node_id", "host", "port", "rack")] for broker in facts["brokers"]
@@ -45,7 +48,8 @@ def test_it_describes_brokers_and_what_each_serves(cluster: Cluster, muster: Mus
     for kind in SHARDS:
         assert sum(broker[kind] for broker in facts["brokers"]) == 50
     first, _, head, *rows = muster.done("cluster", "describe").splitlines()
-    assert first == f"cluster {facts['cluster_id']}"
+    said = rf"cluster {facts['cluster_id']}, described by node [123], muster {re.escape(version())}"
+    assert re.fullmatch(said, first)
     assert re.split("  +", head) == [
         *("NODE", "HOST", "PORT", "RACK", "CONTROLLER"),
         *("DRAINED", "GROUP SHARDS", "TRANSACTION SHARDS", "DATA SHARDS", "LOADING", "RENEWED MS AGO"),

@@ -104,7 +104,7 @@ def test_what_is_not_bytes_is_refused_and_nothing_added(wrong: tuple[object, obj
 def test_what_is_as_good_as_bytes_is_taken() -> None:
     wide = memoryview(array("I", [1, 2]))
     writer, plain = RecordBatchWriter(), RecordBatchWriter()
-    writer.append(1, bytearray(b"k"), wide, (("h", memoryview(b"h")),))  # type: ignore[arg-type]
+    writer.append(1, bytearray(b"k"), wide, (("h", memoryview(b"h")),))
     plain.append(1, b"k", wide.tobytes(), (("h", b"h"),))
     assert writer.packed(Codec.NONE).batch() == plain.packed(Codec.NONE).batch()
 

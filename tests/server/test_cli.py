@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import muster
+from muster.build import version
 from muster.coordinator import cli, command_line, config
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from muster.protocol.messages.metadata import MetadataRequest
@@ -39,7 +39,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_version() -> None:
     ended = run("--version")
-    assert (ended.returncode, ended.stdout) == (0, f"muster {muster.__version__}\n")
+    assert (ended.returncode, ended.stdout) == (0, f"muster {version()}\n")
 
 
 def test_help_tells_every_option_with_its_variable_default_and_unit(

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from muster import build
 from muster.coordinator.base import log
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import StoreFull
@@ -148,7 +149,7 @@ async def test_describe_cluster_tells_of_leases_on_request_alone(wire: Wire, ver
     ]
     request.include_leases = True
     told = await wire.call(request, version)
-    assert told.answering_id == 1
+    assert (told.answering_id, told.version) == (1, build.version())
     (broker,) = told.brokers
     assert (broker.is_drained, broker.term_ms) == (False, 30_000)
     assert 0 <= broker.registered_ago_ms <= 30_000
@@ -156,7 +157,7 @@ async def test_describe_cluster_tells_of_leases_on_request_alone(wire: Wire, ver
         (kind, number) for kind in ("group", "transaction", "data") for number in range(50)
     ]
     assert {(each.holder_id, each.announced) for each in told.leases} == {(1, True)}
-    told.answering_id, told.leases = -1, []
+    told.answering_id, told.version, told.leases = -1, "", []
     broker.registered_ago_ms = broker.term_ms = -1
     assert codec.encode(told, version) == codec.encode(plain, version)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from muster.build import version
 from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.coordinators import COORDINATORS, GROUPS, TRANSACTIONS
@@ -308,7 +309,7 @@ async def _add_leases(broker: Broker, response: DescribeClusterResponse, listene
         told.is_drained = node.drained
         told.registered_ago_ms, told.term_ms = node.age_ms, node.term_ms
         response.brokers.append(told)
-    response.answering_id = broker.node_id
+    response.answering_id, response.version = broker.node_id, version()
     response.leases = [_lease(lease, grants.get(lease)) for lease in broker.topology.leases]
 
 
