@@ -47,6 +47,17 @@ tests/__pycache__:
 test-python:  ## make test in a Debian root with another Python: make test-python VERSION=3.14 (or 3.13; needs Linux, root and debootstrap)
 	tests/pythons/in-debian-root $(or $(VERSION),$(error which? make test-python VERSION=3.14)) test
 
+# auditwheel finds the oldest C library that will do, and says so in the wheel's name.
+.PHONY: wheel
+wheel: $(VENV)/.installed-wheel  ## the compiled wheel, in dist/ (one to two minutes; needs a C compiler and Python's headers)
+	rm -rf build/wheel dist/*-cp*.whl
+	MUSTER_COMPILED=1 $(BIN)/python -m build --wheel --outdir build/wheel
+	$(if $(filter Linux,$(shell uname)),PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m auditwheel repair --wheel-dir dist,mkdir -p dist && cp -t dist) build/wheel/*.whl
+
+.PHONY: test-compiled
+test-compiled: wheel $(VENV)/.installed-test  ## the tests of what is compiled, and the fuzzers, against the compiled wheel in an environment of its own
+	$(BIN)/python -m tests.compiled dist/*-cp*.whl
+
 .PHONY: check
 check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and Windows), and the import contract
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""The compiled build, one more twin: what is compiled is held to the tests of its source."""

@@ -1,0 +1,82 @@
+"""Install a compiled wheel in an environment of its own, and run the suites of what is compiled on it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDER: Final = ROOT / "build" / "compiled"
+
+SUITES: Final = ("protocol", "group", "transactions", "storage", "runtime", "server", "topics", "client")
+NEEDED: Final = ("tests", "docs", "examples")
+"""Folders of the checkout that the suites read. Without `muster`, they import what is installed."""
+FUZZED: Final = 300_000
+WHERE: Final = """
+import muster.build, muster.coordinator.runtime.shard_host as hot, muster.coordinator.server.broker as other
+assert muster.build.build() == "compiled"
+assert not hot.__file__.endswith(".py") and other.__file__.endswith(".py"), (hot.__file__, other.__file__)
+"""
+"""That it is the wheel which is tested, and compiled."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.compiled", description=__doc__)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("tests", nargs="*", help="in place of all, such as tests/group/test_shard.py")
+    given, options = parser.parse_known_args()
+    python = _installed(given.wheel.resolve())
+    checkout = _checkout()
+    run = _Run(python, checkout)
+    run("-c", WHERE)
+    if given.tests:
+        return run("-m", "pytest", *given.tests, *options, check=False)
+    side_by_side = ["--numprocesses", "4", "--dist", "worksteal"]
+    run("-m", "pytest", *side_by_side, "-m", "not interpreted", *(f"tests/{name}" for name in SUITES))
+    run("-m", "tests.fuzz", "--inputs", str(FUZZED))
+    return 0
+
+
+class _Run:
+    def __init__(self, python: Path, checkout: Path) -> None:
+        self._python = python
+        self._checkout = checkout
+
+    def __call__(self, *arguments: str, check: bool = True) -> int:
+        done = subprocess.run([self._python, *arguments], cwd=self._checkout, check=False)
+        if check and done.returncode:
+            raise SystemExit(done.returncode)
+        return done.returncode
+
+
+def _installed(wheel: Path) -> Path:
+    """A Python that has the wheel, and what tests need."""
+    home = FOLDER / "venv"
+    venv.create(home, clear=True, with_pip=True)
+    python = home / ("Scripts" if os.name == "nt" else "bin") / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, f"{wheel}[test]"], check=True)
+    return python
+
+
+def _checkout() -> Path:
+    """The checkout without its sources."""
+    to = FOLDER / "checkout"
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    for name in NEEDED:
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, to)
+    return to
+
+
+if __name__ == "__main__":
+    sys.exit(main())
