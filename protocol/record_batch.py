@@ -220,12 +220,14 @@ def end_of(data: bytes | memoryview) -> int:
     return peek(data, at).next_offset
 
 
-def payload(data: bytes, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+def payload(
+    data: bytes | memoryview, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
     """The records section of the batch at `position`, decompressed; at most `bytes_max` bytes."""
     end = position + header.size
     if end > len(data):
         raise DecodeError(f"a batch of {header.size} bytes where {len(data) - position} are left")
-    return decompress(header.codec, data[position + HEADER_BYTES : end], bytes_max)
+    return decompress(header.codec, bytes(data[position + HEADER_BYTES : end]), bytes_max)
 
 
 def check_records(unpacked: bytes, header: Header) -> Checked:
@@ -326,7 +328,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
 
 
 def records(
-    data: bytes, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+    data: bytes | memoryview, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
     """The records of the batch at `position`, with absolute offsets and the timestamps that consumers see."""
     unpacked = payload(data, position, header, bytes_max=bytes_max)

@@ -36,7 +36,7 @@ def record(number: int) -> Record:
     return Record(key, OffsetCommitValue(offset=number, metadata="", commit_timestamp=0), 3)
 
 
-class CounterShard(Shard):
+class CounterShard:
     """Keeps a list of numbers as hard state. Its operations are named for what the host has to do with
     them."""
 
