@@ -116,8 +116,8 @@ def _decode(cls: type[M], version: int, data: Any, offset: int, end: int, elemen
         decoder = _decoders[key] = _decoder(*key)
     try:
         return decoder(data, offset, end, elements_max)
-    except TooLargeError as error:
-        raise TooLargeError(f"{cls.__qualname__} v{version}: {error}") from None
+    except TooLargeError as too_large:
+        raise TooLargeError(f"{cls.__qualname__} v{version}: {too_large}") from None
     except _DECODE_FAILURES as error:
         raise _decode_error(cls, version, data, offset, error) from error
 

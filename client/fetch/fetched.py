@@ -93,8 +93,8 @@ class Part:
         """The leader epoch of the last batch, or the one given if there is none."""
         try:
             self._find_batches(aborted)
-        except DecodeError as error:
-            self._failure = self.corrupt(self.next_offset, error)
+        except DecodeError as undecodable:
+            self._failure = self.corrupt(self.next_offset, undecodable)
         except KafkaError as error:
             self._failure = error
 

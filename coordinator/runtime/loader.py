@@ -48,9 +48,12 @@ async def newest_entries(store: Store, lease: Lease) -> list[Entry]:
     for index, row in enumerate(rows, 1):
         try:
             entries.append(Entry.from_json(row.value))
-        except ValueError as error:
+        except ValueError as unreadable:
             _log.warning(
-                "skipped an unreadable journal row", shard=lease.number, offset=row.offset, why=str(error)
+                "skipped an unreadable journal row",
+                shard=lease.number,
+                offset=row.offset,
+                why=str(unreadable),
             )
         if index % _ENTRIES_PER_TURN == 0:
             await asyncio.sleep(0)

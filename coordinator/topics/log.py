@@ -415,17 +415,17 @@ class PartitionLog:
         try:
             found = self._segments.read(offset, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
             return _below(found, end) if self._segments.next_offset > end else found
-        except FileNotFoundError as error:
+        except FileNotFoundError as missing:
             if self._closed:
                 return b""
             # Retention, DeleteRecords or compaction took the segment from under the read, or it is lost.
             if self._segments.segments is segments:
-                raise self._storage_error("read", error) from error
+                raise self._storage_error("read", missing) from missing
             return self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed)
         except OSError as error:
             raise self._storage_error("read", error) from error
-        except DecodeError as error:
-            raise self._damaged(error) from error
+        except DecodeError as damage:
+            raise self._damaged(damage) from damage
 
     def locate(
         self, offset: int, bytes_max: int, *, read_committed: bool = False, at_once: bool = False
@@ -481,15 +481,15 @@ class PartitionLog:
             segments = self._segments.segments
             try:
                 return look_up()
-            except FileNotFoundError as error:
+            except FileNotFoundError as missing:
                 if self._closed:
                     return if_closed
                 if self._segments.segments is segments:
-                    raise self._storage_error("read", error) from error
+                    raise self._storage_error("read", missing) from missing
             except OSError as error:
                 raise self._storage_error("read", error) from error
-            except DecodeError as error:
-                raise self._damaged(error) from error
+            except DecodeError as damage:
+                raise self._damaged(damage) from damage
 
     def _first_since(self, timestamp: int) -> Listed:
         first = self._segments.first_batch_at(timestamp)

@@ -158,9 +158,9 @@ class Writer(Generic[P]):
                     validated = write.validated or self._validate(write, at_once=True)
                     outcomes.append(log.write(validated, write.guard))
                 logs.setdefault(log, []).append(number)
-            except Laborious as error:
+            except Laborious as laborious:
                 left.add(write.partition)
-                outcomes.append(error)
+                outcomes.append(laborious)
             except Exception as error:
                 if isinstance(error, KafkaError):
                     self._refused(write.partition, write.records, error)  # before what follows it here

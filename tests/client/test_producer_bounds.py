@@ -297,6 +297,7 @@ def _fails(*_: object) -> None:
     raise ZeroDivisionError("a defect")
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("where", ["due", "acknowledged", "expired", "identified"])
 async def test_a_sender_that_dies_leaves_nobody_waiting(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, where: str, caplog: pytest.LogCaptureFixture

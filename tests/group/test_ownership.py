@@ -105,6 +105,7 @@ def test_of_many_members_some_are_told(count: int, truncated: bool) -> None:
     assert len(told.owned) == MOVES_MAX
 
 
+@pytest.mark.interpreted
 def test_what_would_take_long_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "_COMPARED_MAX", 4)
     few, many = (

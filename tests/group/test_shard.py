@@ -553,6 +553,7 @@ def test_a_group_is_loaded_as_it_was_unless_it_is_too_large(
 # --- copies -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted
 def test_a_shard_is_copied_whole(harness: Harness) -> None:
     alice, _ = stable(harness, "alice", "bob")
     twin = copy.deepcopy(harness.shard)

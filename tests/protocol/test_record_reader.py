@@ -112,6 +112,7 @@ def test_one_that_is_different_ends_a_run(count: int, place: int, value: bytes, 
     assert fast(data, header) == slow(data, header) == records
 
 
+@pytest.mark.interpreted
 def test_runs_are_taken_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one by one: a fast path that is never taken would agree as well."""
     taken: list[int] = []

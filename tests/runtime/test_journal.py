@@ -49,7 +49,7 @@ class TellingShard(CounterShard):
         self.groups = {}
 
     def contents(self) -> dict[str, int]:
-        return Shard.contents(self)
+        return {"groups": len(self.groups)} if self.groups else {}
 
     def glance(self, request: int, step: Step) -> str:
         """Returns its answer, and tells an event."""

@@ -57,6 +57,7 @@ async def test_a_shard_that_fails_meanwhile_refuses_the_rest(bench: Bench) -> No
     assert {code(task) for task in refused} == {ErrorCode.NOT_COORDINATOR}
 
 
+@pytest.mark.interpreted
 async def test_a_shard_hears_of_the_end_of_connections_it_knows(bench: Bench) -> None:
     known = {1}
     bench.shard.knows_connection = known.__contains__  # type: ignore[method-assign]
@@ -67,6 +68,7 @@ async def test_a_shard_hears_of_the_end_of_connections_it_knows(bench: Bench) ->
     assert bench.shard.told == [("closed", 1)]
 
 
+@pytest.mark.interpreted
 async def test_the_end_of_a_connection_comes_after_its_requests(bench: Bench) -> None:
     bench.shard.knows_connection = lambda connection_id: False  # type: ignore[method-assign]
     bench.shard.told.clear()

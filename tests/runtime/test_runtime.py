@@ -87,6 +87,7 @@ async def test_an_answer_of_all_shards_is_not_given_while_one_is_loading(bench: 
     assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+@pytest.mark.interpreted
 async def test_every_shard_is_told_of_connections_and_topics(bench: Bench) -> None:
     await bench.claim(Lease(LeaseKind.GROUP, 12))
     await bench.runtime.loaded()
@@ -96,6 +97,7 @@ async def test_every_shard_is_told_of_connections_and_topics(bench: Bench) -> No
     assert [shard.told for shard in bench.shards] == [["loaded", ("closed", 7), ("topics", IMAGE)]] * 2
 
 
+@pytest.mark.interpreted
 async def test_a_shard_that_is_loaded_later_is_told_of_the_topics_first_thing(bench: Bench) -> None:
     bench.runtime.topics_changed(IMAGE)
     await bench.claim(LEASE)

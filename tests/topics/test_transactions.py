@@ -629,6 +629,7 @@ def test_a_marker_that_never_goes_has_the_last_time_there_is() -> None:
     clean(one, 1)
 
 
+@pytest.mark.interpreted
 def test_who_reads_while_markers_go_is_not_told_of_their_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

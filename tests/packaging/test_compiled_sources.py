@@ -1,0 +1,101 @@
+"""What mypyc reads otherwise than Python does, or refuses at run time alone, stands in no compiled module.
+
+Each rule is a fault that was met once; ARCHITECTURE.md ("Compiled") says more of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def compiled() -> list[Path]:
+    """The modules that pyproject.toml lists."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    libraries = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["compiled"]
+    patterns = [pattern for of_library in libraries.values() for pattern in of_library]
+    return [path for pattern in patterns for path in sorted(ROOT.glob(pattern)) if path.name != "__init__.py"]
+
+
+def faults(source: str) -> Iterator[str]:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _caught_twice(node)
+        elif isinstance(node, ast.Subscript):
+            yield from _moved_within(node)
+        elif isinstance(node, ast.ClassDef):
+            yield from _told_before(node, tree)
+
+
+def _caught_twice(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """One name for exceptions of different types: it has the type of the first."""
+    types: dict[str, set[str]] = defaultdict(set)
+    for node in _own(function):
+        if isinstance(node, ast.ExceptHandler) and node.name is not None and node.type is not None:
+            types[node.name].add(ast.unparse(node.type))
+    for name, several in types.items():
+        if len(several) > 1:
+            yield f"line {function.lineno}: {function.name} catches {sorted(several)} as {name!r}"
+
+
+def _own(function: ast.AST) -> Iterator[ast.AST]:
+    """What stands in a function, and not in those within."""
+    for child in ast.iter_child_nodes(function):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _own(child)
+
+
+def _moved_within(subscript: ast.Subscript) -> Iterator[str]:
+    """`data[at : (at := at + size)]`: `at` is read when it has moved."""
+    if isinstance(subscript.slice, ast.Slice) and isinstance(subscript.slice.lower, ast.Name):
+        named = subscript.slice.lower.id
+        for node in ast.walk(subscript.slice):
+            if isinstance(node, ast.NamedExpr) and node.target.id == named:
+                yield f"line {subscript.lineno}: {named!r} is moved within the slice that it begins"
+
+
+def _told_before(cls: ast.ClassDef, module: ast.Module) -> Iterator[str]:
+    """A NamedTuple's field of a class that comes later in the file, which is a crash, or of `object`."""
+    if not any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in cls.bases):
+        return
+    later = {each.name for each in module.body if isinstance(each, ast.ClassDef) and each.lineno > cls.lineno}
+    for statement in cls.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.annotation, ast.Name):
+            name = statement.annotation.id
+            if name in later or name == "object":
+                yield f"line {statement.lineno}: a field of {cls.name} is a {name}"
+
+
+def test_compiled_modules_hold_to_what_mypyc_reads_as_python_does() -> None:
+    paths = compiled()
+    assert len(paths) > 80
+    found = [f"{path.relative_to(ROOT)}: {fault}" for path in paths for fault in faults(path.read_text())]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            "def f():\n try: g()\n except A as error: h(error)\n except B as error: h(error)",
+            "line 1: f catches ['A', 'B'] as 'error'",
+        ),
+        ("x = data[at : (at := at + 2)]", "line 1: 'at' is moved within the slice that it begins"),
+        ("class A(NamedTuple):\n b: B\nclass B: pass", "line 2: a field of A is a B"),
+        ("class A(NamedTuple):\n b: object", "line 2: a field of A is a object"),
+    ],
+)
+def test_each_fault_is_found(source: str, said: str) -> None:
+    assert list(faults(source)) == [said]
+    assert not list(
+        faults("def f():\n try: g()\n except A as a: h(a)\n except B as b: h(b)\nx = data[at : at + 2]")
+    )
