@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from muster.coordinator.base.answers import LATER
 from muster.protocol.errors import ErrorCode
 from tests.runtime.support import CONTEXT, GROUP, SHARD, Bench, CounterShard, code
