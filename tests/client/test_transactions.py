@@ -460,6 +460,7 @@ async def test_a_record_of_an_old_epoch_aborts_its_transaction(level: int) -> No
 # --- records on their way when it fails ---------------------------------------------------------------------
 
 
+@pytest.mark.interpreted
 async def test_what_waits_behind_a_refused_record_is_not_sent_in_an_epoch_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -286,6 +286,7 @@ async def test_entries_alone_find_out_that_the_lease_is_lost(bench: JournalBench
     assert await bench.stored() == []
 
 
+@pytest.mark.interpreted
 async def test_entries_that_wait_have_a_bound(bench: JournalBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "JOURNAL_BYTES_MAX", 1_000)
     for number in range(100):
@@ -298,6 +299,7 @@ async def test_entries_that_wait_have_a_bound(bench: JournalBench, monkeypatch: 
     assert len(bench.shown()) == 100
 
 
+@pytest.mark.interpreted
 async def test_an_event_that_cannot_be_noted_stops_nothing(bench: JournalBench) -> None:
     assert await bench.ask(TellingShard.tell_nonsense) == "told"
     assert bench.shown() == [1, 2]
@@ -369,6 +371,7 @@ async def test_a_journal_that_cannot_be_read_keeps_no_shard_from_serving(
     assert await bench.ask(TellingShard.write_silently, 1) == 1
 
 
+@pytest.mark.interpreted
 async def test_a_shard_with_groups_tells_that_it_was_loaded_and_from_whom(
     bench: JournalBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +434,7 @@ async def test_a_shard_that_failed_says_why_and_what_is_known_stays(bench: Journ
     assert [entry.type for entry in bench.journal.of(GROUP)] == ["group_created", "shard_unloaded"]
 
 
+@pytest.mark.interpreted
 async def test_what_happens_to_a_group_whose_shard_is_not_here_is_kept_in_memory(bench: JournalBench) -> None:
     data = {"rule": 1, "api": "JoinGroup", "action": "delay(5)"}
     bench.store.error = StoreError("the disk is gone")
@@ -451,6 +455,7 @@ async def test_a_broker_that_dies_writes_nothing_more(bench: JournalBench) -> No
 # --- what happens outside the core ----------------------------------------------------------------------
 
 
+@pytest.mark.interpreted
 async def test_what_happens_outside_the_core_is_put_down_in_turn(bench: JournalBench) -> None:
     bench.store.hold()
     bench.call(TellingShard.write, 1)
