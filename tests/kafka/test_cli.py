@@ -21,6 +21,8 @@ TOLD_BY_MUSTER = (
     *("loading", "renewed_ago_ms", "term_ms"),
 )
 """Of brokers; null where Apache Kafka's are described."""
+ANSWERED_BY_MUSTER = re.compile(r'"answered_by": (?:null|\{[^{}]*\})')
+"""Of the cluster; null where Apache Kafka answers."""
 RECORDED_BY_MUSTER = ("rebalances",)
 """Of groups; null where Apache Kafka's are watched."""
 RECORDS = (
@@ -167,6 +169,7 @@ def comparable(ended: Ended) -> Ended:
     out = re.sub(r'"leader_epoch": \d+', '"leader_epoch": <epoch>', out)
     out = re.sub(r'"message": "[^"]*"', '"message": <words>', out)
     out = re.sub(rf'"({"|".join(TOLD_BY_MUSTER + RECORDED_BY_MUSTER)})": [^,\n]+', r'"\1": <told>', out)
+    out = ANSWERED_BY_MUSTER.sub('"answered_by": <told>', out)
     out = "\n".join(" ".join(line.split()) for line in out.splitlines())
     said = [
         f"{line.split(': ')[0]} {re.findall(r'[A-Z]+(?:_[A-Z]+)+', line)}" for line in ended.err.splitlines()
