@@ -49,7 +49,8 @@ class TellingShard(CounterShard):
         self.groups = {}
 
     def contents(self) -> dict[str, int]:
-        return {"groups": len(self.groups)} if self.groups else {}
+        groups = {*self.groups, *self.hard.groups, *self.hard.offsets}
+        return {"groups": len(groups)} if groups else {}
 
     def glance(self, request: int, step: Step) -> str:
         """Returns its answer, and tells an event."""
