@@ -48,8 +48,9 @@ class CompiledBuild(BuildHookInterface[Any]):
                 "compiling failed. It takes a C compiler and Python's headers (Debian: gcc and python3-dev); "
                 f"without {SWITCH}=1 the wheel is pure, and takes neither"
             )
-        for library in (*folder.glob("*.so"), *folder.glob("*.pyd"), *(folder / "muster").rglob("*.so")):
-            build_data["force_include"][str(library)] = str(library.relative_to(folder))
+        for path in (*folder.iterdir(), *(folder / "muster").rglob("*")):  # setuptools keeps copies elsewhere
+            if path.suffix in (".so", ".pyd"):
+                build_data["force_include"][str(path)] = str(path.relative_to(folder))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 

@@ -77,21 +77,18 @@ async def describe(cluster: Cluster, given: Namespace) -> int:
     facts = await cluster_calls.describe_cluster(cluster, deadline(given.timeout), leases=True)
     brokers = [each._asdict() | _served(facts.leases, each.node_id) for each in facts.brokers]
     leases = None if facts.leases is None else [each._asdict() for each in facts.leases.leases]
+    answered_by = None if facts.leases is None else _answered_by(facts.leases)
     if given.output == "json":
         shown = {
             "cluster_id": facts.cluster_id,
             "controller": facts.controller,
             "brokers": brokers,
-            "answered_by": None if facts.leases is None else _answered_by(facts.leases),
+            "answered_by": answered_by,
         }
         print(output.document({**shown, "leases": leases} if given.leases else shown))
         return 0
-    by = (
-        ""
-        if facts.leases is None
-        else f", described by node {facts.leases.answering}, muster {facts.leases.version}"
-    )
-    print(f"cluster {facts.cluster_id}{by}\n")
+    by = ", described by node {node_id}, muster {version}"
+    print(f"cluster {facts.cluster_id}{by.format(**answered_by) if answered_by else ''}\n")
     print(_brokers_table(facts, brokers))
     if facts.leases is not None:
         without = sum(each.holder is None for each in facts.leases.leases)

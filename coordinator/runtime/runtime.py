@@ -386,7 +386,8 @@ class Runtime(Generic[M]):
                 if self._recorder is None or not self._recorder.stored:
                     await loading
                 else:
-                    # Beside each other: what is told of groups is not to hold up the groups.
+                    # Beside each other: what is told of groups is not to hold up the groups. Two arguments
+                    # would be typed to give a tuple, which compiled code insists on.
                     newest = asyncio.ensure_future(newest_entries(self._store, host.lease))
                     await asyncio.gather(*(loading, newest))
                     entries = newest.result()
