@@ -46,7 +46,7 @@ class TransactionCoordinators:
     """Asks whichever broker coordinates an id. Belongs to an event loop; `close` it.
 
     Another broker is asked one question at a time: what comes meanwhile goes into the next, so that many
-    producers take few letters. A transaction waits no longer than two answers take, or their timeouts.
+    producers take few letters. Whoever has waited for five seconds is refused, and asked about no more.
     """
 
     def __init__(
@@ -113,13 +113,25 @@ class TransactionCoordinators:
         if node_id == self._node_id:
             await self._ask_about(node_id, [asked])
         else:
-            self._queues.setdefault(node_id, []).append(asked)
-            if node_id not in self._tasks:
-                self._begin(node_id)
+            await self._ask_another(node_id, asked)
         found = await asked.answered
         return {each: found.get(each, ErrorCode.TRANSACTION_ABORTABLE) for each in partitions}
 
     # --- other brokers --------------------------------------------------------------------------------------
+
+    async def _ask_another(self, node_id: int, asked: _Asked) -> None:
+        """Returns when it is answered, with the next question or one after it."""
+        self._queues.setdefault(node_id, []).append(asked)
+        if node_id not in self._tasks:
+            self._begin(node_id)
+        why = f"no answer from node {node_id} within {_ASK_TIMEOUT_MS} ms"
+        timed_out = KafkaError(ErrorCode.REQUEST_TIMED_OUT, why)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(_ASK_TIMEOUT_MS / 1000, _refuse, asked, timed_out)
+        try:
+            await asked.answered
+        finally:
+            timer.cancel()
 
     def _begin(self, node_id: int) -> None:
         task = asyncio.get_running_loop().create_task(
@@ -141,10 +153,11 @@ class TransactionCoordinators:
 
     async def _send_all(self, node_id: int) -> None:
         while queue := self._queues.pop(node_id, None):
-            batch, left = _first(queue)
+            batch, left = _first([asked for asked in queue if not asked.answered.done()])
             if left:
                 self._queues[node_id] = left
-            await self._ask_about(node_id, batch)
+            if batch:
+                await self._ask_about(node_id, batch)
 
     async def _ask_about(self, node_id: int, batch: Sequence[_Asked]) -> None:
         """One question about transactions of different ids: all are answered on return, whatever happens."""

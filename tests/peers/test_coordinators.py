@@ -177,6 +177,20 @@ async def test_a_question_without_an_answer_is_refused_to_all_and_the_next_is_as
     assert await nodes.join("x") == {A0: NONE}
 
 
+async def test_nobody_waits_longer_because_others_wait_for_the_same_broker(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ASK_TIMEOUT_MS", 20)
+    nodes.may_answer.clear()
+    for joining in [nodes.join("x"), nodes.join("x", A1), nodes.join("y")]:
+        assert await code(joining) is ErrorCode.REQUEST_TIMED_OUT
+    last = nodes.join("x", B0)
+    await asyncio.sleep(0)
+    nodes.may_answer.set()
+    assert await last == {B0: NONE}
+    assert nodes.asked == [(THERE, ["x", "y"]), (THERE, ["x"])], "who was refused is asked about no more"
+
+
 async def test_who_waits_when_the_broker_stops_is_refused(nodes: Nodes) -> None:
     nodes.may_answer.clear()
     first = nodes.join("x")

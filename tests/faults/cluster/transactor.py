@@ -55,7 +55,7 @@ class OurTransactor(Working):
     def says(self) -> str:
         """What it is at, for a failure."""
         last = self.history.transactions[-1] if self.history.transactions else None
-        return f"{last}; given up last: {self._given_up or 'none'}"
+        return f"{last}; given up last: {self._given_up or 'none'}; waits in {self.waits()}"
 
     def _producer(self) -> Producer[bytes, bytes]:
         return Producer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from typing import Any
 
 
 class Working(ABC):
@@ -25,6 +26,15 @@ class Working(ABC):
         """Raise what has ended it."""
         if self._working is not None and self._working.done():
             self._working.result()
+
+    def waits(self) -> str:
+        """What it waits for, innermost first: the places where its task stands."""
+        places = []
+        step: Any = None if self._working is None else self._working.get_coro()
+        while hasattr(step, "cr_frame") and step.cr_frame is not None:
+            places.append(f"{step.cr_code.co_qualname}:{step.cr_frame.f_lineno}")
+            step = step.cr_await
+        return " < ".join(reversed(places))
 
     async def stop(self) -> None:
         """When nothing of its work is open any more."""
