@@ -161,6 +161,7 @@ class Producer(Generic[K, V]):
             retry_backoff_ms=settings.retry_backoff_ms,
             retry_backoff_max_ms=settings.retry_backoff_max_ms,
             auto_create_topics=settings.allow_auto_create_topics,
+            request_timeout_ms=settings.request_timeout_ms,
             security=settings.security,
             patient=True,
         )

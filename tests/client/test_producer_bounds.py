@@ -11,10 +11,12 @@ import pytest
 
 from muster.client.errors import BufferFull, ClientError, Closed, DeliveryTimedOut, TimedOut
 from muster.client.producer import Producer
+from muster.coordinator import testing
 from muster.coordinator.testing import Broker
 from tests.client.logs import LONG_S, values
 from tests.client.posting import give, numbered, post_all
 from tests.support.facts import turns, until
+from tests.support.leases import TERM_MS
 
 MANY_MS = 100_000_000
 
@@ -114,6 +116,27 @@ async def test_no_room_is_an_error_in_the_end(broker: Broker) -> None:
         await asyncio.gather(*futures)
         await producer.send("t", b"v")
     assert len(await values(broker.bootstrap, "t")) == 12
+
+
+@pytest.mark.parametrize("hanging", [0, 1])
+async def test_a_broker_that_hangs_is_asked_for_a_topic_no_longer_than_for_anything_else(
+    hanging: int,
+) -> None:
+    """However long the producer may block: the other broker knows the topic as well."""
+    with testing.Cluster(2, lease_term_ms=TERM_MS) as brokers:
+        brokers.create_topic("t")
+        brokers.create_topic("u")
+        async with Producer(
+            brokers.bootstrap, request_timeout_ms=1_000, max_block_ms=MANY_MS, delivery_timeout_ms=MANY_MS
+        ) as producer:
+            await producer.send("t", b"")
+            brokers.pause(hanging)
+            brokers.clock.advance(TERM_MS / 1_000)
+            try:
+                async with asyncio.timeout(LONG_S):
+                    await producer.send("u", b"")
+            finally:
+                brokers.resume(hanging)
 
 
 async def test_what_expires_makes_room(broker: Broker) -> None:
