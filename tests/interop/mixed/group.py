@@ -133,10 +133,13 @@ class _Life:
         self._members.wait_until_shared(*others, partitions=PARTITIONS)
         wanted = {value for part in self._produced for value in part.values()}
         self._members.wait_until(lambda: wanted <= self._members.delivered, "all records to be delivered")
+        ends = oracle.ends(self._topic, PARTITIONS)
+        # Before anybody leaves: while a group rebalances, a member's last commit may be refused.
+        oracle.wait_for_commits(self._group, ends)
         self._leave(*others)
 
         problems = checker.check(self._members.heard, self._produced, SESSION_TIMEOUT_MS / 1_000)
-        committed, ends = oracle.committed(self._group), oracle.ends(self._topic, PARTITIONS)
+        committed = oracle.committed(self._group)
         if committed != ends:
             problems.append(f"the topic ends at {ends}, the group committed {committed}")
         return problems

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -73,6 +73,14 @@ class Oracle:
             return dict(sorted((place(part.topic, part.partition), part.offset) for part in committed))
 
         return self._answer(ask, f"the commits of {group}")
+
+    def wait_for_commits(self, group: str, ends: Mapping[int, int]) -> None:
+        """Returns when the group has committed these offsets, by partition."""
+        deadline = time.monotonic() + _SECONDS_MAX
+        while (committed := self.committed(group)) != ends:
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"the topic ends at {ends}, the group committed {committed}")
+            time.sleep(_PAUSE_S)
 
     def _answer(self, ask: Callable[[], T], what: str) -> T:
         deadline = time.monotonic() + _SECONDS_MAX
