@@ -55,7 +55,7 @@ wheel: $(VENV)/.installed-wheel  ## the compiled wheel, in dist/ (one to two min
 	$(if $(filter Linux,$(shell uname)),PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m auditwheel repair --wheel-dir dist,mkdir -p dist && cp -t dist) build/wheel/*.whl
 
 .PHONY: test-compiled
-test-compiled: wheel $(VENV)/.installed-test  ## the tests of what is compiled, but the server's, and the fuzzers, against the compiled wheel in an environment of its own
+test-compiled: wheel $(VENV)/.installed-test  ## the tests of what is compiled, and the fuzzers, against the compiled wheel in an environment of its own
 	$(BIN)/python -m tests.compiled dist/*-cp*.whl
 
 .PHONY: check

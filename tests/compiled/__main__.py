@@ -14,8 +14,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "build" / "compiled"
 
-SUITES: Final = ("protocol", "group", "transactions", "storage", "runtime", "topics", "client")
-"""Not yet `server`: many of its tests patch what is compiled, and are not told apart."""
+SUITES: Final = ("protocol", "group", "transactions", "storage", "runtime", "topics", "server", "client")
 NEEDED: Final = ("tests", "docs", "examples")
 """Folders of the checkout that the suites read. Without `muster`, they import what is installed."""
 FUZZED: Final = 300_000

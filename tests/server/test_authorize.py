@@ -52,6 +52,8 @@ from tests.support.facts import until
 from tests.support.principals import PREFIX, named_by_client_ids
 from tests.support.wire import Wire
 
+pytestmark = pytest.mark.interpreted
+
 DENIED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,

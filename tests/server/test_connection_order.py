@@ -224,6 +224,7 @@ async def test_a_client_that_takes_no_responses_is_not_answered_on() -> None:
         writer.close()
 
 
+@pytest.mark.interpreted
 async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -253,6 +254,7 @@ async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_
         await server.until(lambda: server.connections.requests.held_bytes == 0)
 
 
+@pytest.mark.interpreted
 async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_still_when_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,6 +283,7 @@ async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_
         await server.until(lambda: server.connections.requests.held_bytes == 0)
 
 
+@pytest.mark.interpreted
 async def test_the_end_of_a_connection_is_told_again_behind_its_last_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,6 +321,7 @@ async def test_what_is_read_between_a_thaw_and_a_kept_answer_waits_for_that() ->
         writer.close()
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("waits", [False, True])
 async def test_an_exception_on_the_short_way_closes_that_connection_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waits: bool

@@ -289,6 +289,7 @@ def story_of_commits(topic_id: uuid.UUID) -> list[bytes]:
     return story.frames
 
 
+@pytest.mark.interpreted
 async def test_members_are_answered_with_the_same_bytes(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +364,7 @@ def story_of_repeats(topic_id: uuid.UUID, rng: random.Random) -> list[bytes]:
     return story.frames
 
 
+@pytest.mark.interpreted
 async def test_repeated_commits_are_stored_and_answered_alike(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +400,7 @@ def without_times(offsets: dict[str, dict[Any, Any]]) -> object:
     }
 
 
+@pytest.mark.interpreted
 async def test_garbage_is_answered_with_the_same_bytes(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.base import log
+from muster.coordinator.base.step import NOBODY
 from muster.coordinator.server.api import Handle, awaited
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.storage.store import StoreError
@@ -121,7 +122,7 @@ async def test_a_request_dropped_before_it_began_leaves_nothing_behind() -> None
         raise AssertionError("it was dropped")
 
     begin: Any = awaited(handle, "made up")
-    task = begin(None, None, None, answers.append)
+    task = begin(None, None, NOBODY, answers.append)
     task.cancel()
     await asyncio.wait([task])
     assert not answers

@@ -292,6 +292,7 @@ async def test_what_is_pending_outlives_its_broker(tmp_path: Path, start_brokers
 # --- rights -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted
 async def test_what_it_needs(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     named_by_client_ids(monkeypatch)
     (broker,) = (await start_brokers(super_users="User:root;admin")).brokers

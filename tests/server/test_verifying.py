@@ -338,6 +338,7 @@ async def test_verification_that_is_switched_off_leaves_what_adds_partitions(
     assert len(topic.coordinators.asked) == adds
 
 
+@pytest.mark.interpreted
 async def test_a_transactional_id_needs_to_be_written_to(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
