@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,27 @@ from tests.support.apache_kafka import ApacheKafka
 
 _COUNTED_TO = "--counted-to"
 
+Lives = Callable[[int, int], Iterator[str]]
+"""From a seed, and how many: the names of random lives, which decide what happens in them."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(_COUNTED_TO, metavar="FILE", help="write down which answers were compared, as JSON")
+    parser.addoption(
+        "--lives", type=int, default=1, metavar="TIMES", help="so many times as many random lives"
+    )
+    parser.addoption("--lives-seed", type=int, help="others than those of make kafka")
+
+
+@pytest.fixture
+def lives(request: pytest.FixtureRequest) -> Lives:
+    times, seed = request.config.getoption("--lives"), request.config.getoption("--lives-seed")
+
+    def names(usual_seed: int, count: int) -> Iterator[str]:
+        from_seed = usual_seed if seed is None else seed
+        return (f"{from_seed}/{number}" for number in range(count * times))
+
+    return names
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -29,7 +29,7 @@ from muster.protocol.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.conftest import KafkaOfConfigs, Lives
 from tests.kafka.stories import KAFKA_CONFIGS
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_topics import ensure_topics, until
@@ -298,7 +298,7 @@ def connected(host: str, port: int, topic: str, partitions: int) -> Iterator[Wir
         yield connection
 
 
-def test_random_lives_of_transactional_ids(kafka_of_configs: KafkaOfConfigs) -> None:
+def test_random_lives_of_transactional_ids(kafka_of_configs: KafkaOfConfigs, lives: Lives) -> None:
     running = kafka_of_configs(KAFKA_CONFIGS)
     codes: set[ErrorCode] = set()
     with (
@@ -306,10 +306,9 @@ def test_random_lives_of_transactional_ids(kafka_of_configs: KafkaOfConfigs) -> 
         Broker(auto_create_topics_enable=False) as muster,
         connected("127.0.0.1", muster.port, _TOPIC, _PARTITIONS) as broker,
     ):
-        for number in range(_SEQUENCES):
-            name = f"player-{_SEED}-{number}"
-            choose = random.Random(f"{_SEED}/{number}")
-            life = Life(choose, OnBroker(kafka, name), OfCore(name), OnBroker(broker, name))
+        for each in lives(_SEED, _SEQUENCES):
+            name = f"player-{each}"
+            life = Life(random.Random(each), OnBroker(kafka, name), OfCore(name), OnBroker(broker, name))
             for _ in range(_REQUESTS):
                 codes.add(life.play())
     assert codes == {

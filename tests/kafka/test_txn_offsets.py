@@ -38,7 +38,7 @@ from muster.protocol.messages.transactions import (
 )
 from tests.group import test_transactional_offsets as core
 from tests.group.harness import Harness
-from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.conftest import KafkaOfConfigs, Lives
 from tests.kafka.stories import KAFKA_CONFIGS
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_topics import ensure_topics, until
@@ -108,10 +108,10 @@ class _Producer:
 class _Life:
     """A group on both sides, told the same."""
 
-    def __init__(self, connection: WireConnection, number: int) -> None:
+    def __init__(self, connection: WireConnection, name: str) -> None:
         self._connection = connection
-        self._group_id = f"group-{_SEED}-{number}"
-        self._choose = random.Random(f"{_SEED}/{number}")
+        self._group_id = f"group-{name}"
+        self._choose = random.Random(name)
         self._producers = [_Producer(connection, f"{self._group_id}-{each}") for each in range(3)]
         self._harness = Harness()
         self.log: list[str] = []
@@ -278,10 +278,10 @@ def connection(kafka_of_configs: KafkaOfConfigs) -> Iterator[WireConnection]:
         yield connection
 
 
-def test_random_lives_of_groups_in_transactions(connection: WireConnection) -> None:
+def test_random_lives_of_groups_in_transactions(connection: WireConnection, lives: Lives) -> None:
     seen: set[str] = set()
-    for number in range(_SEQUENCES):
-        life = _Life(connection, number)
+    for each in lives(_SEED, _SEQUENCES):
+        life = _Life(connection, each)
         for move in range(_MOVES):
             seen |= life.play(move)
     assert seen == {str(ErrorCode.UNSTABLE_OFFSET_COMMIT)}

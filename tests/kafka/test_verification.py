@@ -19,7 +19,7 @@ import pytest
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.data import ProduceRequest, ProduceResponse
-from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.conftest import KafkaOfConfigs, Lives
 from tests.kafka.stories import KAFKA_CONFIGS
 from tests.kafka.test_data_plane import batch
 from tests.kafka.test_transactions import (
@@ -127,7 +127,7 @@ class WritingLife(Life):
         assert described[0] == described[1], "\n".join(self.log)
 
 
-def test_random_batches_of_transactional_producers(kafka_of_configs: KafkaOfConfigs) -> None:
+def test_random_batches_of_transactional_producers(kafka_of_configs: KafkaOfConfigs, lives: Lives) -> None:
     running = kafka_of_configs(KAFKA_CONFIGS)
     codes: set[ErrorCode] = set()
     with (
@@ -135,10 +135,9 @@ def test_random_batches_of_transactional_producers(kafka_of_configs: KafkaOfConf
         Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as muster,
         connected("127.0.0.1", muster.port, _TOPIC, _PARTITIONS) as broker,
     ):
-        for number in range(_SEQUENCES):
-            name = f"writer-{_SEED}-{number}"
-            choose = random.Random(f"{_SEED}/{number}")
-            life = WritingLife(choose, Writer(kafka, name), Writer(broker, name))
+        for each in lives(_SEED, _SEQUENCES):
+            name = f"writer-{each}"
+            life = WritingLife(random.Random(each), Writer(kafka, name), Writer(broker, name))
             for _ in range(_REQUESTS):
                 life.play()
             codes |= life.stored
