@@ -189,6 +189,7 @@ def test_every_group_setting_is_an_option_with_its_default() -> None:
     policy = "group_consumer_migration_policy"
     config = group_config(Settings(**changed, **{policy: "upgrade"}))
     assert config == GroupConfig(**changed, **{policy: MigrationPolicy.UPGRADE})
+    assert config.group_consumer_migration_policy is MigrationPolicy.UPGRADE
 
 
 @pytest.mark.parametrize(
