@@ -11,6 +11,7 @@ import asyncio
 import random
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -286,7 +287,8 @@ def _live(
                 return number - 1
             except Exception as failure:
                 where = f"seed {seed}, round {number}, {fault}: {drill.said}"
-                figures.failures.append(f"{where}: {type(failure).__name__}: {failure}\n(logs: {directory})")
+                told = "".join(traceback.format_exception(failure)).rstrip()
+                figures.failures.append(f"{where}: {told}\n(logs: {directory})")
                 say(f"FAILED {figures.failures[-1]}")
                 await drill.give_up()
                 return number

@@ -95,8 +95,9 @@ class Produced:
     producer: str
     partition: int
     sent: int = 0
-    acknowledged: dict[int, int] = field(default_factory=dict)
-    """Number to offset."""
+    acknowledged: dict[int, int | None] = field(default_factory=dict)
+    """Number to offset. None: librdkafka takes a batch to be written once a later one of the partition is
+    acknowledged, and does not know its offset."""
 
     def next(self) -> tuple[int, bytes]:
         number = self.sent
@@ -105,7 +106,10 @@ class Produced:
 
     def up_to(self, end_offset: int) -> Produced:
         """As far as the log's part below this offset can tell."""
-        known = {number: offset for number, offset in list(self.acknowledged.items()) if offset < end_offset}
+        acknowledged = list(self.acknowledged.items())
+        known = {number: at for number, at in acknowledged if at is not None and at < end_offset}
+        before = max(known, default=-1)
+        known |= {number: None for number, at in acknowledged if at is None and number < before}
         return Produced(self.producer, self.partition, self.sent, known)
 
 

@@ -252,6 +252,7 @@ class StockProducer(_Working):
             "bootstrap.servers": bootstrap,
             "client.id": name,
             "enable.idempotence": True,
+            "debug": "eos",
             "linger.ms": 20,
             "request.timeout.ms": REQUEST_TIMEOUT_MS,
         }

@@ -173,6 +173,19 @@ def test_what_is_acknowledged_further_on_is_judged_when_that_is_read() -> None:
         checker.check_log(PLACE, log()[:2], [each.up_to(3) for each in produced()])
 
 
+def test_a_record_acknowledged_without_its_offset_is_judged_with_the_ones_behind_it() -> None:
+    of_a = Produced("a", 0, 3, {0: 0, 1: None, 2: 3})
+    of_b = produced()[1]
+    checker.check_log(PLACE, log(), [of_a, of_b])
+    checker.check_log(PLACE, log()[:2], [of_a.up_to(2), of_b.up_to(2)])
+    with pytest.raises(Violation, match=r"\[1, 2\] of a are lost"):
+        checker.check_log(PLACE, log()[:2], [of_a.up_to(4), of_b.up_to(2)])
+    last = Produced("a", 0, 3, {0: 0, 1: 2, 2: None})
+    checker.check_log(PLACE, log()[:3], [last.up_to(3), of_b.up_to(3)])
+    with pytest.raises(Violation, match=r"\[2\] of a are lost"):
+        checker.check_log(PLACE, log()[:3], [last, of_b])
+
+
 def test_what_is_committed_was_read() -> None:
     group = GroupHistory("orders", reads={0: dict(enumerate(log()))})
     checker.check_reads(group, 0, log(), 5)
