@@ -23,16 +23,17 @@ SETTLED_SECONDS_MAX: Final = 60.0
 
 @contextmanager
 def brokers(
-    url: str, *options: str, count: int = BROKERS, settled: bool = True
+    url: str, *options: str, count: int = BROKERS, settled: bool = True, python: Path | None = None
 ) -> Iterator[dict[int, Served]]:
     """So many processes over the database at `url`, by node id, ready and with the shards shared out, unless
-    that is not to be waited for; those that still run at the end are killed."""
+    that is not to be waited for; those that still run at the end are killed. `python`: see `Served`."""
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as directory, ExitStack() as stack:
         served = {}
         for node_id in range(1, count + 1):
             named = ("--store", url, "--node-id", str(node_id), *options)
             log = Path(directory) / f"broker-{node_id}.log"
-            broker = served[node_id] = Served(Path(directory) / f"data-{node_id}", *named, log=log)
+            data = Path(directory) / f"data-{node_id}"
+            broker = served[node_id] = Served(data, *named, log=log, python=python)
             stack.push(broker)  # kills it
         with ThreadPoolExecutor(count) as starting:
             list(starting.map(Served.start, served.values()))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
-FOLDER: Final = ROOT / "build" / "compiled"
+from tests.compiled.environment import FOLDER, ROOT, installed
 
 SUITES: Final = ("protocol", "group", "transactions", "storage", "runtime", "topics", "server", "client")
 NEEDED: Final = ("tests", "docs", "examples")
@@ -31,7 +28,7 @@ def main() -> int:
     parser.add_argument("wheel", type=Path)
     parser.add_argument("tests", nargs="*", help="in place of all, such as tests/group/test_shard.py")
     given, options = parser.parse_known_args()
-    python = _installed(given.wheel.resolve())
+    python = installed(given.wheel.resolve(), FOLDER / "venv", "test")
     checkout = _checkout()
     run = _Run(python, checkout)
     run("-c", WHERE)
@@ -53,16 +50,6 @@ class _Run:
         if check and done.returncode:
             raise SystemExit(done.returncode)
         return done.returncode
-
-
-def _installed(wheel: Path) -> Path:
-    """A Python that has the wheel, and what tests need."""
-    home = FOLDER / "venv"
-    venv.create(home, clear=True, with_pip=True)
-    python = home / ("Scripts" if os.name == "nt" else "bin") / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, f"{wheel}[test]"], check=True)
-    return python
 
 
 def _checkout() -> Path:

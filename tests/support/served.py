@@ -25,15 +25,24 @@ class Served:
     port.
 
     `log` is a file for its standard error; what logs much or lives long needs one. `ports` are kept free from
-    `port` on, for several brokers.
+    `port` on, for several brokers. `python` has what is installed in its environment, this one by default.
     """
 
-    def __init__(self, data: Path | None, *options: str, log: Path | None = None, ports: int = 1) -> None:
+    def __init__(
+        self,
+        data: Path | None,
+        *options: str,
+        log: Path | None = None,
+        ports: int = 1,
+        python: Path | None = None,
+    ) -> None:
         self.data = data
         self.port = free_ports(ports)
         self._log = log
         self.ready_line = ""
         self._options = options
+        # Else it would take the checkout that it is started in.
+        self._python = [sys.executable] if python is None else [str(python), "-P"]
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -53,7 +62,7 @@ class Served:
         """
         command = [
             *under,
-            sys.executable,
+            *self._python,
             "-m",
             module,
             "serve",

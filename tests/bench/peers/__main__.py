@@ -47,7 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     results = Results(path)
     facts = figures.machine().partition(", load ")[0]
     print(f"{facts}; parts are kept in {path}", flush=True)
-    servers.prepare(options.servers)
+    try:
+        servers.prepare(options.servers)
+    except RuntimeError as missing:
+        print(missing, file=sys.stderr)
+        return 1
     failed = False
     began_s = time.monotonic()
     for measure, kind, number in _plan(options, scale):

@@ -13,6 +13,7 @@ from tests.bench.peers.servers import KINDS
 # Distinct without colour too: each kind has its own mark.
 _LOOKS: Final = {
     "muster": ("#0072b2", "o"),
+    "muster-pure": ("#0072b2", "."),
     "muster-3": ("#56b4e9", "s"),
     "muster-postgres": ("#009e73", "D"),
     "kafka": ("#d55e00", "v"),

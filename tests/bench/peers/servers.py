@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 from muster.coordinator.cluster.membership import TERM_MS_DEFAULT
 from muster.protocol.api import ApiKey
 from tests.bench import cluster, database, processes
+from tests.compiled.environment import FOLDER, installed, wheel
 from tests.support.apache_kafka import SHIPPED_JVM, ApacheKafka
 from tests.support.cache import digest, filled_once
 from tests.support.certificates import Authority
@@ -107,8 +108,14 @@ def _muster_options(options: Options) -> list[str]:
     ]
 
 
+@cache
+def _compiled() -> Path:
+    """A Python with the compiled wheel and nothing else."""
+    return installed(wheel(), FOLDER / "server")
+
+
 @contextmanager
-def _muster(options: Options, *, brokers: int) -> Iterator[Running]:
+def _muster(options: Options, *, brokers: int = 1, compiled: bool = True) -> Iterator[Running]:
     with tempfile.TemporaryDirectory(prefix="muster-peers-") as directory:
         # As users have it; brokers of tests have longer leases.
         lease = ("--lease-term-ms", str(TERM_MS_DEFAULT))
@@ -117,7 +124,8 @@ def _muster(options: Options, *, brokers: int) -> Iterator[Running]:
         first = free_ports(2) if options.tls else 0
         if options.tls:
             given += _muster_listeners(first, Path(directory))
-        served = Served(Path(directory) / "data", *given, log=log, ports=brokers)
+        python = _compiled() if compiled else None
+        served = Served(Path(directory) / "data", *given, log=log, ports=brokers, python=python)
         launched_s = time.monotonic()
         with served:
             ports = [first] if options.tls else list(range(served.port, served.port + brokers))
@@ -147,7 +155,7 @@ def _muster_over_postgres(options: Options) -> Iterator[Running]:
         url = postgres.new_database()
         launched_s = time.monotonic()
         given = _muster_options(options)
-        with cluster.brokers(url, *given, count=2, settled=options.ready) as served:
+        with cluster.brokers(url, *given, count=2, settled=options.ready, python=_compiled()) as served:
             ports = [broker.port for broker in served.values()]
             _create(ports[0], options)
             pids = [broker.process.pid for broker in served.values()]
@@ -275,7 +283,10 @@ def _kfake_binary() -> Path:
 
 
 def prepare(names: list[str]) -> None:
-    """Build and fetch now what would otherwise be built and fetched within a measurement."""
+    """Build and fetch now what would otherwise be built and fetched within a measurement. RuntimeError if the
+    compiled wheel is needed and not there."""
+    if {"muster", "muster-3", "muster-postgres"} & set(names):
+        _compiled()
     if "kfake" in names:
         _kfake_binary()
     if any(name.startswith("kafka") for name in names):
@@ -296,7 +307,14 @@ _OF_THE_MACHINE: Final = "loss of power (fsync)"
 KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind
     for kind in (
-        Kind("muster", "muster, 1 broker", partial(_muster, brokers=1), _OF_THE_MACHINE),
+        Kind("muster", "muster, 1 broker", _muster, _OF_THE_MACHINE),
+        Kind(
+            "muster-pure",
+            "muster, 1 broker, not compiled",
+            partial(_muster, compiled=False),
+            _OF_THE_MACHINE,
+            once=True,
+        ),
         Kind(
             "muster-3",
             "muster, 3 brokers in one process",
