@@ -21,6 +21,7 @@ _LOOKS: Final = {
     "kafka-3": ("#d55e00", "v"),
     "mock": ("#999999", "x"),
     "kfake": ("#cc79a7", "P"),
+    "echo": ("#999999", "."),
 }
 _DOTS_AN_INCH: Final = 110
 

@@ -301,6 +301,16 @@ def _create(port: int, options: Options) -> None:
             create_topics(connection, options.topics)
 
 
+@contextmanager
+def _echo(options: Options) -> Iterator[Running]:
+    launched_s = time.monotonic()
+    with processes.echo() as server:
+        yield Running([server.port], [server.pid], [], launched_s)
+
+
+ECHO: Final = Kind("echo", "a bare uvloop echo", _echo, "nothing", only=frozenset({"heartbeats"}), once=True)
+"""Not a server, but what a request costs that is only read and written."""
+
 _OF_THE_PROCESS: Final = "death of the process (no fsync)"
 _OF_THE_MACHINE: Final = "loss of power (fsync)"
 
@@ -341,5 +351,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         ),
         Kind("mock", "librdkafka's mock cluster", _mock, "nothing", once=True),
         Kind("kfake", "franz-go's kfake", _kfake, "nothing", once=True),
+        ECHO,
     )
 }

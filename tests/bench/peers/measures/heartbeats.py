@@ -6,16 +6,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from muster.protocol.messages.classic_group import HeartbeatRequest
-from tests.bench import load
+from tests.bench import load, processes
 from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
-from tests.bench.peers.servers import Kind, Options
+from tests.bench.peers.servers import ECHO, Kind, Options
 
 _GROUP: Final = 100
 _DELAY_MS: Final = 500
 _FLEXIBLE: Final = 4
 """The first version with tags."""
+_MEMBER_ID: Final = 43
+"""Characters of a member id: `peers-` or the like, and a UUID."""
 
 
 def check(version: int) -> Callable[[bytes], None]:
@@ -27,6 +29,21 @@ def check(version: int) -> Callable[[bytes], None]:
             raise RuntimeError(f"a heartbeat was refused: {frame.hex()}")
 
     return checked
+
+
+async def _echo(port: int, pid: int, members: int, warm_up_s: float, seconds: float) -> list[Any]:
+    """The same frames, to a server that looks at nothing."""
+    target = Target([port], [pid], [], {}, None, None)
+    request = HeartbeatRequest(group_id=f"peers-{members}-0", generation_id=1, member_id="0" * _MEMBER_ID)
+    links = await load.connect(port, members)
+    frames = [load.Prebuilt(request, _FLEXIBLE).next for _ in links]
+    found = await driven(target, links, frames, lambda _: None, warm_up_s=warm_up_s, seconds=seconds)
+    return [point.as_json() for point in found.points(members, ("p99_ms",))]
+
+
+def echo(port: int, pid: int, members: int, warm_up_s: float, seconds: float) -> list[Any]:
+    """In the driver's process."""
+    return load.run(_echo(port, pid, members, warm_up_s, seconds))
 
 
 async def _beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
@@ -51,18 +68,27 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     with kind.start(Options(initial_delay_ms=_DELAY_MS)) as running:
         for members in scale.sizes((100,), (100, 1_000, 10_000)):
             times = scale.times(cold=not found)
-            found += [Point(**each) for each in drive(beat, running, members=members, **times)]
+            if kind is ECHO:
+                where = {"port": running.ports[0], "pid": running.pids[0]}
+                more = processes.load(echo, **where, members=members, **times)
+            else:
+                more = drive(beat, running, members=members, **times)
+            found += [Point(**each) for each in more]
     return found
+
+
+_GOALS: Final = (Goal(2.5, at=(100,)), Goal(2.0, at=(1_000, 10_000)), Goal(0.8, ECHO.name, at=(100,)))
 
 
 MEASURE: Final = Measure(
     "heartbeats",
     "Heartbeats",
     f"Members in groups of at most {_GROUP}, each on a connection of its own with one Heartbeat in flight at "
-    "all times. CPU is that of all processes of the server, user and system.",
+    "all times. CPU is that of all processes of the server, user and system. The echo gets the same frames, "
+    "looks at nothing, and sends them back: less than that a request cannot cost.",
     (
         Quantity("rate", "heartbeats a second", "/s", "more", axis="members"),
-        Quantity("a_cpu_second", "heartbeats a CPU second", "/s", "more", axis="members", goals=(Goal(3.0),)),
+        Quantity("a_cpu_second", "heartbeats a CPU second", "/s", "more", axis="members", goals=_GOALS),
         Quantity("cpu_us", "CPU of a heartbeat", "us", "less", axis="members", chart=False),
         Quantity("p99_ms", "99th percentile of a heartbeat", "ms", "less", axis="members", chart=False),
     ),

@@ -42,12 +42,14 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
         return [Point(**each) for each in drive(hold, running, sizes=sizes)]
 
 
+_GOALS: Final = (Goal(10.0, at=(0, 1_000, 3_000)), Goal(5.0, at=(10_000,)))
+
 MEASURE: Final = Measure(
     "memory",
     "Memory",
     "Resident memory of all processes of the server, its database included: after its first group, and with "
     f"so many members in groups of {_GROUP}, each on a connection of its own and having heartbeat.",
-    (Quantity("resident", "memory in RAM", "MB", "less", axis="members connected", goals=(Goal(10.0),)),),
+    (Quantity("resident", "memory in RAM", "MB", "less", axis="members connected", goals=_GOALS),),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED},
 )

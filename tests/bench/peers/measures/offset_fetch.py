@@ -9,7 +9,7 @@ from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchReq
 from tests.bench import load
 from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import IN_PROCESS, NOTHING_SYNCED, Measure, Point, Quantity, Scale, drive
+from tests.bench.peers.measure import IN_PROCESS, NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
 from tests.bench.peers.servers import Kind, Options
 
 _TOPIC: Final = "orders"
@@ -80,12 +80,14 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     return found
 
 
+_GOALS: Final = (Goal(2.0, at=(1,)), Goal(1.0, at=(30, 1_000)))
+
 MEASURE: Final = Measure(
     "offset_fetch",
     "OffsetFetch",
     f"A group's offsets, asked for over {_CONNECTIONS} connections, one request in flight on each.",
     (
-        Quantity("rate", "OffsetFetches a second", "/s", "more", axis="partitions"),
+        Quantity("rate", "OffsetFetches a second", "/s", "more", axis="partitions", goals=_GOALS),
         Quantity("p50_ms", "median of an OffsetFetch", "ms", "less", axis="partitions"),
         Quantity("p99_ms", "99th percentile of an OffsetFetch", "ms", "less", axis="partitions", chart=False),
         Quantity("cpu_us", "CPU of an OffsetFetch", "us", "less", axis="partitions", chart=False),

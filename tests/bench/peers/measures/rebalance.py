@@ -160,7 +160,8 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     return found
 
 
-_GOALS: Final = (Goal(2.0, at=(10,)), Goal(1.0, at=(1_000,)))
+_STORM_GOALS: Final = (Goal(1.5, at=(10,)), Goal(1.2, at=(100,)), Goal(1.0, at=(1_000, 5_000)))
+_GOALS: Final = (Goal(1.0),)
 
 MEASURE: Final = Measure(
     "rebalance",
@@ -172,10 +173,10 @@ MEASURE: Final = Measure(
     f"member joins and one leaves; the time of one. With up to {_SMALL} members, storms, leaves and joins "
     f"are medians of {_TURNS[True]}.",
     (
-        Quantity("storm_s", "join storm", "s", "less", axis="members", goals=_GOALS),
+        Quantity("storm_s", "join storm", "s", "less", axis="members", goals=_STORM_GOALS),
         Quantity("leave_s", "one leaves", "s", "less", axis="members", goals=_GOALS),
         Quantity("join_s", "one more joins", "s", "less", axis="members", chart=False),
-        Quantity("crash_s", "one crashes", "s", "less", axis="members"),
+        Quantity("crash_s", "one crashes", "s", "less", axis="members", goals=_GOALS),
         Quantity("rolling_s", "rolling restart, a member", "s", "less", axis="members", goals=_GOALS),
         Quantity("storm_cpu_s", "CPU of a join storm", "s", "less", axis="members", chart=False),
     ),

@@ -90,7 +90,8 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     return found
 
 
-_GOALS: Final = (Goal(0.5, at=(100_000,)),)
+_PRODUCE_GOALS: Final = (Goal(0.5, at=(1_000, 10_000)), Goal(0.8, at=(100_000,)))
+_FETCH_GOALS: Final = (Goal(0.75, at=(100_000,)),)
 
 MEASURE: Final = Measure(
     "records",
@@ -99,8 +100,8 @@ MEASURE: Final = Measure(
     f"has {IN_FLIGHT} requests of one batch in flight on a connection, Fetch one of up to 1 MB, always of "
     "the same records.",
     (
-        Quantity("produce_rate", "Produce", "MB/s", "more", axis="bytes a batch", goals=_GOALS),
-        Quantity("fetch_rate", "Fetch", "MB/s", "more", axis="bytes a batch", goals=_GOALS),
+        Quantity("produce_rate", "Produce", "MB/s", "more", axis="bytes a batch", goals=_PRODUCE_GOALS),
+        Quantity("fetch_rate", "Fetch", "MB/s", "more", axis="bytes a batch", goals=_FETCH_GOALS),
         Quantity(
             "produce_cpu_ms", "CPU of a MB through Produce", "ms", "less", axis="bytes a batch", chart=False
         ),

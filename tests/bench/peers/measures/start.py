@@ -25,7 +25,7 @@ MEASURE: Final = Measure(
     "Stable, without an initial rebalance delay. A client that is there before tries every 5 ms. What has to "
     "be done once before (formatting Kafka's folder, a database with its schema, the bytecode that pip "
     "compiles as it installs) is not counted.",
-    (Quantity("seconds", "start to the first group Stable", "s", "less", goals=(Goal(20.0),), chart=False),),
+    (Quantity("seconds", "start to the first group Stable", "s", "less", goals=(Goal(18.0),), chart=False),),
     _run,
     rounds=5,
     cannot={"kafka-flush": NOTHING_SYNCED},
