@@ -3,6 +3,7 @@
     --only start,memory     these measures; by default all
     --servers muster,kafka  these kinds of server; by default all
     --quick                 a small round of everything: it shows that all of it works
+    --cold                  servers that were just started, into docs/first-ten-seconds.md
     --rounds N              in place of each measure's own number
     --results FILE          where parts are kept; what is there already is not measured again
     --again                 measure what was asked for again
@@ -34,6 +35,7 @@ from tests.bench.peers.servers import KINDS, Kind
 
 _ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = _ROOT / "docs" / "PEERS.md"
+COLD: Final = _ROOT / "docs" / "first-ten-seconds.md"
 PROOF: Final = _ROOT / "docs" / "PROOF.md"
 CHARTS: Final = _ROOT / "docs" / "proof"
 _BUSY_PARTS: Final = 0.05
@@ -42,8 +44,8 @@ _BUSY_PARTS: Final = 0.05
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
-    scale = Scale(quick=options.quick)
-    path = options.results or _ROOT / "build" / "bench-peers" / f"{'quick' if scale.quick else 'full'}.jsonl"
+    scale = Scale(quick=options.quick, cold=options.cold)
+    path = options.results or _ROOT / "build" / "bench-peers" / f"{scale.name}.jsonl"
     results = Results(path)
     facts = figures.machine().partition(", load ")[0]
     print(f"{facts}; parts are kept in {path}", flush=True)
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     for measure in (MEASURES[name] for name in options.only):
         if results.values(measure.name):
             print(f"\n{table.section(measure, results)}")
-    print(f"\n{table.goals(list(MEASURES.values()), results)}")
+    print(f"\n{(table.places if scale.cold else table.goals)(list(MEASURES.values()), results)}")
     busy = results.busy()
     if busy:
         print(f"\n{len(busy)} parts were measured while others had more than {BUSY:.0%} of the machine")
@@ -72,7 +74,11 @@ def main(arguments: Sequence[str]) -> int:
         if len(busy) > _BUSY_PARTS * sum(not part.failed for part in results):
             print("nothing is written: figures of a busy machine say nothing", file=sys.stderr)
             return 1
-        _write(results)
+        if scale.cold:
+            table.write(COLD, table.cold_page(list(MEASURES.values()), results))
+            print(f"written: {COLD}")
+        else:
+            _write(results)
     return int(failed)
 
 
@@ -95,12 +101,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
     parser.add_argument("--only", type=names(list(MEASURES)), default=list(MEASURES), metavar="MEASURE,...")
     parser.add_argument("--servers", type=names(list(KINDS)), default=list(KINDS), metavar="KIND,...")
-    parser.add_argument("--quick", action="store_true", help="a small round of everything")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="a small round of everything")
+    how.add_argument("--cold", action="store_true", help="servers that were just started")
     parser.add_argument("--rounds", type=int, help="in place of each measure's own number")
     parser.add_argument("--results", type=Path, help="the file of parts")
     parser.add_argument("--again", action="store_true", help="measure also what is in that file")
     parser.add_argument(
-        "--write", action="store_true", help=f"into {PAGE.name}, with charts, and {PROOF.name}"
+        "--write",
+        action="store_true",
+        help=f"into {PAGE.name}, with charts, and {PROOF.name}; with --cold into {COLD.name}",
     )
     return parser.parse_args(arguments)
 
@@ -108,6 +118,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _plan(options: argparse.Namespace, scale: Scale) -> Iterator[tuple[Measure, Kind, int]]:
     for name in options.only:
         measure = MEASURES[name]
+        if scale.cold and not measure.cold:
+            continue
         for number in range(options.rounds or (1 if scale.quick else measure.rounds)):
             for kind in (KINDS[name] for name in options.servers):
                 once = number > 0 and kind.once and not options.rounds

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tests.bench import processes
-from tests.bench.peers.servers import Kind, Running
+from tests.bench.peers.servers import Kind, Options, Running
 
 DRIVER_BOUND: Final = 0.9
 """Of one core: a driver that had more than that may be what bounds the rate."""
@@ -25,18 +25,26 @@ NO_CONSUMER_GROUPS: Final = "the ConsumerGroupHeartbeat of a member that joins s
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much a run does: `quick` shows in minutes that all of it works, and its figures say little."""
+    """How much a run does: `quick` shows in minutes that all of it works, and its figures say little; `cold`
+    is what servers do in their first seconds."""
 
     quick: bool
+    cold: bool = False
 
-    def sizes(self, quick: Sequence[int], full: Sequence[int]) -> list[int]:
-        return list(quick if self.quick else full)
+    @property
+    def name(self) -> str:
+        return "quick" if self.quick else "cold" if self.cold else "full"
+
+    def sizes(self, quick: Sequence[int], full: Sequence[int], cold: Sequence[int] = ()) -> list[int]:
+        return list(quick if self.quick else cold if self.cold else full)
 
     def times(self, *, cold: bool) -> dict[str, float]:
         """How long a load lasts before it is measured, and then. What comes first on a server that was just
         started meets a virtual machine that has compiled nothing yet: that is not what its users meet."""
         if self.quick:
             return {"warm_up_s": 1.0, "seconds": 1.0}
+        if self.cold:
+            return {"warm_up_s": 0.0, "seconds": _MEASURED_S}
         return {"warm_up_s": _COLD_S if cold else _WARM_UP_S, "seconds": _MEASURED_S}
 
 
@@ -93,8 +101,34 @@ class Measure:
     """Of a full run; the quick one has one."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Kinds that are left out, with the reason."""
+    cold: bool = False
+    """Whether it is for servers too that were just started."""
 
 
-def drive(function: Callable[..., Any], running: Running, **arguments: Any) -> Any:
-    """What `function(**arguments)` returns, called in a process of its own with the server's address."""
-    return processes.load(function, server=running.as_json(), **arguments)
+def over_sizes(
+    kind: Kind,
+    options: Options,
+    scale: Scale,
+    sizes: Sequence[int],
+    measured: Callable[[Running, int, Mapping[str, float]], list[Point]],
+    before: Callable[[Running], object] = lambda running: None,
+) -> list[Point]:
+    """What is measured at each size, on one server and after `before`, or with `scale.cold` on a new server
+    each and without. `measured` gets the server, the size, and how long the load lasts (`Scale.times`)."""
+    found: list[Point] = []
+    if scale.cold:
+        for size in sizes:
+            with kind.start(options) as running:
+                found += measured(running, size, scale.times(cold=True))
+        return found
+    with kind.start(options) as running:
+        before(running)
+        for size in sizes:
+            found += measured(running, size, scale.times(cold=not found))
+    return found
+
+
+def drive(function: Callable[..., Any], running: Running, **arguments: Any) -> list[Point]:
+    """The points that `function(**arguments)` returns as JSON, called in a process of its own with the
+    server's address."""
+    return [Point(**each) for each in processes.load(function, server=running.as_json(), **arguments)]

@@ -13,6 +13,8 @@ from tests.bench.peers.servers import KINDS
 BEGIN: Final = "<!-- figures: written by make bench-peers WRITE=1 -->"
 END: Final = "<!-- end of figures -->"
 _BOUND: Final = "†"
+_ASIDE: Final = ("muster", "muster-pure", "muster-3", "muster-postgres", "kfake", "echo")
+"""In the comparison with the best of the others: ourselves, what keeps nothing, and what is no server."""
 
 
 def number(value: float) -> str:
@@ -91,6 +93,41 @@ def goals(measures: Sequence[Measure], results: Results) -> str:
             f"{number(each.times)} times | {'reached' if each.reached else 'MISSED'} |"
         )
     return "\n".join(lines)
+
+
+def places(measures: Sequence[Measure], results: Results) -> str:
+    """Each figure of muster beside the best of the others; those in `_ASIDE` are not counted."""
+    lines = ["| | muster | best of the others | better by | |", "|---|---:|---:|---:|---|"]
+    for measure in measures:
+        values = results.values(measure.name)
+        for quantity in measure.quantities:
+            for at in sizes(quantity, results, measure):
+                ours = values.get((quantity.key, at, "muster"))
+                others = {
+                    kind: value
+                    for (key, size, kind), value in values.items()
+                    if (key, size) == (quantity.key, at) and kind not in _ASIDE
+                }
+                if ours is None or not ours.median or not others:
+                    continue  # or too little of the processor for its clock
+                more = quantity.better == "more"
+                best = (max if more else min)(others, key=lambda kind: others[kind].median)
+                good, bad = (ours, others[best]) if more else (others[best], ours)
+                ratio = good.median / bad.median if bad.median else float("inf")
+                lines.append(
+                    f"| {title(quantity, at)} | {cell(ours)} | {cell(others[best])}, {KINDS[best].title} | "
+                    f"{number(ratio)} times | {'first' if ratio >= 1 else 'BEHIND'} |"
+                )
+    return "\n".join(lines)
+
+
+def cold_page(measures: Sequence[Measure], results: Results) -> str:
+    """All between the markers of the page about servers that were just started."""
+    measured = [measure for measure in measures if results.values(measure.name)]
+    parts = [BEGIN, "", _measured_on(results), "", "### Who is first", "", places(measured, results)]
+    for measure in measured:
+        parts += ["", section(measure, results)]
+    return "\n".join([*parts, "", END])
 
 
 def page(measures: Sequence[Measure], results: Results, charts: dict[str, list[str]]) -> str:

@@ -62,6 +62,25 @@ def test_a_goal_compares_in_the_direction_that_is_better(results: Results) -> No
     assert (seconds.ratio, seconds.reached) == (pytest.approx(0.3 / 0.2), False)
 
 
+def test_muster_is_first_or_behind_the_best_of_the_others(results: Results) -> None:
+    results.add(_part("kafka-flush", 0, Point("rate", 250.0, 10), Point("seconds", 0.1)))
+    results.add(_part("kfake", 1, Point("rate", 900.0, 10), Point("seconds", 0.01)))
+    _, _, rate, seconds = table.places([_MEASURE], results).splitlines()
+    assert "250, Apache Kafka" in rate
+    assert rate.endswith("| 0.8 times | BEHIND |")
+    assert seconds.endswith("| 0.5 times | BEHIND |")
+    results.add(_part("kafka-flush", 0, Point("rate", 150.0, 10), Point("seconds", 0.4)))
+    _, _, rate, seconds = table.places([_MEASURE], results).splitlines()
+    assert rate.endswith("| 1.33 times | first |")
+    assert seconds.endswith("| 1.5 times | first |")
+
+
+def test_what_is_not_for_cold_servers_is_left_out_of_their_run() -> None:
+    options = argparse.Namespace(only=["start", "memory"], servers=["muster"], rounds=1)
+    plan = command._plan(options, Scale(quick=False, cold=True))
+    assert [measure.name for measure, _, _ in plan] == ["start"]
+
+
 def test_a_section_has_a_column_for_each_kind_and_the_reasons_of_the_others(results: Results) -> None:
     lines = table.section(_MEASURE, results).splitlines()
     assert "| | muster, 1 broker | Apache Kafka" in lines[4]

@@ -57,7 +57,7 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     with kind.start(Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: _PARTITIONS})) as running:
         for members in scale.sizes((100,), (1, 10, 100, 1_000)):
             times = scale.times(cold=not found)
-            found += [Point(**each) for each in drive(commit, running, members=members, **times)]
+            found += drive(commit, running, members=members, **times)
     return found
 
 

@@ -95,7 +95,7 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
         for members in warm_up:
             drive(change, running, members=members)
         for members in sizes:
-            found += [Point(**each) for each in drive(change, running, members=members)]
+            found += drive(change, running, members=members)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.bench import load
@@ -18,9 +19,10 @@ from tests.bench.peers.measure import (
     Quantity,
     Scale,
     drive,
+    over_sizes,
 )
 from tests.bench.peers.measures.heartbeats import check
-from tests.bench.peers.servers import Kind, Options
+from tests.bench.peers.servers import Kind, Options, Running
 
 _GROUP: Final = 100
 _TOPIC: Final = "assigned"
@@ -52,12 +54,11 @@ def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float)
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    found: list[Point] = []
-    with kind.start(Options(topics={_TOPIC: _GROUP})) as running:
-        for members in scale.sizes((100,), (100, 1_000, 5_000)):
-            times = scale.times(cold=not found)
-            found += [Point(**each) for each in drive(beat, running, members=members, **times)]
-    return found
+    def measured(running: Running, members: int, times: Mapping[str, float]) -> list[Point]:
+        return drive(beat, running, members=members, **times)
+
+    sizes = scale.sizes((100,), (100, 1_000, 5_000), cold=(100, 1_000))
+    return over_sizes(kind, Options(topics={_TOPIC: _GROUP}), scale, sizes, measured)
 
 
 MEASURE: Final = Measure(
@@ -74,4 +75,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "mock": NO_CONSUMER_GROUPS},
+    cold=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
@@ -11,8 +12,8 @@ from tests.bench import load
 from tests.bench.bulk import batch, fetch, produce
 from tests.bench.followers import Connection
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import IN_PROCESS, Measure, Point, Quantity, Scale, drive
-from tests.bench.peers.servers import Kind, Options
+from tests.bench.peers.measure import IN_PROCESS, Measure, Point, Quantity, Scale, drive, over_sizes
+from tests.bench.peers.servers import Kind, Options, Running
 
 _TOPIC: Final = "records-{}"
 """One for each rate."""
@@ -116,13 +117,12 @@ def travel(server: dict[str, Any], rate: int, warm_up_s: float, seconds: float) 
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    found: list[Point] = []
-    rates = scale.sizes((100,), (100, 1_000))
-    with kind.start(Options(topics={_TOPIC.format(rate): 1 for rate in rates})) as running:
-        for rate in rates:
-            times = scale.times(cold=not found)
-            found += [Point(**each) for each in drive(travel, running, rate=rate, **times)]
-    return found
+    def measured(running: Running, rate: int, times: Mapping[str, float]) -> list[Point]:
+        return drive(travel, running, rate=rate, **times)
+
+    rates = scale.sizes((100,), (100, 1_000), cold=(100,))
+    topics = {_TOPIC.format(rate): 1 for rate in rates}
+    return over_sizes(kind, Options(topics=topics), scale, rates, measured)
 
 
 MEASURE: Final = Measure(
@@ -145,4 +145,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"muster-3": IN_PROCESS},
+    cold=True,
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from muster.protocol.messages.classic_group import HeartbeatRequest
-from tests.bench import load, processes
+from tests.bench import load
 from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
-from tests.bench.peers.servers import ECHO, Kind, Options
+from tests.bench.peers.measure import NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive, over_sizes
+from tests.bench.peers.servers import ECHO, Kind, Options, Running
 
 _GROUP: Final = 100
 _DELAY_MS: Final = 500
@@ -31,9 +31,10 @@ def check(version: int) -> Callable[[bytes], None]:
     return checked
 
 
-async def _echo(port: int, pid: int, members: int, warm_up_s: float, seconds: float) -> list[Any]:
+async def _echo(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
     """The same frames, to a server that looks at nothing."""
-    target = Target([port], [pid], [], {}, None, None)
+    (port,) = server["ports"]
+    target = Target([port], server["pids"], [], {}, None, None)
     request = HeartbeatRequest(group_id=f"peers-{members}-0", generation_id=1, member_id="0" * _MEMBER_ID)
     links = await load.connect(port, members)
     frames = [load.Prebuilt(request, _FLEXIBLE).next for _ in links]
@@ -41,9 +42,9 @@ async def _echo(port: int, pid: int, members: int, warm_up_s: float, seconds: fl
     return [point.as_json() for point in found.points(members, ("p99_ms",))]
 
 
-def echo(port: int, pid: int, members: int, warm_up_s: float, seconds: float) -> list[Any]:
+def echo(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
     """In the driver's process."""
-    return load.run(_echo(port, pid, members, warm_up_s, seconds))
+    return load.run(_echo(server, members, warm_up_s, seconds))
 
 
 async def _beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
@@ -64,17 +65,11 @@ def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float)
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    found: list[Point] = []
-    with kind.start(Options(initial_delay_ms=_DELAY_MS)) as running:
-        for members in scale.sizes((100,), (100, 1_000, 10_000)):
-            times = scale.times(cold=not found)
-            if kind is ECHO:
-                where = {"port": running.ports[0], "pid": running.pids[0]}
-                more = processes.load(echo, **where, members=members, **times)
-            else:
-                more = drive(beat, running, members=members, **times)
-            found += [Point(**each) for each in more]
-    return found
+    def measured(running: Running, members: int, times: Mapping[str, float]) -> list[Point]:
+        return drive(echo if kind is ECHO else beat, running, members=members, **times)
+
+    sizes = scale.sizes((100,), (100, 1_000, 10_000), cold=(100, 1_000))
+    return over_sizes(kind, Options(initial_delay_ms=_DELAY_MS), scale, sizes, measured)
 
 
 _GOALS: Final = (Goal(2.5, at=(100,)), Goal(2.0, at=(1_000, 10_000)), Goal(0.8, ECHO.name, at=(100,)))
@@ -94,4 +89,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED},
+    cold=True,
 )

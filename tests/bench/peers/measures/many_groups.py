@@ -55,10 +55,10 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     groups_max = (files_max - _OTHER_FILES) // _SIZE // 100 * 100
     found: list[Point] = []
-    for groups in scale.sizes((100,), (min(5_000, groups_max),)):
+    for groups in scale.sizes((100,), (min(5_000, groups_max),), cold=(100, 1_000)):
         # A new one for each size: the connections of the one before may still be closing.
         with kind.start(Options(initial_delay_ms=_DELAY_MS)) as running:
-            found += [Point(**each) for each in drive(form, running, groups=groups)]
+            found += drive(form, running, groups=groups)
     return found
 
 
@@ -82,4 +82,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"muster-3": IN_PROCESS, "mock": NO_GROUPS},
+    cold=True,
 )

@@ -39,7 +39,7 @@ def hold(server: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
 def _run(kind: Kind, scale: Scale) -> list[Point]:
     sizes = scale.sizes((200,), (1_000, 3_000, 10_000))
     with kind.start(Options(initial_delay_ms=_DELAY_MS)) as running:
-        return [Point(**each) for each in drive(hold, running, sizes=sizes)]
+        return drive(hold, running, sizes=sizes)
 
 
 _GOALS: Final = (Goal(10.0, at=(0, 1_000, 3_000)), Goal(5.0, at=(10_000,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.protocol.errors import ErrorCode
@@ -9,8 +10,18 @@ from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchReq
 from tests.bench import load
 from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import IN_PROCESS, NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
-from tests.bench.peers.servers import Kind, Options
+from tests.bench.peers.measure import (
+    IN_PROCESS,
+    NOTHING_SYNCED,
+    Goal,
+    Measure,
+    Point,
+    Quantity,
+    Scale,
+    drive,
+    over_sizes,
+)
+from tests.bench.peers.servers import Kind, Options, Running
 
 _TOPIC: Final = "orders"
 _CONNECTIONS: Final = 4
@@ -71,13 +82,12 @@ def fetch(server: dict[str, Any], partitions: int, warm_up_s: float, seconds: fl
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    sizes = scale.sizes((1, 1_000), (1, 30, 1_000))
-    found: list[Point] = []
-    with kind.start(Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: max(sizes)})) as running:
-        for partitions in sizes:
-            times = scale.times(cold=not found)
-            found += [Point(**each) for each in drive(fetch, running, partitions=partitions, **times)]
-    return found
+    def measured(running: Running, partitions: int, times: Mapping[str, float]) -> list[Point]:
+        return drive(fetch, running, partitions=partitions, **times)
+
+    sizes = scale.sizes((1, 1_000), (1, 30, 1_000), cold=(30,))
+    options = Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: max(sizes)})
+    return over_sizes(kind, options, scale, sizes, measured)
 
 
 _GOALS: Final = (Goal(2.0, at=(1,)), Goal(1.0, at=(30, 1_000)))
@@ -94,4 +104,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "muster-3": IN_PROCESS},
+    cold=True,
 )

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.bench import load
 from tests.bench.peers.driver import Target, forming_interval_s, heartbeat_once, quiet
-from tests.bench.peers.measure import NO_GROUPS, NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
-from tests.bench.peers.servers import Kind, Options
+from tests.bench.peers.measure import (
+    NO_GROUPS,
+    NOTHING_SYNCED,
+    Goal,
+    Measure,
+    Point,
+    Quantity,
+    Scale,
+    drive,
+    over_sizes,
+)
+from tests.bench.peers.servers import Kind, Options, Running
 
 _SECONDS_MAX: Final = 180.0
 _WATCH_S: Final = 0.001
@@ -151,13 +162,15 @@ def rebalance(server: dict[str, Any], members: int) -> list[dict[str, Any]]:
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    found: list[Point] = []
-    with kind.start(Options(session_min_ms=_SESSION_MIN_MS)) as running:
+    def measured(running: Running, members: int, times: Mapping[str, float]) -> list[Point]:
+        return drive(rebalance, running, members=members)
+
+    def warm_up(running: Running) -> None:
         if not scale.quick:
             drive(rebalance, running, members=_WARM_UP)
-        for members in scale.sizes((10, 100), (10, 100, 1_000, 5_000)):
-            found += [Point(**each) for each in drive(rebalance, running, members=members)]
-    return found
+
+    sizes = scale.sizes((10, 100), (10, 100, 1_000, 5_000), cold=(10, 100))
+    return over_sizes(kind, Options(session_min_ms=_SESSION_MIN_MS), scale, sizes, measured, warm_up)
 
 
 _STORM_GOALS: Final = (Goal(1.5, at=(10,)), Goal(1.2, at=(100,)), Goal(1.0, at=(1_000, 5_000)))
@@ -182,4 +195,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "mock": NO_GROUPS},
+    cold=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.protocol.errors import ErrorCode
@@ -11,8 +12,8 @@ from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from tests.bench import load
 from tests.bench.bulk import FETCHED_BYTES, IN_FLIGHT, Bulks, batch, fetch, produce
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive
-from tests.bench.peers.servers import Kind, Options
+from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive, over_sizes
+from tests.bench.peers.servers import Kind, Options, Running
 
 TOPIC: Final = "records-{}"
 """One for each size of a batch: what is fetched are batches of that size."""
@@ -78,16 +79,16 @@ def move(
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    found: list[Point] = []
-    sizes = scale.sizes((100_000,), (1_000, 10_000, 100_000))
+    def measured(running: Running, batch_bytes: int, times: Mapping[str, float]) -> list[Point]:
+        fetched, produced = (
+            drive(move, running, batch_bytes=batch_bytes, fetching=fetching, **times)
+            for fetching in (True, False)
+        )
+        return fetched + produced
+
+    sizes = scale.sizes((100_000,), (1_000, 10_000, 100_000), cold=(1_000, 100_000))
     topics = {TOPIC.format(batch_bytes): PARTITIONS for batch_bytes in sizes}
-    with kind.start(Options(topics=topics)) as running:
-        for batch_bytes in sizes:
-            for fetching in (True, False):
-                times = scale.times(cold=batch_bytes == sizes[0])
-                more = drive(move, running, batch_bytes=batch_bytes, fetching=fetching, **times)
-                found += [Point(**each) for each in more]
-    return found
+    return over_sizes(kind, Options(topics=topics), scale, sizes, measured)
 
 
 _PRODUCE_GOALS: Final = (Goal(0.5, at=(1_000, 10_000)), Goal(0.8, at=(100_000,)))
@@ -111,4 +112,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"muster-3": IN_PROCESS},
+    cold=True,
 )

@@ -29,4 +29,5 @@ MEASURE: Final = Measure(
     _run,
     rounds=5,
     cannot={"kafka-flush": NOTHING_SYNCED},
+    cold=True,
 )

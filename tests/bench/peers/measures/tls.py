@@ -22,11 +22,10 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     with kind.start(options) as running:
         for members in scale.sizes((100,), (100, 1_000)):
             times = scale.times(cold=not found)
-            beaten = [Point(**each) for each in drive(heartbeats.beat, running, members=members, **times)]
+            beaten = drive(heartbeats.beat, running, members=members, **times)
             found += [replace(point, key=_HEARTBEAT + point.key) for point in beaten]
         times = scale.times(cold=False)
-        moved = drive(records.move, running, batch_bytes=_BATCH_BYTES, fetching=True, **times)
-        found += [Point(**each) for each in moved]
+        found += drive(records.move, running, batch_bytes=_BATCH_BYTES, fetching=True, **times)
     return found
 
 

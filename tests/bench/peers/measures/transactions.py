@@ -184,8 +184,8 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
     with kind.start(Options(topics=topics)) as running:
         for producers in scale.sizes((10,), (1, 10, 100)):
             times = scale.times(cold=not found)
-            found += [Point(**each) for each in drive(transact, running, producers=producers, **times)]
-        found += [Point(**each) for each in drive(read, running, **scale.times(cold=True))]
+            found += drive(transact, running, producers=producers, **times)
+        found += drive(read, running, **scale.times(cold=True))
     return found
 
 
