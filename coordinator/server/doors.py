@@ -18,6 +18,7 @@ from muster.coordinator.security.exchange import Mechanism, SecurityError
 from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.authentication import Door
 from muster.coordinator.server.certificates import Certificates, Pem
+from muster.coordinator.server.connection import Identify
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.guessing import Guessing
 from muster.coordinator.server.listener import Listener
@@ -48,7 +49,12 @@ class Entrance:
     rules: PrincipalRules | None
     door: Door | None
 
-    def identify(self, transport: asyncio.Transport) -> str:
+    @property
+    def identify(self) -> Identify | None:
+        """Says who a client is before it asks anything; None where its transport does not tell."""
+        return self._of_certificate if self.on.protocol == "SSL" else None
+
+    def _of_certificate(self, transport: asyncio.Transport) -> str:
         """The principal of a client that has a certificate. Raises CloseConnection."""
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True)
@@ -115,8 +121,7 @@ class Doors:
         """What accepts the connections of one listener, made by `listen`."""
         bound = listening.bound
         entrance = self._entrances[bound.listener]
-        identify = entrance.identify if entrance.on.protocol == "SSL" else None
-        connect = partial(connections.connect, bound.listener, identify, entrance.greeting_bytes_max)
+        connect = partial(connections.connect, bound.listener, entrance.identify, entrance.greeting_bytes_max)
         if entrance.certificates is None:
             return listen(bound.host, bound.port, partial(connect, admission))
         handshakes = Handshakes(

@@ -24,7 +24,7 @@ from muster.protocol.messages.acls import (
 from muster.protocol.messages.metadata import MetadataRequest
 from tests.server.test_authorize import as_user, creation, give, take_all
 from tests.support.facts import DEADLINE_S
-from tests.support.principals import named_by_client_ids
+from tests.support.principals import know_users
 from tests.support.wire import Wire
 
 READ_T: Final = creation(Operation.READ, ResourceType.TOPIC, "t")
@@ -41,7 +41,7 @@ ALLOWED, DENIED = ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    named_by_client_ids(monkeypatch)
+    know_users(monkeypatch)
 
 
 @asynccontextmanager

@@ -47,12 +47,11 @@ from tests.kafka.compared import error_codes
 from tests.server.conftest import StartBrokers
 from tests.server.test_api_versions import smallest_request
 from tests.server.test_offsets import codes, commit
+from tests.support import principals
 from tests.support.each import each
 from tests.support.facts import until
-from tests.support.principals import PREFIX, named_by_client_ids
+from tests.support.principals import know_users
 from tests.support.wire import Wire
-
-pytestmark = pytest.mark.interpreted
 
 DENIED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -78,7 +77,7 @@ BY_ID_FROM = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13}
 
 @pytest.fixture
 async def broker(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> Broker:
-    named_by_client_ids(monkeypatch)
+    know_users(monkeypatch)
     (broker,) = (await start_brokers(super_users="User:root;admin")).brokers
     for name in ("t", "secret"):
         await broker.catalogue.create(name, partitions=1)
@@ -91,7 +90,7 @@ def every_version(api_key: int) -> range:
 
 
 async def as_user(broker: Broker, name: str = "alice") -> Wire:
-    return await Wire.connect(broker.port, client_id=PREFIX + name)
+    return await principals.as_user(broker.port, name)
 
 
 def creation(
@@ -239,23 +238,10 @@ async def test_rights_taken_away_end_a_member_s_heartbeats(broker: Broker) -> No
         assert (await wire.call(beat, 4)).error_code in (0, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-async def test_what_was_remembered_of_one_client_is_not_another_s(broker: Broker) -> None:
-    await give(broker, READ_G, READ_T)
-    asked = commit(("t", 0, 5))
-    async with await as_user(broker) as wire:
-        assert codes(await wire.call(asked, 9)) == [0]
-        assert codes(await wire.call(asked, 9)) == [0]
-        (connection,) = broker.connections.open.values()
-        assert connection.session is not None
-        connection.session._context = None
-        wire._client_id = PREFIX + "mallo"  # as long, so that all other bytes are the same
-        assert codes(await wire.call(asked, 9)) == [ErrorCode.GROUP_AUTHORIZATION_FAILED]
-
-
 async def test_who_authenticates_anew_has_nothing_remembered(broker: Broker) -> None:
     await give(broker, creation(Operation.READ, ResourceType.GROUP, "g", principal="User:ANONYMOUS"))
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-    async with await Wire.connect(broker.port, client_id="plain") as wire:
+    async with await Wire.connect(broker.port) as wire:
         for _ in range(2):
             assert (await wire.call(beat, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         (connection,) = broker.connections.open.values()
@@ -483,7 +469,7 @@ async def test_a_regular_expression_stands_for_what_its_member_may_see(broker: B
 async def test_what_is_switched_off_says_so_whatever_one_may_do(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named_by_client_ids(monkeypatch)
+    know_users(monkeypatch)
     settings = {"super_users": "admin", "group_coordinator_rebalance_protocols": ("classic",)}
     (broker,) = (await start_brokers(**settings)).brokers
     async with await as_user(broker, "nobody") as wire:
@@ -548,7 +534,7 @@ async def test_acls_reach_every_broker_and_outlive_them(start_brokers: StartBrok
 async def test_another_broker_hears_of_them(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named_by_client_ids(monkeypatch)
+    know_users(monkeypatch)
     first, second = (await start_brokers(brokers=2, super_users="admin")).brokers
     await give(first, READ_T)
     assert second.authorizer is not None
@@ -563,7 +549,7 @@ async def test_another_broker_hears_of_them(
 async def test_what_another_broker_was_told_of_a_moment_ago_is_removed(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named_by_client_ids(monkeypatch)
+    know_users(monkeypatch)
     first, second = (await start_brokers(brokers=2, super_users="admin")).brokers
     heard = second._catalogue_stale.set
     second._store.changed.remove(heard)  # it hears of nothing by itself

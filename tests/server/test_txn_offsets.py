@@ -21,7 +21,7 @@ from tests.server.test_offsets import codes, commit
 from tests.support.coordinators import Coordinators
 from tests.support.each import each
 from tests.support.facts import until
-from tests.support.principals import named_by_client_ids
+from tests.support.principals import know_users
 from tests.support.wire import Wire
 
 P = 41
@@ -292,9 +292,8 @@ async def test_what_is_pending_outlives_its_broker(tmp_path: Path, start_brokers
 # --- rights -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.interpreted
 async def test_what_it_needs(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    named_by_client_ids(monkeypatch)
+    know_users(monkeypatch)
     (broker,) = (await start_brokers(super_users="User:root;admin")).brokers
     for name in ("t", "secret"):
         await broker.catalogue.create(name, partitions=2)

@@ -20,7 +20,7 @@ from tests.server.test_configs import alter
 from tests.server.test_data import Topic, batch
 from tests.support.coordinators import Coordinators, Joined
 from tests.support.each import each
-from tests.support.principals import named_by_client_ids
+from tests.support.principals import know_users
 from tests.support.wire import Wire
 from tests.support.wire_configs import BROKER, SET
 
@@ -338,11 +338,10 @@ async def test_verification_that_is_switched_off_leaves_what_adds_partitions(
     assert len(topic.coordinators.asked) == adds
 
 
-@pytest.mark.interpreted
 async def test_a_transactional_id_needs_to_be_written_to(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named_by_client_ids(monkeypatch)
+    know_users(monkeypatch)
     (broker,) = (await start_brokers(super_users="User:root;admin")).brokers
     broker.transactions = coordinators = Coordinators()
     await broker.catalogue.create("t", partitions=2)

@@ -1,29 +1,36 @@
-"""Clients with principals, without SASL: brokers of this process take a client's id for its name."""
+"""Clients with principals, without SASL: brokers of this process know whose connection is whose."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+import socket
 from typing import Final
 
 import pytest
 
-from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server.session import Session
+from muster.coordinator.base.step import ANONYMOUS
+from muster.coordinator.server.doors import Entrance
+from tests.support.wire import Wire
 
-PREFIX: Final = "as "
-"""Client ids that begin with it name a user; who connects with another is anonymous."""
+_COMING: Final[dict[int, str]] = {}
+"""Principals by the ports from which they connect next."""
 
 
-def named_by_client_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have whoever connects as `as alice` be User:alice."""
-    context_of = Session._context_of
+def know_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have brokers know who connects by `as_user`; everybody else is anonymous."""
+    monkeypatch.setattr(Entrance, "identify", property(lambda entrance: _identify))
 
-    def named(session: Session, api_version: int, client_id: str) -> RequestContext:
-        made = context_of(session, api_version, client_id)
-        if client_id.startswith(PREFIX):
-            principal = f"User:{client_id.removeprefix(PREFIX)}"
-            if made.principal != principal:
-                made = session._context = replace(made, principal=principal)
-        return made
 
-    monkeypatch.setattr(Session, "_context_of", named)
+def _identify(transport: asyncio.Transport) -> str:
+    return _COMING.pop(transport.get_extra_info("peername")[1], ANONYMOUS)
+
+
+async def as_user(port: int, name: str = "alice", *, client_id: str = "wire") -> Wire:
+    """Connect as User:`name`."""
+    with socket.socket() as bound:
+        bound.setblocking(False)
+        bound.bind(("127.0.0.1", 0))
+        _COMING[bound.getsockname()[1]] = f"User:{name}"
+        await asyncio.get_running_loop().sock_connect(bound, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=bound.dup())
+    return Wire(reader, writer, client_id)
