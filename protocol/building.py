@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from muster.protocol import api, embedded
 from muster.protocol.api import ApiKey
-from muster.protocol.built import DECODE, ENCODE, ENCODE_PIECES, family, fingerprint, function_name
+from muster.protocol.built import DECODE, ENCODE, family, fingerprint, function_name
 from muster.protocol.decoder_source import decoder_source
 from muster.protocol.encoder_source import encoder_source
 from muster.protocol.message import RECORDS, Message
@@ -47,19 +47,16 @@ OLDER_RECORDS: Final[dict[type[Message], tuple[int, ...]]] = {
 }
 """What coordinators write beside the newest version of a record."""
 
-PIECES: Final = frozenset({ApiKey.FETCH})
-"""Whose responses are sent in pieces."""
-
-WRITTEN_SLOWER: Final = frozenset({ApiKey.API_VERSIONS})
-"""Left out, since mypyc's code is the slower one: it writes dozens of small elements, and Python reads the
-attributes of objects that are no native ones faster."""
+WRITTEN_AS_FAST: Final = frozenset({ApiKey.FETCH, ApiKey.OFFSET_FETCH, ApiKey.API_VERSIONS})
+"""Responses whose encoders are left out, since mypyc's are no faster: most of their time goes into reading the
+attributes of many elements, at which Python is the better one."""
 
 
 class Codec(NamedTuple):
     """A function that is built in."""
 
     kind: str
-    """`built.DECODE`, `ENCODE` or `ENCODE_PIECES`."""
+    """`built.DECODE` or `ENCODE`."""
     cls: type[Message]
     version: int
 
@@ -72,9 +69,9 @@ def codecs() -> Iterator[Codec]:
         newest = request.__schema__.versions.last
         for version in (newest, *OLDER.get(key, ())):
             yield Codec(DECODE, request, version)
-            if key not in WRITTEN_SLOWER:
-                yield Codec(ENCODE_PIECES if key in PIECES else ENCODE, response, version)
-        if key in OLDER and key not in PIECES:  # clients read those with views
+            if key not in WRITTEN_AS_FAST:
+                yield Codec(ENCODE, response, version)
+        if key in OLDER and key != ApiKey.FETCH:  # which clients read with views
             yield Codec(DECODE, response, newest)
     for record in RECORDS.values():
         if record.__module__ != embedded.__name__:
@@ -104,7 +101,7 @@ def module_text(declaring: str, of_family: Iterable[Codec]) -> str:
         if kind == DECODE:
             source = decoder_source(cls, version, name=name, scope=scope)
         else:
-            source = encoder_source(cls, version, pieces=kind == ENCODE_PIECES, name=name, scope=scope)
+            source = encoder_source(cls, version, name=name, scope=scope)
         functions.append(source.text())
     names = [f"{name}: {_kind(name)} = {made}" for name, made in scope.expressions.items()]
     head = _HEAD.format(declaring=declaring, package=declaring.rpartition(".")[0], family=family(declaring))

@@ -18,7 +18,6 @@ from muster.protocol.message import Message
 
 DECODE: Final = "decode"
 ENCODE: Final = "encode"
-ENCODE_PIECES: Final = "encode_pieces"
 
 _GENERATED: Final = "muster.protocol.generated"
 _GENERATORS: Final = tuple(

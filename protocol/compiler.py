@@ -56,8 +56,10 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 @cache
 def pieces_encoder(cls: type[Message], version: int) -> Callable[[Any], Pieces]:
     """Like `encoder`, but it returns pieces."""
-    found: Callable[[Any], Pieces] | None = built.find(built.ENCODE_PIECES, cls, version)
-    return found or _compile(encoder_source(cls, version, pieces=True), cls, version, "encode")
+    compiled: Callable[[Any], Pieces] = _compile(
+        encoder_source(cls, version, pieces=True), cls, version, "encode"
+    )
+    return compiled
 
 
 def source(cls: type[Message], version: int) -> str:

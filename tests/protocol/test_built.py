@@ -18,8 +18,8 @@ import pytest
 from muster.build import build
 from muster.coordinator.server.apis import APIS
 from muster.protocol import api, building, built, codec
-from muster.protocol.building import OLDER, PIECES, WRITTEN_SLOWER, Codec
-from muster.protocol.built import DECODE, ENCODE, ENCODE_PIECES
+from muster.protocol.building import OLDER, WRITTEN_AS_FAST, Codec
+from muster.protocol.built import DECODE, ENCODE
 from muster.protocol.decoder_source import decoder_source
 from muster.protocol.encoder_source import encoder_source
 from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
@@ -62,7 +62,7 @@ def function(kind: str, cls: type[Message], version: int) -> Any:
 def made_on_first_use(kind: str, cls: type[Message], version: int) -> Any:
     if kind == DECODE:
         return decoder_source(cls, version).function("decode", "decode")
-    return encoder_source(cls, version, pieces=kind == ENCODE_PIECES).function("encode", "encode")
+    return encoder_source(cls, version).function("encode", "encode")
 
 
 def test_no_codec_is_listed_twice_and_each_is_of_a_version_that_there_is() -> None:
@@ -76,10 +76,9 @@ def test_the_newest_version_of_each_api_and_the_older_ones_are_listed(key: api.A
     assert newest not in OLDER.get(key, ())
     for version in (newest, *OLDER.get(key, ())):
         assert Codec(DECODE, api.request_class(key), version) in CODECS
-        kind = ENCODE_PIECES if APIS[key].pieces else ENCODE
-        written = Codec(kind, api.response_class(key), version)
-        assert (written in CODECS) == (key not in WRITTEN_SLOWER)
-    assert (key in PIECES) == APIS[key].pieces
+        written = Codec(ENCODE, api.response_class(key), version)
+        assert (written in CODECS) == (key not in WRITTEN_AS_FAST)
+    assert not APIS[key].pieces or key in WRITTEN_AS_FAST  # no encoder of pieces is built
 
 
 @of_each_codec
