@@ -48,8 +48,8 @@ OLDER_RECORDS: Final[dict[type[Message], tuple[int, ...]]] = {
 """What coordinators write beside the newest version of a record."""
 
 WRITTEN_AS_FAST: Final = frozenset({ApiKey.FETCH, ApiKey.OFFSET_FETCH, ApiKey.API_VERSIONS})
-"""Responses whose encoders are left out, since mypyc's are no faster: most of their time goes into reading the
-attributes of many elements, at which Python is the better one."""
+"""Responses whose encoders are left out, since mypyc's are no faster: most of their time goes into reading
+the attributes of many elements, at which Python is better."""
 
 
 class Codec(NamedTuple):
