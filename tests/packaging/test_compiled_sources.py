@@ -86,11 +86,12 @@ def _told_before(cls: ast.ClassDef, module: ast.Module) -> Iterator[str]:
 
 def _ends_elsewhere(loop: ast.For) -> Iterator[str]:
     """`for _ in range(count)` that sets `count`: it ends at what that has become."""
-    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range":
-        bounds = {node.id for each in loop.iter.args for node in ast.walk(each) if isinstance(node, ast.Name)}
-        for node in (node for statement in loop.body for node in ast.walk(statement)):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in bounds:
-                yield f"line {loop.lineno}: {node.id!r} is set within the loop that it bounds"
+    if not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
+        return
+    end = loop.iter.args[0] if len(loop.iter.args) == 1 else loop.iter.args[1]
+    for node in (node for statement in loop.body for node in ast.walk(statement)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == ast.unparse(end):
+            yield f"line {loop.lineno}: {node.id!r} is set within the loop that it ends"
 
 
 def test_compiled_modules_hold_to_what_mypyc_reads_as_python_does() -> None:
@@ -124,7 +125,7 @@ def test_generated_codecs_are_looked_for_where_the_build_writes_them() -> None:
         ("x = data[at : (at := at + 2)]", "line 1: 'at' is moved within the slice that it begins"),
         ("class A(NamedTuple):\n b: B\nclass B: pass", "line 2: a field of A is a B"),
         ("class A(NamedTuple):\n b: object", "line 2: a field of A is a object"),
-        ("for _ in range(n):\n n, at = f(at)", "line 1: 'n' is set within the loop that it bounds"),
+        ("for _ in range(n):\n n, at = f(at)", "line 1: 'n' is set within the loop that it ends"),
     ],
 )
 def test_each_fault_is_found(source: str, said: str) -> None:
