@@ -1,7 +1,8 @@
 """Compiled wheels: with MUSTER_COMPILED=1, mypyc compiles the modules that pyproject.toml lists.
 
 Without it nothing here runs, and the wheel is pure. Both have the same sources: a compiled module stands
-beside its `.py` file, whose lines tracebacks quote.
+beside its `.py` file, whose lines tracebacks quote. Codecs alone are written first, in modules of their own
+(`muster.protocol.building`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SWITCH = "MUSTER_COMPILED"
+GENERATED = Path("muster", "protocol", "generated")
 NEEDS = ["mypy[mypyc]>=2.4,<3"]
 
 
@@ -48,8 +50,9 @@ class CompiledBuild(BuildHookInterface[Any]):
                 "compiling failed. It takes a C compiler and Python's headers (Debian: gcc and python3-dev); "
                 f"without {SWITCH}=1 the wheel is pure, and takes neither"
             )
+        generated = folder / GENERATED
         for path in (*folder.iterdir(), *(folder / "muster").rglob("*")):  # setuptools keeps copies elsewhere
-            if path.suffix in (".so", ".pyd"):
+            if path.suffix in (".so", ".pyd") or (path.suffix == ".py" and path.parent == generated):
                 build_data["force_include"][str(path)] = str(path.relative_to(folder))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -62,6 +65,14 @@ class CompiledBuild(BuildHookInterface[Any]):
 
 def _is_wanted() -> bool:
     return os.environ.get(SWITCH, "") not in ("", "0")
+
+
+def _generate() -> None:
+    """The codecs of the sources below the current folder."""
+    sys.path.insert(0, os.getcwd())
+    from muster.protocol import building
+
+    building.write(GENERATED)
 
 
 def _compile(libraries: dict[str, list[str]]) -> None:
@@ -94,4 +105,5 @@ def _found(pattern: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    _generate()
     _compile(json.loads(sys.argv[1]))

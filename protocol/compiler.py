@@ -3,8 +3,8 @@ encodes.
 
 Nothing is interpreted per field at run time. Neighbouring fixed-width fields, together with the length or tag
 count that follows them, are read and written by one precompiled `struct.Struct`; nested structs are inlined,
-arrays of them become plain loops. Compiling happens on first use and takes about a millisecond. To see the
-result:
+arrays of them become plain loops. Compiling happens on first use and takes about a millisecond. A compiled
+wheel has many of these functions built in, as machine code (muster.protocol.built). To see the source:
 
     python -m muster.protocol JoinGroupRequest 9
 
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from muster.protocol import built
 from muster.protocol.decoder_source import decoder_source
 from muster.protocol.encoder_source import encoder_source
 from muster.protocol.message import Message
@@ -41,15 +42,15 @@ it."""
 def decoder(cls: type[Message], version: int, *, views: bool = False) -> Decoder:
     """With `views`, records are memoryviews of the data. Raises ValueError for a version that the message
     does not have."""
-    compiled: Decoder = _compile(decoder_source(cls, version, views=views), cls, version, "decode")
-    return compiled
+    found: Decoder | None = None if views else built.find(built.DECODE, cls, version)
+    return found or _compile(decoder_source(cls, version, views=views), cls, version, "decode")
 
 
 @cache
 def encoder(cls: type[Message], version: int) -> Encoder:
     """Raises ValueError for a version the message does not have."""
-    compiled: Encoder = _compile(encoder_source(cls, version), cls, version, "encode")
-    return compiled
+    found: Encoder | None = built.find(built.ENCODE, cls, version)
+    return found or _compile(encoder_source(cls, version), cls, version, "encode")
 
 
 @cache

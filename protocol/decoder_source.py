@@ -12,6 +12,7 @@ from muster.protocol.layout import Layout, layout, message_layout, type_bytes_mi
 from muster.protocol.message import Field, Message, Struct, StructType
 from muster.protocol.source import (
     COMPACT_STRING_LENGTH_MAX,
+    Scope,
     Source,
     read_tag,
     read_uvarint,
@@ -21,15 +22,22 @@ from muster.protocol.source import (
 from muster.protocol.types import Array, BytesType, FixedWidth, Records, StringType, Uuid, WireType
 
 
-def decoder_source(cls: type[Message], version: int, *, views: bool = False) -> Source:
-    """A function `decode(data, at, end, elements)`; `views`: records are not copied out of the data. Raises
-    ValueError for a version the message does not have."""
-    return _Decoder(message_layout(cls, version), views).source
+def decoder_source(
+    cls: type[Message],
+    version: int,
+    *,
+    views: bool = False,
+    name: str = "decode",
+    scope: Scope | None = None,
+) -> Source:
+    """A function `decode(data, at, end, elements)`, or of another `name`; `views`: records are not copied out
+    of the data. Raises ValueError for a version the message does not have."""
+    return _Decoder(message_layout(cls, version), views, name, scope).source
 
 
 def struct_decoder_source(cls: StructType, version: int, *, flexible: bool) -> Source:
     """The same for a struct nested in messages, in a version of theirs."""
-    return _Decoder(layout(cls, version, flexible=flexible), False).source
+    return _Decoder(layout(cls, version, flexible=flexible), False, "decode", None).source
 
 
 class _Read(NamedTuple):
@@ -46,7 +54,7 @@ class _Decoder:
     unpack_from reads them all. Whatever reads by itself must flush the run first.
     """
 
-    def __init__(self, whole: Layout, views: bool) -> None:
+    def __init__(self, whole: Layout, views: bool, name: str, scope: Scope | None) -> None:
         self._views = views
         self.source = Source(
             {
@@ -58,15 +66,20 @@ class _Decoder:
                 "skip_tags": skip_tags,
                 "unpack_from": structs.unpack_from,
                 "uuid_of": uuid_of,
-            }
+            },
+            scope,
         )
         self._run: list[_Read] = []
         self._after_run: list[str] = []
         self._whole = whole
         # Counts and sizes are used before the next value is read, so all values share these names.
-        for reserved in ("data", "at", "end", "elements", "decode", "length", "stop", "tags", "size"):
+        for reserved in ("data", "at", "end", "elements", name, "length", "stop", "tags", "size"):
             self.source.local(reserved)
-        with self.source.block("def decode(data, at, end, elements):"):
+        of = "bytes | bytearray" if views else "bytes"
+        head = f"def {name}(data: {of}, at: i64, end: i64, elements: i64) -> tuple[Any, int]:"
+        with self.source.block(head):
+            for number in ("length", "stop", "tags"):
+                self.source.line(f"{number}: i64")
             message = self.source.local("message")
             self._struct(whole, message, "")
             self._flush()
@@ -100,23 +113,23 @@ class _Decoder:
     def _struct(self, inner: Layout, target: str, path: str) -> None:
         """Create the object and read its fields. The last ones may still be in the run."""
         line = self.source.line
-        line(f"{target} = new({self.source.bind(inner.cls.__name__, inner.cls)})")
+        line(f"{target} = new({self.source.class_name(inner.cls)})")
         for field in inner.absent:
-            line(f"{target}.{field.name} = {self._default(field)}")
+            line(f"{target}.{field.name} = {self._default(inner.cls, field)}")
         for field, nullable in inner.body:
             self._value(field.type, nullable, f"{target}.{field.name}", f"{path}{field.name}")
         if inner.flexible:
             self._tags(inner, target, path)
 
-    def _default(self, field: Field) -> str:
+    def _default(self, owner: StructType, field: Field) -> str:
         default = field.make_default()
         if isinstance(default, list) and not default:
             return "[]"
         if field.default_factory is not None:
-            return f"{self.source.bind(f'make_{field.name}', field.default_factory)}()"
+            return f"{self.source.factory(owner, field)}()"
         if isinstance(field.type, StructType) and default is not None:
-            return f"{self.source.bind(field.type.__name__, field.type)}()"
-        return self.source.constant(f"default_{field.name}", default)
+            return f"{self.source.class_name(field.type)}()"
+        return self.source.default(owner, field, default)
 
     def _tags(self, inner: Layout, target: str, path: str) -> None:
         line, block = self.source.line, self.source.block
@@ -127,16 +140,18 @@ class _Decoder:
                 line("at, elements = skip_tags(data, at, tags, end, elements)")
             return
         for field, _ in inner.tagged:
-            line(f"{target}.{field.name} = {self._default(field)}")
+            line(f"{target}.{field.name} = {self._default(inner.cls, field)}")
         tag, tag_end = self.source.local("tag"), self.source.local("tag_end")
+        count = self.source.local("count")
         with block("if tags:"):
             with block("if tags > 127:"):
                 line("tags, at = read_uvarint(data, at, tags)")
             with block("if tags * 2 > end - at:"):
                 self._refuse(path, "more tags than bytes left")
             self._take("tags", path)
+            line(f"{count} = tags")
             line(f"{tag} = -1")
-            with block("for _ in range(tags):"):
+            with block(f"for _ in range({count}):"):
                 line(f"{tag}, size, at = read_tag(data, at, {tag})")
                 line(f"{tag_end} = at + size")
                 for index, (field, nullable) in enumerate(inner.tagged):
@@ -194,19 +209,20 @@ class _Decoder:
         element = wire_type.element
         self._length("l")
         with self._present(nullable, target, path):
-            if self._whole.flexible:
-                line("length -= 1")
+            # In a name of its own: to mypyc a loop ends at what the range's end has become meanwhile.
+            count = self.source.local("count")
+            line(f"{count} = {self._count}")
             # Elements of zero bytes would let four bytes demand two billion objects; no Kafka array has them.
             width = max(type_bytes_min(element, self._whole.version, self._whole.flexible), 1)
-            with block(f"if length * {width} > end - at:" if width > 1 else "if length > end - at:"):
+            with block(f"if {count} * {width} > end - at:" if width > 1 else f"if {count} > end - at:"):
                 self._refuse(path, "more elements than bytes left")
-            self._take("length", path)
+            self._take(count, path)
             if isinstance(element, FixedWidth):
-                self._fixed_array(element, target)
+                self._fixed_array(element, count, target)
                 return
             items = self.source.local("items")
             line(f"{target} = {items} = []")
-            with block("for _ in range(length):"):
+            with block(f"for _ in range({count}):"):
                 if isinstance(element, StructType):
                     item = self.source.local(_snake(element.__name__))
                     inner = layout(element, self._whole.version, flexible=self._whole.flexible)
@@ -217,13 +233,13 @@ class _Decoder:
                 self._flush()
                 line(f"{items}.append({item})")
 
-    def _fixed_array(self, element: FixedWidth, target: str) -> None:
+    def _fixed_array(self, element: FixedWidth, count: str, target: str) -> None:
         line = self.source.line
-        line(f"stop = at + length * {element.width}" if element.width > 1 else "stop = at + length")
+        line(f"stop = at + {count} * {element.width}" if element.width > 1 else f"stop = at + {count}")
         if element is Uuid:
             line(f"{target} = [uuid_of(data[begin : begin + 16]) for begin in range(at, stop, 16)]")
         else:
-            line(f"{target} = list(unpack_from(f'>{{length}}{element.code}', data, at))")
+            line(f"{target} = list(unpack_from(f'>{{{count}}}{element.code}', data, at))")
         line("at = stop")
 
     def _nested(self, cls: type[Struct], nullable: bool, target: str, path: str) -> None:

@@ -10,16 +10,24 @@ from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import EncodeError
 from muster.protocol.layout import Layout, layout, message_layout
 from muster.protocol.message import Field, Message, Struct, StructType
-from muster.protocol.source import Source, string_uvarint, uvarint
+from muster.protocol.source import Scope, Source, string_uvarint, uvarint
 from muster.protocol.types import Array, BytesType, FixedWidth, StringType, Uuid, WireType
 
 _ONE_BYTE_VARINT_MAX = 127
+_JOINED = "b''.join(out)"
 
 
-def encoder_source(cls: type[Message], version: int, *, pieces: bool = False) -> Source:
-    """A function `encode(message)`; with `pieces`, it returns the list of pieces, not joined. Raises
-    ValueError for a version the message does not have."""
-    return _Encoder(message_layout(cls, version), "out" if pieces else "b''.join(out)").source
+def encoder_source(
+    cls: type[Message],
+    version: int,
+    *,
+    pieces: bool = False,
+    name: str = "encode",
+    scope: Scope | None = None,
+) -> Source:
+    """A function `encode(message)`, or of another `name`; with `pieces`, it returns the list of pieces, not
+    joined. Raises ValueError for a version the message does not have."""
+    return _Encoder(message_layout(cls, version), pieces, name, scope).source
 
 
 class _Write(NamedTuple):
@@ -36,7 +44,7 @@ class _Encoder:
     run, and one pack writes them all.
     """
 
-    def __init__(self, whole: Layout, result: str) -> None:
+    def __init__(self, whole: Layout, pieces: bool, name: str, scope: Scope | None) -> None:
         self.source = Source(
             {
                 "EncodeError": EncodeError,
@@ -45,19 +53,29 @@ class _Encoder:
                 "pack": structs.pack,
                 "string_uvarint": string_uvarint,
                 "uvarint": uvarint,
-            }
+            },
+            scope,
         )
         self._run: list[_Write] = []
         self._out = "out"
         self._whole = whole
-        # `length` and `content` are used up before the next value is written, so all values share them.
-        for reserved in ("message", "out", "encode", "length", "content"):
+        # These are used up before the next value is written, so all values share them.
+        shared = {
+            "length": "i64",
+            "content": "bytes",
+            "text": "str",
+            "text_or_null": "str | None",
+            "blob": "Any",
+        }
+        for reserved in ("message", "out", name, *shared):
             self.source.local(reserved)
-        with self.source.block("def encode(message):"):
-            self.source.line("out = []")
+        with self.source.block(f"def {name}(message: Any) -> {'list[Any]' if pieces else 'bytes'}:"):
+            for each, kind in shared.items():
+                self.source.line(f"{each}: {kind}")
+            self.source.line("out: list[Any] = []")
             self._struct(whole, "message", "")
             self._flush()
-            self.source.line(f"return {result}")
+            self.source.line(f"return {'out' if pieces else _JOINED}")
 
     # --- runs ---
 
@@ -84,7 +102,7 @@ class _Encoder:
         """Write the fields of `owner`. The last ones may still be in the run."""
         for field in inner.absent:
             if not field.ignorable:
-                with self.source.block(f"if {self._differs(field, f'{owner}.{field.name}')}:"):
+                with self.source.block(f"if {self._differs(inner, field, f'{owner}.{field.name}')}:"):
                     reason = f"not in version {inner.version}, and not its default"
                     self._refuse(f"{path}{field.name}", reason)
         for field, nullable in inner.body:
@@ -92,14 +110,14 @@ class _Encoder:
         if inner.flexible:
             self._tags(inner, owner, path)
 
-    def _differs(self, field: Field, value: str) -> str:
+    def _differs(self, inner: Layout, field: Field, value: str) -> str:
         """A condition: the value is not the default, and may not be left out."""
         default = field.make_default()
         if isinstance(default, list) and not default:
             return f"{value} is None or len({value})"
         if default is None:
             return f"{value} is not None"
-        return f"{value} != {self.source.constant(f'default_{field.name}', default)}"
+        return f"{value} != {self.source.default(inner.cls, field, default)}"
 
     def _tags(self, inner: Layout, owner: str, path: str) -> None:
         line, block = self.source.line, self.source.block
@@ -107,7 +125,7 @@ class _Encoder:
             self._write("x")
             return
         self._flush()
-        differs = [self._differs(field, f"{owner}.{field.name}") for field, _ in inner.tagged]
+        differs = [self._differs(inner, field, f"{owner}.{field.name}") for field, _ in inner.tagged]
         outer = self._out
         first, _ = inner.tagged[0]
         if len(inner.tagged) == 1 and isinstance(first.type, FixedWidth):
@@ -121,16 +139,17 @@ class _Encoder:
                 line(f"{outer}.append({uvarint(0)!r})")
             return
         with block(f"if {' or '.join(differs)}:"):
-            tags, value = self.source.local("tags"), self.source.local("value")
-            line(f"{tags} = []")
+            tags = self.source.local("tags")
+            line(f"{tags}: list[bytes] = []")
             for (field, nullable), condition in zip(inner.tagged, differs, strict=True):
                 with block(f"if {condition}:") if len(differs) > 1 else nullcontext():
-                    line(f"{value} = []")
-                    self._out = value
+                    parts, value = self.source.local("parts"), self.source.local("value")
+                    line(f"{parts}: list[Any] = []")
+                    self._out = parts
                     self._value(field.type, nullable, f"{owner}.{field.name}", f"{path}{field.name}")
                     self._flush()
                     self._out = outer
-                    line(f"{value} = b''.join({value})")
+                    line(f"{value} = b''.join({parts})")
                     line(f"{tags} += {uvarint(field.tag or 0)!r}, uvarint(len({value})), {value}")
             line(f"{outer}.append(uvarint(len({tags}) // 3))")
             line(f"{outer}.append(b''.join({tags}))")
@@ -160,31 +179,35 @@ class _Encoder:
         return f"boolean[{value}]" if wire_type.code == "?" else value
 
     def _string(self, nullable: bool, value: str) -> None:
-        self._sized(nullable, value, ".encode()")
+        line, block = self.source.line, self.source.block
+        if nullable:
+            line(f"text_or_null = {value}")
+            with block("if text_or_null is None:"):
+                line("content = b''")
+                line(f"length = {self._null}")
+            with block("else:"):
+                line("content = text_or_null.encode()")
+                line(f"length = len(content){self._more}")
+        else:
+            line(f"text = {value}")
+            line("content = text.encode()")
+            line(f"length = len(content){self._more}")
         self._write_length("h", "string_uvarint")
-        self.source.line(f"{self._out}.append(content)")
+        line(f"{self._out}.append(content)")
 
     def _bytes(self, nullable: bool, value: str) -> None:
-        self._sized(nullable, value, "")
-        self._write_length("l", "uvarint")
-        self.source.line(f"{self._out}.append(content)")
-
-    def _sized(self, nullable: bool, value: str, conversion: str) -> None:
-        """Set `content` to the value's bytes and `length` to what goes in front of them; null has no
-        bytes."""
         line, block = self.source.line, self.source.block
-        if not nullable:
-            line(f"content = {value}{conversion}")
-            line(f"length = len(content){self._more}")
-            return
-        line(f"content = {value}")
-        with block("if content is None:"):
-            line("content = b''")
-            line(f"length = {self._null}")
-        with block("else:"):
-            if conversion:
-                line(f"content = content{conversion}")
-            line(f"length = len(content){self._more}")
+        line(f"blob = {value}")
+        if nullable:
+            with block("if blob is None:"):
+                line("blob = b''")
+                line(f"length = {self._null}")
+            with block("else:"):
+                line(f"length = len(blob){self._more}")
+        else:
+            line(f"length = len(blob){self._more}")
+        self._write_length("l", "uvarint")
+        line(f"{self._out}.append(blob)")
 
     def _array(self, wire_type: Array, nullable: bool, value: str, path: str) -> None:
         line, block = self.source.line, self.source.block

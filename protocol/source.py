@@ -2,6 +2,7 @@
 varints."""
 
 from __future__ import annotations
+import __future__
 
 import builtins
 import keyword
@@ -13,23 +14,44 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
+from muster.protocol.message import Field, StructType
 from muster.protocol.types import STRING_BYTES_MAX, UVARINT_MAX
 
 COMPACT_STRING_LENGTH_MAX: Final = STRING_BYTES_MAX + 1
 """The largest length + 1 that may stand in front of a compact string."""
 
 
+_ANNOTATIONS: Final = __future__.annotations.compiler_flag
 _PYTHON_NAMES: Final = frozenset((*dir(builtins), *keyword.kwlist))
 
 
-class Source:
-    """Python source being written, and the objects its global names stand for."""
+class Scope:
+    """The global names of generated source. Several functions may share one."""
 
-    def __init__(self, scope: dict[str, Any]) -> None:
-        self.scope = scope
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        """What the names stand for."""
+        self.expressions: dict[str, str] = {}
+        """How a module that is built gets at what it does not import (`muster.protocol.building`)."""
+
+
+class Source:
+    """The Python source of a function being written, and the objects its global names stand for.
+
+    Its annotations are for mypyc: what Python runs does not evaluate them.
+    """
+
+    def __init__(self, known: dict[str, Any], scope: Scope | None = None) -> None:
+        """`known`: what the generator uses by these names. `scope` may have names of other functions."""
+        self._names = Scope() if scope is None else scope
+        self._names.objects.update(known)
         self._lines: list[str] = []
         self._depth = 0
         self._locals: set[str] = set()
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        return self._names.objects
 
     def line(self, text: str) -> None:
         self._lines.append("    " * self._depth + text)
@@ -53,19 +75,31 @@ class Source:
         self._locals.add(fresh)
         return fresh
 
-    def bind(self, name: str, value: Any) -> str:
-        """A global name for `value`; the same one for the same object."""
+    def bind(self, name: str, value: Any, expression: str) -> str:
+        """A global name for `value`, which `expression` gives; the same one for the same object."""
         fresh, number = name, 2
         while fresh in self._locals or self.scope.get(fresh, value) is not value:
             fresh, number = f"{name}_{number}", number + 1
         self.scope[fresh] = value
+        self._names.expressions[fresh] = expression
         return fresh
 
-    def constant(self, name: str, value: Any) -> str:
-        """An expression for a value: itself where it can be written down, else a global."""
+    def class_name(self, cls: StructType) -> str:
+        """The global name of a struct's class."""
+        return self.bind(cls.__name__, cls, _path(cls))
+
+    def factory(self, owner: StructType, field: Field) -> str:
+        """The global name of what makes a field's default."""
+        return self.bind(
+            f"make_{field.name}", field.default_factory, f"{_place(owner, field)}.default_factory"
+        )
+
+    def default(self, owner: StructType, field: Field, value: Any) -> str:
+        """An expression for a field's default, which is `value`: that where it can be written down, else a
+        global."""
         if value is None or type(value) in (int, str, bool, bytes, float):
             return repr(value)
-        return self.bind(name, value)
+        return self.bind(f"default_{field.name}", value, f"{_place(owner, field)}.make_default()")
 
     def format_struct(self, operation: str, codes: str) -> str:
         """The global name of `pack` or `unpack_from` of a struct of these fields."""
@@ -73,6 +107,7 @@ class Source:
         if name not in self.scope:
             method = "pack" if operation == "pack" else "unpack_from"
             self.scope[name] = getattr(_compiled_struct(codes), method)
+            self._names.expressions[name] = f"Struct({'>' + codes!r}).{method}"
         return name
 
     def text(self) -> str:
@@ -81,8 +116,17 @@ class Source:
     def function(self, name: str, title: str) -> Any:
         """The function that the source defines under `name`; `title` stands in tracebacks."""
         scope = dict(self.scope)
-        exec(compile(self.text(), f"<{title}>", "exec"), scope)
+        exec(compile(self.text(), f"<{title}>", "exec", _ANNOTATIONS), scope)
         return scope[name]
+
+
+def _path(cls: StructType) -> str:
+    """A struct's class in a module that imports the one which declares it."""
+    return f"{cls.__module__.rpartition('.')[2]}.{cls.__qualname__}"
+
+
+def _place(owner: StructType, field: Field) -> str:
+    return f"{_path(owner)}.__fields__[{owner.__fields__.index(field)}]"
 
 
 @cache

@@ -13,15 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from muster.protocol import building, built
+
 ROOT = Path(__file__).parents[2]
 
 
-def compiled() -> list[Path]:
-    """The modules that pyproject.toml lists."""
+def patterns() -> list[str]:
+    """Of the modules that pyproject.toml lists."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     libraries = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["compiled"]
-    patterns = [pattern for of_library in libraries.values() for pattern in of_library]
-    return [path for pattern in patterns for path in sorted(ROOT.glob(pattern)) if path.name != "__init__.py"]
+    return [pattern for of_library in libraries.values() for pattern in of_library]
+
+
+def compiled() -> list[Path]:
+    """Those of them that are sources."""
+    found = [path for pattern in patterns() for path in sorted(ROOT.glob(pattern))]
+    return [path for path in found if path.name != "__init__.py"]
 
 
 def faults(source: str) -> Iterator[str]:
@@ -33,6 +40,8 @@ def faults(source: str) -> Iterator[str]:
             yield from _moved_within(node)
         elif isinstance(node, ast.ClassDef):
             yield from _told_before(node, tree)
+        elif isinstance(node, ast.For):
+            yield from _ends_elsewhere(node)
 
 
 def _caught_twice(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -75,11 +84,35 @@ def _told_before(cls: ast.ClassDef, module: ast.Module) -> Iterator[str]:
                 yield f"line {statement.lineno}: a field of {cls.name} is a {name}"
 
 
+def _ends_elsewhere(loop: ast.For) -> Iterator[str]:
+    """`for _ in range(count)` that sets `count`: it ends at what that has become."""
+    if not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
+        return
+    end = loop.iter.args[0] if len(loop.iter.args) == 1 else loop.iter.args[1]
+    for node in (node for statement in loop.body for node in ast.walk(statement)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == ast.unparse(end):
+            yield f"line {loop.lineno}: {node.id!r} is set within the loop that it ends"
+
+
 def test_compiled_modules_hold_to_what_mypyc_reads_as_python_does() -> None:
     paths = compiled()
     assert len(paths) > 80
     found = [f"{path.relative_to(ROOT)}: {fault}" for path in paths for fault in faults(path.read_text())]
     assert not found
+
+
+def test_generated_codecs_hold_to_it_too(tmp_path: Path) -> None:
+    building.write(tmp_path / "generated")
+    paths = sorted((tmp_path / "generated").glob("*.py"))
+    assert len(paths) > 15
+    assert not [f"{path.name}: {fault}" for path in paths for fault in faults(path.read_text())]
+
+
+def test_generated_codecs_are_looked_for_where_the_build_writes_them() -> None:
+    folder = built._GENERATED.split(".")
+    assert f"{'/'.join(folder)}/*.py" in patterns()
+    in_the_hook = ", ".join(f'"{name}"' for name in folder)
+    assert f"GENERATED = Path({in_the_hook})" in (ROOT / "hatch_build.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -92,6 +125,7 @@ def test_compiled_modules_hold_to_what_mypyc_reads_as_python_does() -> None:
         ("x = data[at : (at := at + 2)]", "line 1: 'at' is moved within the slice that it begins"),
         ("class A(NamedTuple):\n b: B\nclass B: pass", "line 2: a field of A is a B"),
         ("class A(NamedTuple):\n b: object", "line 2: a field of A is a object"),
+        ("for _ in range(n):\n n, at = f(at)", "line 1: 'n' is set within the loop that it ends"),
     ],
 )
 def test_each_fault_is_found(source: str, said: str) -> None:

@@ -361,8 +361,8 @@ def test_long_garbage_is_refused_without_the_slow_twin(monkeypatch: pytest.Monke
 def test_source_is_python_that_can_be_read() -> None:
     text = compiler.source(Little, 1)
     compile(text, "source", "exec")
-    assert "def decode(data, at, end, elements):" in text
-    assert "def encode(message):" in text
+    assert "def decode(data: bytes, at: i64, end: i64, elements: i64) -> tuple[Any, int]:" in text
+    assert "def encode(message: Any) -> bytes:" in text
     assert "message.name = data[at:stop].decode()" in text
 
 

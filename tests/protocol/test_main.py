@@ -14,7 +14,7 @@ def test_source_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["JoinGroupRequest", "9"]) == 0
     printed = capsys.readouterr().out
     compile(printed, "printed", "exec")
-    assert "def decode(data, at, end, elements):" in printed
+    assert "def decode(data: bytes, at: i64, end: i64, elements: i64) -> tuple[Any, int]:" in printed
     assert "message.group_id" in printed
 
 

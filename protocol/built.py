@@ -1,0 +1,62 @@
+"""The codecs that a compiled wheel has built in (`muster.protocol.building`); anywhere else there are none.
+
+One that was built from other sources than those that lie here is passed over: the module of each family of
+messages has a fingerprint of what it was made from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from importlib.util import source_hash
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from muster.protocol.message import Message
+
+DECODE: Final = "decode"
+ENCODE: Final = "encode"
+
+_GENERATED: Final = "muster.protocol.generated"
+_GENERATORS: Final = tuple(
+    f"muster.protocol.{name}"
+    for name in ("types", "message", "layout", "source", "decoder_source", "encoder_source", "elements")
+)
+"""The modules from which a codec follows, beside that of its message."""
+
+
+def find(kind: str, cls: type[Message], version: int) -> Any:
+    """A codec of this `kind`; None if it is not built in."""
+    generated = _generated(cls.__module__)
+    return None if generated is None else getattr(generated, function_name(kind, cls, version), None)
+
+
+def function_name(kind: str, cls: type[Message], version: int) -> str:
+    return f"{kind}_{cls.__name__}_{version}"
+
+
+def family(declaring: str) -> str:
+    """The name of what is generated for a module of declarations."""
+    return declaring.rpartition(".")[2]
+
+
+def fingerprint(declaring: str) -> str | None:
+    """Of all from which codecs of that module's messages follow; None if the sources are not there."""
+    try:
+        sources = [Path(str(sys.modules[name].__file__)).read_bytes() for name in (*_GENERATORS, declaring)]
+    except OSError:
+        return None
+    return source_hash(b"\0".join(sources)).hex()
+
+
+@cache
+def _generated(declaring: str) -> ModuleType | None:
+    if not declaring.startswith("muster.protocol.messages."):
+        return None
+    try:
+        generated = importlib.import_module(f"{_GENERATED}.{family(declaring)}")
+    except ModuleNotFoundError:
+        return None
+    return generated if fingerprint(declaring) == generated.FINGERPRINT else None
