@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from muster.coordinator.base.step import Step
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.events import Cause, GroupRemoved, MemberIdentity, Stamp, Trigger
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.heard import Heard
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.group_admin import DescribeGroupsResponse, ListGroupsResponse

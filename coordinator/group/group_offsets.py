@@ -1,42 +1,60 @@
-"""What a group has committed, by topic, with the part of an OffsetFetch's answer that tells of each
-partition: such an answer is a join, however many partitions it has."""
+"""What a group has committed, by topic, with what is told of each partition again and again: its part of an
+OffsetFetch's answer, which thereby is a join, and the key of its record."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
+from muster.coordinator.base.step import Row
+from muster.coordinator.group.committed_offset import CommittedOffset, key_front, row_of
 from muster.protocol.messages.offsets import encode_fetched_partition
 
 TopicPartition = tuple[str, int]
 
 
-class CommittedOffset(NamedTuple):
-    """A position a group has committed for a partition. Timestamps are epoch milliseconds."""
-
-    offset: int
-    leader_epoch: int
-    """-1: not known."""
-    metadata: str
-    commit_timestamp: int
-    expire_timestamp: int
-    """-1: the broker's retention applies. Else the time the commit asked for (OffsetCommit v2-4)."""
-    topic_id: uuid.UUID
-    """ZERO_UUID: not known."""
-
-
 class TopicOffsets:
     """The offsets of one topic, by partition."""
 
-    __slots__ = ("answers", "offsets", "topic_id")
+    __slots__ = ("_answers", "_key_front", "offsets", "topic_id")
 
     def __init__(self, topic_id: uuid.UUID) -> None:
         self.offsets: dict[int, CommittedOffset] = {}
-        self.answers: dict[int, bytes] = {}
-        """What OffsetFetch answers, as `encode_fetched_partition` has it."""
+        self._answers: dict[int, bytes] = {}  # of those fetched since they were committed
+        self._key_front = b""  # once one was committed
         self.topic_id: uuid.UUID | None = topic_id
         """The one that all offsets have; None: they differ, or did."""
+
+    def put(self, partition: int, committed: CommittedOffset) -> None:
+        """Replace the offset of a partition."""
+        topic_id = committed.topic_id
+        if topic_id is not self.topic_id and topic_id != self.topic_id:
+            self.topic_id = None
+        self.offsets[partition] = committed
+        self._answers.pop(partition, None)
+
+    def remove(self, partition: int) -> None:
+        """Forget the offset of a partition, if it has one."""
+        self.offsets.pop(partition, None)
+        self._answers.pop(partition, None)
+
+    def answer(self, partition: int) -> bytes | None:
+        """What OffsetFetch answers, as `encode_fetched_partition` has it; None for one without an offset."""
+        answer = self._answers.get(partition)
+        if answer is None:
+            committed = self.offsets.get(partition)
+            if committed is None:
+                return None
+            answer = self._answers[partition] = encode_fetched_partition(
+                partition, committed.offset, committed.leader_epoch, committed.metadata, 0
+            )
+        return answer
+
+    def row(self, group_id: str, topic: str, partition: int, committed: CommittedOffset) -> Row:
+        """The record of such an offset of this topic, as the store keeps it."""
+        if not self._key_front:
+            self._key_front = key_front(group_id, topic)
+        return row_of(self._key_front, partition, committed)
 
 
 class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
@@ -48,24 +66,22 @@ class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
         self.topics: dict[str, TopicOffsets] = {}
         """Those that have any."""
 
+    def of_topic(self, topic: str, topic_id: uuid.UUID) -> TopicOffsets:
+        """The offsets of a topic that is about to have one of this id."""
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = TopicOffsets(topic_id)
+        return found
+
     def put(self, topic: str, partition: int, committed: CommittedOffset) -> None:
         """Replace the offset of a partition."""
-        topic_id = committed.topic_id
-        of_topic = self.topics.get(topic)
-        if of_topic is None:
-            of_topic = self.topics[topic] = TopicOffsets(topic_id)
-        elif topic_id is not of_topic.topic_id and topic_id != of_topic.topic_id:
-            of_topic.topic_id = None
-        of_topic.offsets[partition] = committed
-        of_topic.answers[partition] = encode_fetched_partition(
-            partition, committed.offset, committed.leader_epoch, committed.metadata, 0
-        )
+        self.of_topic(topic, committed.topic_id).put(partition, committed)
 
     def remove(self, topic: str, partition: int) -> None:
         """Forget the offset of a partition, if it has one."""
         of_topic = self.topics.get(topic)
-        if of_topic is not None and partition in of_topic.offsets:
-            del of_topic.offsets[partition], of_topic.answers[partition]
+        if of_topic is not None:
+            of_topic.remove(partition)
             if not of_topic.offsets:
                 del self.topics[topic]
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.base.step import BrokenInvariant, Step
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.consumer.records import TABLES as CONSUMER_TABLES
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.effects import Record
-from muster.coordinator.group.group_offsets import CommittedOffset, GroupOffsets, TopicPartition
+from muster.coordinator.group.group_offsets import GroupOffsets, TopicPartition
 from muster.coordinator.group.pending_offsets import PendingOffsets
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import (
@@ -92,6 +93,18 @@ class HardState:
         step.rows.append(record.row())
         self.apply(record)
 
+    def emit_offset(
+        self, group_id: str, topic: str, partition: int, committed: CommittedOffset, step: Step
+    ) -> None:
+        """`emit` of a committed offset, without making a record of it."""
+        offsets = self.offsets.get(group_id)
+        if offsets is None:
+            offsets = self.offsets[group_id] = GroupOffsets()
+        of_topic = offsets.of_topic(topic, committed.topic_id)
+        step.rows.append(of_topic.row(group_id, topic, partition, committed))
+        of_topic.put(partition, committed)
+        self.pending.overtake(group_id, topic, partition)
+
     def apply(self, record: Record) -> None:
         """The change a record stands for; also what replays a store. Deleting what is not there is no error:
         the store forgets a key together with its tombstone."""
@@ -163,7 +176,7 @@ def _put_offset(hard: HardState, key: OffsetCommitKey, value: OffsetCommitValue)
     if offsets is None:
         offsets = hard.offsets[key.group] = GroupOffsets()
     offsets.put(key.topic, key.partition, _committed(value))
-    hard.pending.overtake(key.group, (key.topic, key.partition))
+    hard.pending.overtake(key.group, key.topic, key.partition)
 
 
 def _delete_offset(hard: HardState, key: OffsetCommitKey) -> None:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.group import Group
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicOffsets, TopicPartition
+from muster.coordinator.group.group_offsets import TopicOffsets, TopicPartition
 from muster.coordinator.group.hard_state import HardState
 from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import ErrorCode
@@ -80,10 +81,7 @@ def commit(
                     # The one version of the record that has a place for an expiry has none for a topic id.
                     ZERO_UUID if expires else topic.topic_id,
                 )
-                hard.emit(
-                    records.offset_commit(request.group_id, topic.name, partition.partition_index, committed),
-                    step,
-                )
+                hard.emit_offset(request.group_id, topic.name, partition.partition_index, committed, step)
                 if alone:
                     return _committed(topic.name, topic.topic_id, partition.partition_index)
             partitions.append(
@@ -150,7 +148,7 @@ def _fetched(
     if of_topic is None:
         answers = [_no_offset(index) for index in indexes]
     else:
-        known = of_topic.answers.get
+        known = of_topic.answer
         answers = [known(index) or _no_offset(index) for index in indexes]
         if of_topic.topic_id is None or not _same_topic(of_topic.topic_id, wanted.topic_id):
             for at, index in enumerate(indexes):

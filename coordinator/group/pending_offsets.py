@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.committed_offset import CommittedOffset
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.protocol.messages.coordinator_records import TransactionalProducerValue
 
 _NOTHING: Final[Mapping[int, PendingOffset]] = MappingProxyType({})
@@ -106,9 +107,11 @@ class PendingOffsets:
             if not of_group:
                 del self._by_group[group_id]
 
-    def overtake(self, group_id: str, partition: TopicPartition) -> None:
+    def overtake(self, group_id: str, topic: str, partition: int) -> None:
         """The group has another offset for the partition."""
-        of_partition = self._by_group.get(group_id, {}).get(partition) if self._by_group else None
+        if not self._by_group:
+            return
+        of_partition = self._by_group.get(group_id, {}).get((topic, partition))
         if of_partition is not None:
             for producer_id, pending in of_partition.items():
                 of_partition[producer_id] = pending._replace(is_overtaken=True)

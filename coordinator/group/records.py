@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from muster.coordinator.group.committed_offset import CommittedOffset, value_of
 from muster.coordinator.group.effects import Record
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.hard_state import StoredGroup
 from muster.coordinator.group.pending_offsets import TransactionalProducer
 from muster.protocol.message import Message
@@ -12,7 +13,6 @@ from muster.protocol.messages.coordinator_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
-    OffsetCommitValue,
     PendingOffsetKey,
     TransactionalProducerKey,
     TransactionalProducerValue,
@@ -55,14 +55,7 @@ def transactional_producer_tombstone(producer_id: int) -> Record:
 
 
 def _offset(key: Message, committed: CommittedOffset) -> Record:
-    value = OffsetCommitValue(
-        offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-        commit_timestamp=committed.commit_timestamp,
-        expire_timestamp=committed.expire_timestamp,
-        topic_id=committed.topic_id,
-    )
+    value = value_of(committed)
     return Record(key, value, offset_commit_value_version(value))
 
 

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.offsets import is_too_long
 from muster.coordinator.group.pending_offsets import TransactionalProducer

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.committed_offset import CommittedOffset
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.topics.logs import PartitionId
 

@@ -11,10 +11,11 @@ from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.step import NOBODY
 from muster.coordinator.cluster.coordinators import GROUPS
 from muster.coordinator.cluster.lease import LeaseKeeper
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import MemberIdentity
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import WHOLE_BROKER, Member
 from muster.coordinator.runtime.machine import MachineKind, Operation, Traits

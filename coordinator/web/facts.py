@@ -15,8 +15,9 @@ from aiohttp import web
 
 from muster.coordinator.base.endpoints import page_of
 from muster.coordinator.cluster.coordinators import GROUPS, CoordinatorKind
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.group import Group, GroupView, MemberView
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.names import names_in
 from muster.coordinator.journal.names import Names

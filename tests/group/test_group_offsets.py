@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 from muster.coordinator.group import records
-from muster.coordinator.group.group_offsets import CommittedOffset, TopicPartition
+from muster.coordinator.group.committed_offset import CommittedOffset
+from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.offsets import FetchOffsets, fetch
 from muster.protocol import codec, reference

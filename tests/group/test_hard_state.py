@@ -8,8 +8,8 @@ import pytest
 
 from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group import records
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.effects import Record
-from muster.coordinator.group.group_offsets import CommittedOffset
 from muster.coordinator.group.hard_state import HardState, StoredGroup, StoredMember
 from muster.coordinator.group.pending_offsets import PendingOffsets
 from muster.protocol.messages.classic_group import HeartbeatRequest

@@ -9,10 +9,10 @@ import pytest
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import GroupRemoved, OffsetsRemoved, Trigger
-from muster.coordinator.group.group_offsets import CommittedOffset
 from muster.coordinator.group.hard_state import StoredGroup
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.records import group_metadata, offset_commit

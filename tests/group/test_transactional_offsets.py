@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import CommitRefused, Event, GroupCreated, MemberFenced, OffsetsRemoved
-from muster.coordinator.group.group_offsets import CommittedOffset
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.pending_offsets import TransactionalProducer
 from muster.coordinator.group.shard import Shard

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.base.clock import ManualClock
-from muster.coordinator.group.group_offsets import CommittedOffset
+from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.hard_state import UNKNOWN_TIME
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.observe.lag import ASKED_MS, FRESH_MS, SAMPLE_MS, History, Lag, PartitionLag

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from muster.coordinator.storage.sqlite.batches import Deletes, Inserts, Lookups
+from muster.coordinator.storage.sqlite.batches import Changes, Deletes, Inserts, Lookups
 
 COUNTS = [0, 1, 2, 3, 127, 128, 129, 1_000, 2_049]
 
@@ -57,6 +57,14 @@ def test_what_is_named_is_deleted_and_nothing_else(connection: sqlite3.Connectio
     Deletes("t", ("kind", "number")).run(connection, named)
     gone = {(kind, number) for kind, number in named}
     assert stored(connection) == [row for row in rows_of(count + 2) if row[:2] not in gone]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_each_row_gets_its_own_value_and_no_other_any(connection: sqlite3.Connection, count: int) -> None:
+    Inserts("t", ("kind", "number", "value")).run(connection, rows_of(count + 2))
+    Changes("t", "number", "value").run(connection, {number: number * 3 for number in range(count)})
+    values = [number * 3 if number < count else -number for number in range(count + 2)]
+    assert [value for *_, value in stored(connection)] == values
 
 
 def test_large_values_go_in_small_statements(connection: sqlite3.Connection) -> None:

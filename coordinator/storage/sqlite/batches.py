@@ -8,7 +8,7 @@ transaction does to many rows takes few statements, and what it looks up about m
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -31,13 +31,21 @@ class Inserts:
         self._row = f"({', '.join('?' * len(columns))})"
         self._conflict = conflict
         self._rows_max = min(_INSERTED_MAX, _PARAMETERS_MAX // len(columns))
+        self._statements: dict[int, str] = {}  # by their number of rows
 
     def run(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        largest = max((len(each) for row in rows for each in row if isinstance(each, bytes)), default=0)
+        # In lists, not one by one: this looks at each value of all that a broker commits.
+        largest = max([len(each) for row in rows for each in row if type(each) is bytes], default=0)
         rows_max = max(1, min(self._rows_max, _INSERTED_BYTES // max(1, largest)))
         for some in _chunks(rows, rows_max):
-            rows_asked = ", ".join([self._row] * len(some))
-            connection.execute(f"{self._into}{rows_asked} {self._conflict}", list(chain.from_iterable(some)))
+            connection.execute(self._statement(len(some)), list(chain.from_iterable(some)))
+
+    def _statement(self, count: int) -> str:
+        statement = self._statements.get(count)
+        if statement is None:
+            rows = ", ".join([self._row] * count)
+            statement = self._statements[count] = f"{self._into}{rows} {self._conflict}"
+        return statement
 
 
 class Lookups:
@@ -57,6 +65,22 @@ class Lookups:
             (rows,) = connection.execute(f"{self._select}{asked}", list(chain.from_iterable(some))).fetchone()
             for row in rows.split(",") if rows else ():
                 yield tuple(map(int, row.split(" ")))
+
+
+class Changes:
+    """Rows of `table` that get an integer in `column`, each its own, named by the integer `by`."""
+
+    def __init__(self, table: str, by: str, column: str) -> None:
+        self._set = f"UPDATE {table} SET {column} = CASE {by} "
+        self._named = f"END WHERE {by} IN "
+
+    def run(self, connection: sqlite3.Connection, values: Mapping[int, int]) -> None:
+        rows = list(values.items())
+        for at in range(0, len(rows), _NAMED_MAX):
+            some = rows[at : at + _NAMED_MAX]
+            cases, named = "WHEN ? THEN ? " * len(some), ", ".join("?" * len(some))
+            parameters = [*chain.from_iterable(some), *(row for row, _ in some)]
+            connection.execute(f"{self._set}{cases}{self._named}({named})", parameters)
 
 
 class Deletes:

@@ -63,6 +63,8 @@ class _Files:
     writing: sqlite3.Connection
     reading: sqlite3.Connection
     counts: StoreCounts
+    known: statements.leases.KnownLeases
+    """Of `writing`."""
 
     def close_reading(self) -> None:
         with self.directory.turn:
@@ -135,7 +137,7 @@ class SqliteStore:
                 raise _failure("opening", path, error) from error
             self._revision = statements.meta.revision(reading)
             undo.pop_all()
-        return _Files(directory, writing, reading, counts)
+        return _Files(directory, writing, reading, counts, statements.leases.KnownLeases())
 
     async def close(self) -> None:
         if self._files is None:
@@ -200,7 +202,8 @@ class SqliteStore:
     # --- the contract -----------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
-        return await asyncio.shield(self._write(partial(statements.records.append, appends=appends)))
+        known = self._opened_files().known
+        return await asyncio.shield(self._write(lambda c: statements.records.append(c, known, appends)))
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         return await self._read(partial(statements.records.load, lease=lease))
@@ -247,7 +250,8 @@ class SqliteStore:
         epochs: dict[Lease, int] = {}
         try:
             if taken:
-                epochs = await self._change(lambda c: statements.leases.raise_epochs(c, taken))
+                known = self._opened_files().known
+                epochs = await self._change(lambda c: statements.leases.raise_epochs(c, known, taken))
         finally:
             grants = lease_table.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
         if grants:
@@ -374,6 +378,7 @@ def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
             result = apply(connection)
             connection.execute("COMMIT")
         except BaseException:
+            files.known.forget()
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise

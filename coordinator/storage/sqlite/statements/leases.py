@@ -3,19 +3,60 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from muster.coordinator.storage.sqlite.batches import Lookups
+from muster.coordinator.storage.sqlite.batches import Changes, Lookups
 from muster.coordinator.storage.store import Lease, StoreConflict
 
 NO_LEASE: Final = (0, 0, 0)
 _LEASES: Final = Lookups("leases", ("kind", "number"), ("number", "lease_id", "epoch", "next_seq"))
+_NEXT_SEQS: Final = Changes("leases", "lease_id", "next_seq")
+
+LeaseRow = tuple[int, int, int]
+"""Of a lease: its row, its epoch and the next `seq`."""
 
 
-def rows_of(connection: sqlite3.Connection, wanted: Collection[Lease]) -> dict[Lease, tuple[int, int, int]]:
-    """The row, the epoch and the next `seq` of each."""
-    found = {}
+class KnownLeases:
+    """What a connection that writes knows of leases, so that it need not read them in every transaction: what
+    it has read or written itself, until another connection writes (sqlite tells) or a transaction of its own
+    fails.
+
+    To be asked within transactions that write, where nobody else does.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Lease, LeaseRow] = {}
+        self._version = -1
+
+    def rows_of(self, connection: sqlite3.Connection, wanted: Collection[Lease]) -> Mapping[Lease, LeaseRow]:
+        """Those of all that are wanted and there, and perhaps of others."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._rows.clear()
+            self._version = version
+        missing = [lease for lease in wanted if lease not in self._rows]
+        if missing:
+            self._rows |= rows_of(connection, missing)
+        return self._rows
+
+    def move(self, connection: sqlite3.Connection, next_seqs: Mapping[Lease, int]) -> None:
+        """Set the next `seq` of leases that were asked for and are there."""
+        changed: dict[int, int] = {}
+        for lease, next_seq in next_seqs.items():
+            lease_id, epoch, _ = self._rows[lease]
+            self._rows[lease] = lease_id, epoch, next_seq
+            changed[lease_id] = next_seq
+        _NEXT_SEQS.run(connection, changed)
+
+    def forget(self) -> None:
+        """Epochs were changed, or a transaction has failed."""
+        self._rows.clear()
+
+
+def rows_of(connection: sqlite3.Connection, wanted: Collection[Lease]) -> dict[Lease, LeaseRow]:
+    """Those that are there."""
+    found: dict[Lease, LeaseRow] = {}
     for kind in {lease.kind for lease in wanted}:
         keys = [(kind.value, lease.number) for lease in wanted if lease.kind is kind]
         for number, *of_lease in _LEASES.run(connection, keys):
@@ -24,8 +65,11 @@ def rows_of(connection: sqlite3.Connection, wanted: Collection[Lease]) -> dict[L
     return found
 
 
-def raise_epochs(connection: sqlite3.Connection, leases: Sequence[Lease]) -> dict[Lease, int]:
+def raise_epochs(
+    connection: sqlite3.Connection, known: KnownLeases, leases: Sequence[Lease]
+) -> dict[Lease, int]:
     """The new epochs."""
+    known.forget()
     lease_ids = {lease: lease_id_of(connection, lease) for lease in leases}
     connection.executemany(
         "UPDATE leases SET epoch = epoch + 1 WHERE lease_id = ?", [(row,) for row in lease_ids.values()]

@@ -9,7 +9,7 @@ from typing import Final
 from muster.coordinator.storage.sqlite.batches import Deletes, Inserts
 from muster.coordinator.storage.sqlite.schema import checksum
 from muster.coordinator.storage.sqlite.statements import journal
-from muster.coordinator.storage.sqlite.statements.leases import NO_LEASE, lease_id_of, owned_in, rows_of
+from muster.coordinator.storage.sqlite.statements.leases import NO_LEASE, KnownLeases, lease_id_of, owned_in
 from muster.coordinator.storage.store import (
     Append,
     JournalRow,
@@ -21,9 +21,9 @@ from muster.coordinator.storage.store import (
 )
 
 
-def append(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[Outcome]:
+def append(connection: sqlite3.Connection, known: KnownLeases, appends: Sequence[Append]) -> list[Outcome]:
     """Several writes of one key are folded into the last, which takes the last `seq`."""
-    rows = rows_of(connection, {one.lease for one in appends})
+    rows = known.rows_of(connection, [one.lease for one in appends])
     next_seqs: dict[Lease, int] = {}  # of the leases written to
     last: dict[tuple[int, bytes], tuple[int, bytes | None, int]] = {}
     journals: dict[int, list[JournalRow]] = {}
@@ -33,34 +33,27 @@ def append(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[Ou
         if epoch != one.epoch or one.epoch < 1:  # below 1: never claimed
             outcomes.append(Outcome.FENCED)
             continue
-        seq = next_seqs.get(one.lease, seq)
-        for key, value in one.records:
-            last[lease_id, key] = (seq, value, one.at_ms)
-            seq += 1
-        next_seqs[one.lease] = seq
+        if one.records:
+            seq = next_seqs.get(one.lease, seq)
+            for key, value in one.records:
+                last[lease_id, key] = (seq, value, one.at_ms)
+                seq += 1
+            next_seqs[one.lease] = seq
         if one.journal:
             journals.setdefault(lease_id, []).extend(one.journal)
         outcomes.append(Outcome.WRITTEN)
     if last:
-        _UPSERTS.run(
-            connection,
-            [
-                (lease_id, key, seq, value, checksum(key, value))
-                for (lease_id, key), (seq, value, _) in last.items()
-                if value is not None
-            ],
-        )
-        tombstones = [
-            (lease_id, seq, key, at_ms)
-            for (lease_id, key), (seq, value, at_ms) in last.items()
-            if value is None
-        ]
+        upserts: list[tuple[int, bytes, int, bytes, int]] = []
+        tombstones: list[tuple[int, int, bytes, int]] = []
+        for (lease_id, key), (seq, value, at_ms) in last.items():
+            if value is None:
+                tombstones.append((lease_id, seq, key, at_ms))
+            else:
+                upserts.append((lease_id, key, seq, value, checksum(key, value)))
+        _UPSERTS.run(connection, upserts)
         _DELETES.run(connection, [(lease_id, key) for lease_id, _, key, _ in tombstones])
         _TOMBSTONES.run(connection, tombstones)
-        _NEXT_SEQS.run(
-            connection,
-            [(lease.kind.value, lease.number, next_seq) for lease, next_seq in next_seqs.items()],
-        )
+        known.move(connection, next_seqs)
     if journals:
         journal.append(connection, journals)
     return outcomes
@@ -74,11 +67,6 @@ _UPSERTS: Final = Inserts(
 )
 _DELETES: Final = Deletes("records", ("lease_id", "key"))
 _TOMBSTONES: Final = Inserts("tombstones", ("lease_id", "seq", "key", "deleted_ms"))
-_NEXT_SEQS: Final = Inserts(  # of rows that are there: otherwise a statement updates many of them alike
-    "leases",
-    ("kind", "number", "next_seq"),
-    "ON CONFLICT (kind, number) DO UPDATE SET next_seq = excluded.next_seq",
-)
 
 
 def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes, bytes]]:

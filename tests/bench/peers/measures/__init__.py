@@ -7,6 +7,7 @@ from typing import Final
 from tests.bench.peers.measure import Measure
 from tests.bench.peers.measures import (
     commits,
+    committing_groups,
     consumer_groups,
     consumer_heartbeats,
     end_to_end,
@@ -28,6 +29,7 @@ _MODULES: Final = (
     heartbeats,
     consumer_heartbeats,
     commits,
+    committing_groups,
     offset_fetch,
     rebalance,
     consumer_groups,

@@ -15,7 +15,7 @@ from tests.bench.peers.servers import Kind, Options
 _GROUP: Final = 10
 _TOPIC: Final = "orders"
 _PARTITIONS: Final = 100
-_DELAY_MS: Final = 500
+OPTIONS: Final = Options(initial_delay_ms=500, topics={_TOPIC: _PARTITIONS})
 _FLEXIBLE: Final = 8
 """The first version with tags."""
 
@@ -32,11 +32,12 @@ def _check(version: int) -> Any:
     return checked
 
 
-async def _commit(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
+async def _commit(
+    server: dict[str, Any], groups: int, size: int, at: int, warm_up_s: float, seconds: float
+) -> list[Any]:
     target = await Target.ask(**server)
-    size = min(_GROUP, members)
-    groups = await target.formed(members // size, size, f"peers-{members}")
-    committing = [member for group in groups for member in group.members]
+    formed = await target.formed(groups, size, f"peers-{at}")
+    committing = [member for group in formed for member in group.members]
     version = target.version(OffsetCommitRequest)
     frames = [
         Commits(member, index % _PARTITIONS, topic=_TOPIC, version=version).next
@@ -44,20 +45,22 @@ async def _commit(server: dict[str, Any], members: int, warm_up_s: float, second
     ]
     times = {"warm_up_s": warm_up_s, "seconds": seconds}
     found = await driven(target, [member.link for member in committing], frames, _check(version), **times)
-    return [point.as_json() for point in found.points(members, ("p50_ms", "p99_ms", "p999_ms"))]
+    return [point.as_json() for point in found.points(at, ("p50_ms", "p99_ms", "p999_ms"))]
 
 
-def commit(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
-    """In the driver's process."""
-    return load.run(_commit(server, members, warm_up_s, seconds))
+def commit(
+    server: dict[str, Any], groups: int, size: int, at: int, warm_up_s: float, seconds: float
+) -> list[Any]:
+    """In the driver's process: commits of so many groups of `size` members, as points of size `at`."""
+    return load.run(_commit(server, groups, size, at, warm_up_s, seconds))
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
     found: list[Point] = []
-    with kind.start(Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: _PARTITIONS})) as running:
+    with kind.start(OPTIONS) as running:
         for members in scale.sizes((100,), (1, 10, 100, 1_000)):
-            times = scale.times(cold=not found)
-            found += drive(commit, running, members=members, **times)
+            times, size = scale.times(cold=not found), min(_GROUP, members)
+            found += drive(commit, running, groups=members // size, size=size, at=members, **times)
     return found
 
 
