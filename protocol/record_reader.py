@@ -3,7 +3,8 @@
 A record is a chain of varints, each of which says where the next one begins, so a batch is read in one loop
 with the varints of one and two bytes written out. Where records follow each other that are alike in every
 length, as most do that come from one program, the places of their parts are known without looking: a *run* is
-then checked and taken column by column, each a slice with a stride.
+then checked and taken column by column, each a slice with a stride. That is faster than an interpreted loop,
+and slower than a compiled one, which takes no runs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
+from muster.build import build
 from muster.protocol.compression import DECOMPRESSED_BYTES_MAX
 from muster.protocol.errors import DecodeError
 from muster.protocol.record_batch import (
@@ -30,6 +32,7 @@ _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 _NO_HEADERS: Final[Headers] = ()
 
+_TAKES_RUNS: Final = build() == "pure"
 _RUN_MIN: Final = 8
 """Least records that make a run worth its set-up."""
 _STRETCH_MAX: Final = 4096
@@ -40,6 +43,9 @@ _TWO_BYTES: Final = 8192
 _ONLY: Final = bytes(range(0, 128, 2))
 _LOW: Final = bytes(range(0x80, 0x100, 2)) * (_TWO_BYTES // _ONE_BYTE)
 _HIGH: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
+
+_SHORT_MAX: Final = 8192
+"""No delta of one or two bytes is further from 0."""
 
 _LAST: Final = bytes(range(0x80))
 _NOT_LAST: Final = bytes(range(0x80, 0x100))
@@ -94,13 +100,13 @@ def _read(
     count = header.record_count
     if count * RECORD_BYTES_MIN > end - position:
         raise DecodeError(f"{count} records cannot be in {end - position} bytes")
-    # Deltas are kept as written: zigzag, twice the number, less one if negative.
+    base_offset, base = header.base_offset, header.base_timestamp
+    is_in_range = _INT64_MIN + _SHORT_MAX <= base <= _INT64_MAX - _SHORT_MAX  # whatever the deltas below
     times: list[int] = []
-    offsets: list[int] = []
+    offsets: list[int] | None = None  # None: no gap was met yet
     headers: list[Headers] | None = None
-    add_time, add_offset, add_key, add_value = times.append, offsets.append, keys.append, values.append
     done = begin = 0
-    stretch = 1
+    stretch = 1 if _TAKES_RUNS else count
     try:
         while done < count:
             # One record at a time for a while; then check whether the next ones are like the last.
@@ -120,25 +126,26 @@ def _read(
 
                 byte = unpacked[position + 1]  # past the attributes, of which none are defined
                 if byte < 0x80:
-                    add_time(byte)
-                    position += 2
+                    size, position = byte, position + 2
                 elif (second := unpacked[position + 2]) < 0x80:
-                    add_time(byte & 0x7F | second << 7)
-                    position += 3
+                    size, position = byte & 0x7F | second << 7, position + 3
                 else:
                     size, position = read_unsigned(unpacked, position + 1, 64)
-                    add_time(size)
+                    is_in_range = False
+                times.append(base + ((size >> 1) ^ -(size & 1)))
 
                 byte = unpacked[position]
                 if byte < 0x80:
-                    add_offset(byte)
-                    position += 1
+                    size, position = byte, position + 1
                 elif (second := unpacked[position + 1]) < 0x80:
-                    add_offset(byte & 0x7F | second << 7)
-                    position += 2
+                    size, position = byte & 0x7F | second << 7, position + 2
                 else:
                     size, position = read_unsigned(unpacked, position)
-                    add_offset(size)
+                if offsets is not None:
+                    offsets.append(base_offset + ((size >> 1) ^ -(size & 1)))
+                elif size != index << 1:
+                    offsets = list(range(base_offset, base_offset + index))
+                    offsets.append(base_offset + ((size >> 1) ^ -(size & 1)))
 
                 byte = unpacked[position]
                 if byte < 0x80:
@@ -148,12 +155,12 @@ def _read(
                 else:
                     size, position = read_unsigned(unpacked, position)
                 if size == 1:
-                    add_key(None)
+                    keys.append(None)
                 elif size & 1:
                     raise DecodeError(f"record {index} has a key of negative length")
                 else:
                     first, position = position, position + (size >> 1)
-                    add_key(unpacked[first:position])
+                    keys.append(unpacked[first:position])
 
                 byte = unpacked[position]
                 if byte < 0x80:
@@ -163,12 +170,12 @@ def _read(
                 else:
                     size, position = read_unsigned(unpacked, position)
                 if size == 1:
-                    add_value(None)
+                    values.append(None)
                 elif size & 1:
                     raise DecodeError(f"record {index} has a value of negative length")
                 else:
                     first, position = position, position + (size >> 1)
-                    add_value(unpacked[first:position])
+                    values.append(unpacked[first:position])
 
                 if unpacked[position]:
                     if headers is None:
@@ -184,8 +191,8 @@ def _read(
                     raise DecodeError(f"record {index} is not as long as it says")
             done = until
             taken = 0
-            if done < count and headers is None:
-                taken = _take_run(unpacked, begin, position, end, done, count, times, offsets, keys, values)
+            if done < count and headers is None and offsets is None:
+                taken = _take_run(unpacked, begin, position, end, done, count, base, times, keys, values)
             done += taken
             position += taken * (position - begin)
             stretch = 1 if taken else min(stretch * 2, _STRETCH_MAX)
@@ -193,7 +200,11 @@ def _read(
         raise DecodeError("the batch ends within a record") from None
     if position != end:
         raise DecodeError(f"{end - position} bytes after the last record")
-    return Places(_absolute_offsets(offsets, header.base_offset), _timestamps(times, header), headers)
+    if header.is_log_append_time:
+        times = [header.max_timestamp] * count
+    elif not is_in_range and times and (min(times) < _INT64_MIN or max(times) > _INT64_MAX):
+        raise DecodeError(f"timestamps around {base} are beyond 64 bits")
+    return Places(range(base_offset, base_offset + count) if offsets is None else offsets, times, headers)
 
 
 def _take_run(
@@ -203,8 +214,8 @@ def _take_run(
     end: int,
     done: int,
     count: int,
+    base: int,
     times: list[int],
-    offsets: list[int],
     keys: list[bytes | None],
     values: list[bytes | None],
 ) -> int:
@@ -257,13 +268,13 @@ def _take_run(
         )
     if not in_place:
         return 0
-    offsets += range(done << 1, after << 1, 2)
     first = unpacked[time + size : stop : size]
     if offset - time == 1:
-        times += first
+        times += [base + ((each >> 1) ^ -(each & 1)) for each in first]
     else:
         second = unpacked[time + 1 + size : stop : size]
-        times += [low & 0x7F | high << 7 for low, high in zip(first, second, strict=True)]
+        deltas = [low & 0x7F | high << 7 for low, high in zip(first, second, strict=True)]
+        times += [base + ((each >> 1) ^ -(each & 1)) for each in deltas]
     if keys[-1] is None:
         keys += repeat(None, most)
     else:
@@ -284,20 +295,3 @@ def _past_varint(data: bytes, position: int) -> int:
     while data[position] >= 0x80:
         position += 1
     return position + 1
-
-
-def _absolute_offsets(zigzag: list[int], base: int) -> Sequence[int]:
-    if zigzag == list(range(0, 2 * len(zigzag), 2)):
-        return range(base, base + len(zigzag))
-    return [base + ((each >> 1) ^ -(each & 1)) for each in zigzag]
-
-
-def _timestamps(zigzag: list[int], header: Header) -> list[int]:
-    if header.is_log_append_time:
-        return [header.max_timestamp] * len(zigzag)
-    base = header.base_timestamp
-    # A batch spans few milliseconds.
-    known = {each: base + ((each >> 1) ^ -(each & 1)) for each in set(zigzag)}
-    if known and (min(known.values()) < _INT64_MIN or max(known.values()) > _INT64_MAX):
-        raise DecodeError(f"timestamps around {base} are beyond 64 bits")
-    return list(map(known.__getitem__, zigzag))
