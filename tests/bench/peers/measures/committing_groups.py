@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive
+from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive, over_sizes
 from tests.bench.peers.measures.commits import OPTIONS, commit
-from tests.bench.peers.servers import Kind
+from tests.bench.peers.servers import Kind, Running
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    found: list[Point] = []
-    with kind.start(OPTIONS) as running:
-        for groups in scale.sizes((64,), (64, 1_000)):
-            found += drive(commit, running, groups=groups, size=1, at=groups, **scale.times(cold=not found))
-    return found
+    def measured(running: Running, groups: int, times: Mapping[str, float]) -> list[Point]:
+        return drive(commit, running, groups=groups, size=1, at=groups, **times)
+
+    return over_sizes(kind, OPTIONS, scale, scale.sizes((64,), (64, 1_000), cold=(64,)), measured)
 
 
 _GOALS: Final = (Goal(1.0), Goal(2.0, beside="kafka-flush"))
@@ -33,4 +33,5 @@ MEASURE: Final = Measure(
     ),
     _run,
     cannot={"muster-3": IN_PROCESS},
+    cold=True,
 )
