@@ -85,6 +85,8 @@ class Quantity:
     axis: str = ""
     goals: tuple[Goal, ...] = ()
     chart: bool = True
+    slope: bool = False
+    """Whether the table says how fast it grows with the size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,10 +44,26 @@ def section(measure: Measure, results: Results) -> str:
         for at in sizes(quantity, results, measure):
             cells = [cell(values.get((quantity.key, at, kind))) for kind in kinds]
             lines.append(f"| {title(quantity, at)} | " + " | ".join(cells) + " |")
+        if quantity.slope:
+            slopes = [_slope(quantity, kind, values) for kind in kinds]
+            cells = ["" if each is None else f"{each:.2f}" for each in slopes]
+            lines.append(f"| slope of the {quantity.title}, by {quantity.axis} | " + " | ".join(cells) + " |")
     missing = {**measure.cannot, **results.failures(measure.name)}
     if missing:
         lines += ["", *(f"- {KINDS[kind].title}: {why}" for kind, why in missing.items())]
     return "\n".join(lines)
+
+
+def _slope(
+    quantity: Quantity, kind: str, values: Mapping[tuple[str, int | None, str], Value]
+) -> float | None:
+    """Of the line through the medians (least squares), both axes logarithmic; None for less than two."""
+    points = [
+        (math.log(at), math.log(value.median))
+        for (key, at, of), value in values.items()
+        if (key, of) == (quantity.key, kind) and at and value.median
+    ]
+    return statistics.linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
 
 
 def title(quantity: Quantity, at: int | None) -> str:

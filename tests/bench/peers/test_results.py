@@ -89,6 +89,16 @@ def test_a_section_has_a_column_for_each_kind_and_the_reasons_of_the_others(resu
     assert "- franz-go's kfake: OSError: gone" in lines
 
 
+def test_a_slope_is_that_of_the_line_through_the_medians(tmp_path: Path) -> None:
+    cost = Quantity("cost", "cost", "us", "less", axis="groups", slope=True)
+    measure = Measure("start", "Start", "How.", (cost,), lambda kind, scale: [])
+    results = Results(tmp_path / "parts.jsonl")
+    for size in (10, 100, 1_000):
+        results.add(_part("muster", size, Point("cost", 7.0 * size**0.5, size)))
+    results.add(_part("kafka", 0, Point("cost", 7.0, 10)))
+    assert "| slope of the cost, by groups | 0.50 |  |" in table.section(measure, results).splitlines()
+
+
 def test_servers_take_turns_and_what_is_for_comparison_has_one_round() -> None:
     names = ["muster", "kafka", "kafka-flush", "mock"]
     options = argparse.Namespace(only=["start"], servers=names, rounds=None)

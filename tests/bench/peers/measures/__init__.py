@@ -12,6 +12,7 @@ from tests.bench.peers.measures import (
     consumer_heartbeats,
     end_to_end,
     failover,
+    growth,
     heartbeats,
     many_groups,
     memory,
@@ -39,5 +40,6 @@ _MODULES: Final = (
     tls,
     end_to_end,
     failover,
+    growth,
 )
 MEASURES: Final[dict[str, Measure]] = {module.MEASURE.name: module.MEASURE for module in _MODULES}

@@ -47,16 +47,27 @@ def echo(server: dict[str, Any], members: int, warm_up_s: float, seconds: float)
     return load.run(_echo(server, members, warm_up_s, seconds))
 
 
-async def _beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
-    target = await Target.ask(**server)
+async def beat_members(
+    target: Target, members: int, warm_up_s: float, seconds: float, prefix: str
+) -> list[Point]:
+    """Of as many members as that, each on its own connection, in groups that are named `prefix`-0 and so
+    on."""
     size = min(_GROUP, members)
-    groups = await target.formed(members // size, size, f"peers-{members}")
+    groups = await target.formed(members // size, size, prefix)
     beating = [member for group in groups for member in group.members]
     version = target.version(HeartbeatRequest)
     frames = [load.Prebuilt(member.heartbeat_request(), version).next for member in beating]
     times = {"warm_up_s": warm_up_s, "seconds": seconds}
     found = await driven(target, [member.link for member in beating], frames, check(version), **times)
-    return [point.as_json() for point in found.points(members, ("p99_ms",))]
+    return found.points(members, ("p99_ms",))
+
+
+async def _beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
+    target = await Target.ask(**server)
+    return [
+        point.as_json()
+        for point in await beat_members(target, members, warm_up_s, seconds, f"peers-{members}")
+    ]
 
 
 def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:

@@ -23,7 +23,7 @@ from tests.bench.peers.measure import (
 )
 from tests.bench.peers.servers import Kind, Options, Running
 
-_TOPIC: Final = "orders"
+TOPIC: Final = "orders"
 _CONNECTIONS: Final = 4
 _OFFSET: Final = 4_711
 _DELAY_MS: Final = 500
@@ -38,7 +38,7 @@ async def _fetch(
     await _prepare(target, member, partitions)
     request = OffsetFetchRequest(
         group_id=member.group_id,
-        topics=[OffsetFetchRequest.Topic(name=_TOPIC, partition_indexes=list(range(partitions)))],
+        topics=[OffsetFetchRequest.Topic(name=TOPIC, partition_indexes=list(range(partitions)))],
     )
     version = target.version(OffsetFetchRequest)
     expected = await member.link.call(request, version)
@@ -68,7 +68,7 @@ async def _prepare(target: Target, member: load.Member, partitions: int) -> None
         group_id=member.group_id,
         generation_id_or_member_epoch=member.generation_id,
         member_id=member.member_id,
-        topics=[OffsetCommitRequest.Topic(name=_TOPIC, partitions=parts)],
+        topics=[OffsetCommitRequest.Topic(name=TOPIC, partitions=parts)],
     )
     answer = await member.link.call(request, target.version(OffsetCommitRequest))
     codes = {each.error_code for each in answer.topics[0].partitions}
@@ -86,7 +86,7 @@ def _run(kind: Kind, scale: Scale) -> list[Point]:
         return drive(fetch, running, partitions=partitions, **times)
 
     sizes = scale.sizes((1, 1_000), (1, 30, 1_000), cold=(30,))
-    options = Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: max(sizes)})
+    options = Options(initial_delay_ms=_DELAY_MS, topics={TOPIC: max(sizes)})
     return over_sizes(kind, options, scale, sizes, measured)
 
 
