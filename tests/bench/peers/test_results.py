@@ -126,7 +126,7 @@ def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
         table.write(page, "new")
 
 
-@each("page", [command.PAGE, command.PROOF])
+@each("page", [command.PAGE, command.PROOF, command.COLD])
 def test_the_page_has_a_place_for_figures(page: Path) -> None:
     text = page.read_text()
     assert text.count(table.BEGIN) == text.count(table.END) == 1
@@ -139,7 +139,7 @@ def test_figures_of_a_busy_machine_are_not_written(
     written: list[Results] = []
     monkeypatch.setattr(command, "_write", written.append)
     monkeypatch.setattr(command, "_plan", lambda options, scale: [])
-    arguments = ["--results", str(results.path), "--servers", "muster", "--write"]
+    arguments = ["--results", str(results.path), "--servers", "muster-pure", "--write"]
     assert command.main(arguments) == 0
     assert len(written) == 1
     results.add(_part("muster", 0, Point("seconds", 1.0), others=0.5))
