@@ -99,7 +99,7 @@ def test_it_is_the_same_codec(kind: str, cls: type[Message], version: int) -> No
         if kind == DECODE:
             data = codec.encode(message, version)
             end, elements = len(data), rng.choice((3, 2**63 - 1))
-            assert decoded(ours, data, end, 2**63 - 1) == (message, repr(message), end)
+            assert decoded(ours, data, end, 2**63 - 1) == (repr(message), end)
             for given in (data, *damaged(data, rng)):
                 assert decoded(ours, given, len(given), elements) == decoded(
                     twin, given, len(given), elements
@@ -111,12 +111,12 @@ def test_it_is_the_same_codec(kind: str, cls: type[Message], version: int) -> No
 
 
 def decoded(decode: Any, data: bytes, end: int, elements: int) -> object:
-    """What becomes of the bytes; the repr tells True from 1."""
+    """What becomes of the bytes; the repr tells True from 1, and NaN is NaN in it."""
     try:
         message, position = decode(data, 0, end, elements)
     except REFUSALS as error:
         return type(error), str(error)
-    return message, repr(message), position
+    return repr(message), position
 
 
 def encoded(encode: Any, message: Message) -> object:
