@@ -11,7 +11,17 @@ from typing import Final
 
 from tests.compiled.environment import FOLDER, ROOT, installed
 
-SUITES: Final = ("protocol", "group", "transactions", "storage", "runtime", "topics", "server", "client")
+SUITES: Final = (
+    "protocol",
+    "group",
+    "transactions",
+    "storage",
+    "runtime",
+    "topics",
+    "server",
+    "client",
+    "packaging/test_beside_modules.py",
+)
 NEEDED: Final = ("tests", "docs", "examples")
 """Folders of the checkout that the suites read. Without `muster`, they import what is installed."""
 FUZZED: Final = 300_000
