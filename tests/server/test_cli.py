@@ -178,14 +178,14 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             for _ in range(20):
                 await wire.call(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), 9)
         idle = await Wire.connect(served.port)
-        idle._reader._transport.pause_reading()  # type: ignore[attr-defined]
         wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=2**30)
         fetch = FetchRequest.FetchTopic(topic="t", partitions=[wanted])
         await idle.send(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[fetch]), 12)
+        size = await asyncio.wait_for(idle._reader.readexactly(4), DEADLINE_S)
+        idle._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        assert int.from_bytes(size) > 20_000_000, "the sockets' buffers take less than is waited for"
         async with await Wire.connect(served.port) as wire:
-            await wire.call(
-                MetadataRequest(topics=[]), 12
-            )  # so the fetch, which came before, is being answered
+            await wire.call(MetadataRequest(topics=[]), 12)
             served.process.send_signal(signal.SIGTERM)
             assert await wire.closed(DEADLINE_S)
         with pytest.raises(ConnectionError):
