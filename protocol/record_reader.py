@@ -42,7 +42,7 @@ _ONE_BYTE: Final = 64
 _TWO_BYTES: Final = 8192
 _ONLY: Final = bytes(range(0, 128, 2))
 _LOW: Final = bytes(range(0x80, 0x100, 2)) * (_TWO_BYTES // _ONE_BYTE)
-_HIGH: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
+_HIGH: Final = b"".join(bytes((high,)) * _ONE_BYTE for high in range(_TWO_BYTES // _ONE_BYTE))
 
 _SHORT_MAX: Final = 8192
 """No delta of one or two bytes is further from 0."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -43,6 +42,8 @@ def path_of(secret: str) -> Iterator[str]:
         finally:
             os.close(in_memory)
         return
+    import tempfile  # with all archive formats of the standard library, and wanted on few systems
+
     descriptor, path = tempfile.mkstemp(prefix="muster-")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -186,6 +186,18 @@ def test_they_agree_on_noise(noise: bytes, count: int) -> None:
     assert fast(data, header) == slow(data, header)
 
 
+@each("base, delta", [(2**62, 2**62 - 1), (2**62, 2**62), (-(2**62), -(2**62)), (-(2**62), -(2**62) - 1)])
+def test_timestamps_are_of_64_bits_whatever_the_delta(base: int, delta: int) -> None:
+    data, header = of([Record(0, 0, None, b"v"), Record(1, delta, None, b"v")])
+    header = header._replace(base_timestamp=base)
+    expected = (
+        [Record(0, base, None, b"v"), Record(1, base + delta, None, b"v")]
+        if -(2**63) <= base + delta < 2**63
+        else DecodeError
+    )
+    assert fast(data, header) == slow(data, header) == expected
+
+
 def test_a_varint_that_is_longer_than_it_needs_to_be() -> None:
     """A null key may be written in two bytes; a run has to see it as null."""
     data = bytearray(build([Record(0, 0, None, b"v")])[:HEADER_BYTES])
