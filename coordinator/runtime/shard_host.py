@@ -231,10 +231,9 @@ class ShardHost(Generic[M]):
                 return self._answer(operation, request, context, answered if traits.also_writes else None)
         self._last_ticket += 1
         ticket = self._last_ticket
-        call = _Call(operation, request, context, ticket)
         self._answers[ticket] = answered
         if self._inbox:
-            self._enqueue(call)
+            self._enqueue(_Call(operation, request, context, ticket))
             return LATER
         step = Step(self._clock.now_ms(), context, ticket)
         try:
@@ -542,7 +541,8 @@ class ShardHost(Generic[M]):
         held = self._held
         while held and held[0].needs <= self._durable:
             step = held.popleft()
-            self._overdue = max(self._overdue - 1, 0)
+            if self._overdue:
+                self._overdue -= 1
             self._show(step.replies, step.events, step.entries)
 
     def _show(self, replies: list[Reply], events: list[Any], entries: Sequence[Entry]) -> None:
@@ -569,9 +569,11 @@ class ShardHost(Generic[M]):
         self._hand_out(some)
 
     def _hand_out(self, replies: Sequence[Reply]) -> None:
+        parked = self._parked
         for ticket, response in replies:
             answered = self._answers.pop(ticket, None)
-            self._parked.pop(ticket, None)
+            if parked:
+                parked.pop(ticket, None)
             if answered is not None:
                 answered(response)
 

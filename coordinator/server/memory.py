@@ -100,6 +100,17 @@ class RequestReservation:
         self._bytes, self._step_bytes = count, 0
         self._count(count)
 
+    def release(self) -> None:
+        """`answered`, and `hold` of nothing, at less cost while nobody waits."""
+        memory = self._memory
+        if self.waiting or memory.anybody_waits or memory.beyond is self:
+            self.answered()
+            self.hold(0)
+            return
+        self._bytes = self._step_bytes = 0
+        memory.held_bytes -= self.counted_bytes
+        self.counted_bytes = 0
+
     def answered(self) -> None:
         """A request was answered: the bound holds again for whoever went beyond it."""
         if self._memory.beyond is self:

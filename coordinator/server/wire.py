@@ -238,11 +238,11 @@ class Wire:
         self.busy = False
         self._moved = True
         self._begun_bytes = 0
-        self._requests.answered()
         if self._frames or self._splitter.pending_bytes:
+            self._requests.answered()
             self._count()
         else:
-            self._requests.hold_whole(0)
+            self._requests.release()
         if self._last or (self._hung_up and response):
             self.stop()
         return response

@@ -154,8 +154,7 @@ class JournalBounds(NamedTuple):
     """Of all keys and values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """Records for one lease: (key, value) upserts the key, (key, None) deletes it, in order; the last one per
     key wins. `journal` are rows for the end of the lease's journal, written with the records or not at all.
 
