@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
@@ -295,7 +295,7 @@ class SimulatedStore:
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
         # The records as they are now: they are the caller's lists, and bytes on their way do not change.
         sent = [
-            replace(append, records=tuple(append.records), journal=tuple(append.journal))
+            append._replace(records=tuple(append.records), journal=tuple(append.journal))
             for append in appends
         ]
         if self._rng.random() < self._weather.busy:

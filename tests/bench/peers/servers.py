@@ -110,8 +110,8 @@ def _muster_options(options: Options) -> list[str]:
 
 @cache
 def _compiled() -> Path:
-    """A Python with the compiled wheel and nothing else."""
-    return installed(wheel(), FOLDER / "server")
+    """A Python with the compiled wheel and what it needs of PostgreSQL."""
+    return installed(wheel(), FOLDER / "server", "postgres")
 
 
 @contextmanager

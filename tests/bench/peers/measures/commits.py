@@ -10,7 +10,17 @@ from tests.bench import load
 from tests.bench.bench_commits import Commits
 from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive, over_sizes
+from tests.bench.peers.measure import (
+    IN_PROCESS,
+    NO_GROUPS,
+    Goal,
+    Measure,
+    Point,
+    Quantity,
+    Scale,
+    drive,
+    over_sizes,
+)
 from tests.bench.peers.servers import Kind, Options, Running
 
 _GROUP: Final = 10
@@ -81,6 +91,6 @@ MEASURE: Final = Measure(
         Quantity("cpu_us", "CPU of a commit", "us", "less", axis="members", chart=False),
     ),
     _run,
-    cannot={"muster-3": IN_PROCESS},
+    cannot={"muster-3": IN_PROCESS, "mock": NO_GROUPS},
     cold=True,
 )

@@ -9,7 +9,17 @@ from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.bench import load
 from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive, over_sizes
+from tests.bench.peers.measure import (
+    NO_GROUPS,
+    NOTHING_SYNCED,
+    Goal,
+    Measure,
+    Point,
+    Quantity,
+    Scale,
+    drive,
+    over_sizes,
+)
 from tests.bench.peers.servers import ECHO, Kind, Options, Running
 
 _GROUP: Final = 100
@@ -99,6 +109,6 @@ MEASURE: Final = Measure(
         Quantity("p99_ms", "99th percentile of a heartbeat", "ms", "less", axis="members", chart=False),
     ),
     _run,
-    cannot={"kafka-flush": NOTHING_SYNCED},
+    cannot={"kafka-flush": NOTHING_SYNCED, "mock": NO_GROUPS},
     cold=True,
 )
