@@ -122,7 +122,7 @@ def _by_listener(default: Any, meaning: str, **rest: Any) -> Any:
 
 def _of_topics(name: str, **changed: Any) -> Any:
     """The setting of Kafka's brokers that gives the topic config `name` its default."""
-    return setting_field(replace(SPECS[name], default_from=None, **changed))
+    return setting_field(SPECS[name]._replace(default_from=None, **changed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields
 from enum import Enum
 from functools import cache
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
@@ -46,8 +46,7 @@ class Scope(Enum):
     CLUSTER_WIDE = "cluster-wide"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """What is declared about one setting."""
 
     type: Type
@@ -182,7 +181,7 @@ class Setting:
     def named(self, name: str, section: str = "") -> Self:
         """The setting with its name, and the unit that the name ends in."""
         unit = self.unit or _UNITS.get(name.rpartition(".")[2])
-        return replace(self, name=name, unit=unit, section=self.section or section)
+        return self._replace(name=name, unit=unit, section=self.section or section)
 
 
 _KINDS: Final = {

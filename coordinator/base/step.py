@@ -7,7 +7,6 @@ machine fills in what is to happen.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 Ticket = int
@@ -34,8 +33,7 @@ class Reply(NamedTuple):
     response: Any
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """Who asks."""
 
     api_version: int

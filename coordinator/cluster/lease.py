@@ -13,7 +13,7 @@ has run out, takes the leases of that id for its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -140,7 +140,7 @@ class HeldLeases:
         """The others have been told. Passed over when the lease was dropped or claimed since."""
         held = self._current(grant)
         if held is not None:
-            held.grant = replace(held.grant, announced=True)
+            held.grant = held.grant._replace(announced=True)
 
     # --- what happened here ---------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class HeldLeases:
             if stored is None or stored.epoch < held.grant.epoch:
                 known[lease] = held.grant
             elif stored.epoch == held.grant.epoch:
-                known[lease] = replace(stored, announced=held.grant.announced)
+                known[lease] = stored._replace(announced=held.grant.announced)
         return known
 
     def plan(

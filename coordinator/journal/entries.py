@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 VERSION: Final = 1
@@ -68,8 +68,7 @@ class Member(NamedTuple):
         raise ValueError(f"not a member: {value!r:.200}")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An event of a group, or (`group` is None) of a whole shard or broker."""
 
     type: str
@@ -87,7 +86,7 @@ class Entry:
     """The member it is about, or that triggered it."""
     reason: str | None = None
     """The reason given by the client (KIP-800)."""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = MappingProxyType({})
     """The type's own fields, as JSON values."""
 
     def to_json(self) -> bytes:

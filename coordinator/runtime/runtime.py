@@ -51,8 +51,7 @@ LOADS_AT_ONCE: Final = 8
 """Shards that a broker loads at a time; what it takes over from one that died may be many."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardStatus:
+class ShardStatus(NamedTuple):
     """How a shard is. `failure` says why the shard stopped, until it has been loaded again."""
 
     number: int

@@ -6,8 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from muster.coordinator.security.bearer import (
     EXPIRES_S_MAX,
@@ -22,8 +21,7 @@ from muster.coordinator.security.exchange import Authenticated
 _PARTS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class UnsecuredClaims:
+class UnsecuredClaims(NamedTuple):
     """What a token has to say."""
 
     user: str = "sub"

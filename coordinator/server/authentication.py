@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.clock import Clock, Timer
@@ -78,8 +77,7 @@ class _State(Enum):
     """The next request closes the connection without a word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
+class Door(NamedTuple):
     """How the clients of a SASL listener are let in."""
 
     mechanisms: Mapping[str, Mechanism]

@@ -10,7 +10,6 @@ without effect here (`kept_configs`). A TLS or SASL config, and a few of connect
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from muster.coordinator.config import SETTINGS
@@ -98,15 +97,14 @@ def _default_of(config: Setting) -> Setting:
     """The setting that gives a topic config its default."""
     name = config.default_from
     assert name is not None
-    setting = replace(
-        config,
+    setting = config._replace(
         name=name,
         default=None if name in _UNSET else config.default,
         meaning=f"default of the topic config {config.name}. {config.meaning[0].upper()}{config.meaning[1:]}",
         default_from=None,
     )
     # One topic may keep nothing, not all of them.
-    return replace(setting, low=1, also=-1) if name == "log.retention.ms" else setting
+    return setting._replace(low=1, also=-1) if name == "log.retention.ms" else setting
 
 
 BROKER_SPECS: Final[Mapping[str, Setting]] = {
@@ -129,7 +127,7 @@ def spec_named(name: str) -> Setting | None:
     if spec is not None or without is None:
         return spec
     scope = Scope.CLUSTER_WIDE if without in ON_LISTENERS else Scope.PER_BROKER
-    return replace(_OF_MECHANISMS.get(without) or BROKER_SPECS[without], name=name, scope=scope)
+    return (_OF_MECHANISMS.get(without) or BROKER_SPECS[without])._replace(name=name, scope=scope)
 
 
 def shown(setting: Setting, text: str) -> str | None:

@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.endpoints import Listening
@@ -38,8 +37,7 @@ _TLS: Final = frozenset({"SSL", "SASL_SSL"})
 _SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 
 
-@dataclass(frozen=True, slots=True)
-class Entrance:
+class Entrance(NamedTuple):
     """How clients come in by one listener."""
 
     on: OnListener

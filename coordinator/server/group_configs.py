@@ -4,7 +4,6 @@ for all brokers, and told to their shards."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from muster.coordinator.base.log import Logger
@@ -35,7 +34,7 @@ _ASSIGNMENT: Final = "consumer.assignment.interval.ms"
 def _of_groups(name: str) -> Setting:
     """The group's config that goes before the broker's, which is named `group.` in front of it."""
     of_brokers = BROKER_SPECS[f"group.{name}"]
-    return replace(of_brokers, name=name, default_from=of_brokers.name, scope=Scope.CLUSTER_WIDE)
+    return of_brokers._replace(name=name, default_from=of_brokers.name, scope=Scope.CLUSTER_WIDE)
 
 
 GROUP_SPECS: Final[Mapping[str, Setting]] = {

@@ -16,7 +16,6 @@ from muster.coordinator.security.plain import Plain
 from muster.coordinator.security.scram import HASHES, ITERATIONS, MadeUp, Scram, ScramCredential, Shape
 from muster.coordinator.security.unsecured import UnsecuredClaims, UnsecuredOAuthBearer
 from muster.coordinator.server.config_rows import ConfigRows, Rows
-from muster.coordinator.server.jwks import Jwks
 
 _log: Final = Logger(part="users")
 
@@ -152,6 +151,7 @@ def _oauth_bearer(on: OnListener) -> Mechanism:
     settings = on.settings
     try:
         from muster.coordinator.security.oauth import Claims, OAuthBearer
+        from muster.coordinator.server.jwks import Jwks
     except ImportError:
         raise SecurityError("OAUTHBEARER needs more packages: pip install 'muster-kafka[security]'") from None
     url = settings.sasl_oauthbearer_jwks_endpoint_url

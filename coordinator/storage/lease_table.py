@@ -87,7 +87,7 @@ class LeaseTable:
                 held = self._current(grant)
                 if held is not None and not held.announced:
                     _, expires_ms = self._held[grant.lease]
-                    self._held[grant.lease] = replace(held, announced=True), expires_ms
+                    self._held[grant.lease] = held._replace(announced=True), expires_ms
                     news = True
             self._revision += news
             return news
@@ -118,7 +118,7 @@ class LeaseTable:
         """As `Store.holders`."""
         with self._guard:
             return {
-                lease.number: replace(grant, remaining_ms=expires_ms - now_ms)
+                lease.number: grant._replace(remaining_ms=expires_ms - now_ms)
                 for lease, (grant, expires_ms) in sorted(self._held.items())
                 if lease.kind is kind and expires_ms > now_ms
             }

@@ -68,8 +68,7 @@ class Limits:
     index_interval_bytes: int = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(NamedTuple):
     """What opening found broken. A crash leaves a torn tail, which is cut. Anything else is damage from
     outside, and what is taken out of the log because of it is kept in files beside it."""
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import takewhile
 from struct import Struct
 from threading import Lock
@@ -405,7 +404,7 @@ class SegmentLog:
             self._forget_derived()
             recovery = self.recovery
             self._load_segments(self._folder.names(), 0)
-            self.recovery = replace(recovery, known_end=snapshot_offset)
+            self.recovery = recovery._replace(known_end=snapshot_offset)
         self.cleaned_offset = min(self._stored_offset(_CLEANED_NAME), self.next_offset)
         start = self._stored_offset(_START_NAME)
         if self._segments:
@@ -414,7 +413,7 @@ class SegmentLog:
             # So is what was derived from the records up to the start.
             gone, self._segments, self._unsealed = self._segments, (), {}
             self._forget_derived()
-            self.recovery = replace(self.recovery, known_end=max(self.recovery.known_end, start))
+            self.recovery = self.recovery._replace(known_end=max(self.recovery.known_end, start))
             for segment in gone:
                 segment.remove_files()
         self.start_offset = start
@@ -452,7 +451,7 @@ class SegmentLog:
         before = self._segments[-1]
         if base_offset > before.next_offset and not before.generation:
             gap = (before.next_offset, base_offset)
-            self.recovery = replace(self.recovery, missing=(*self.recovery.missing, gap))
+            self.recovery = self.recovery._replace(missing=(*self.recovery.missing, gap))
 
     def _load_segment(self, segment: Segment, snapshot_offset: int) -> int:
         """Bring a segment and what is derived from it up to its sound end; the number of bytes cut off behind
@@ -481,8 +480,8 @@ class SegmentLog:
         # Last: until it is done, the next opening comes here again.
         segment.open_to_write().truncate(segment.size)
         cut_at = f"{segment.log_name}, byte {segment.size}"
-        return replace(
-            self.recovery, cut_bytes=cut_bytes, cut_at=cut_at, damaged=damaged, discarded=tuple(aside)
+        return self.recovery._replace(
+            cut_bytes=cut_bytes, cut_at=cut_at, damaged=damaged, discarded=tuple(aside)
         )
 
     def _put_aside(self, found: Sequence[tuple[int, int]]) -> list[str]:

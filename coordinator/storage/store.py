@@ -81,8 +81,7 @@ class Lease(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """A lease as held by a node.
 
     `epoch` is at least 1 and grows with every successful claim, for ever: it is kept when the lease is
@@ -203,8 +202,7 @@ class Outcome(Enum):
     """The epoch is not the lease's present one: nothing of this append was written, nor ever will be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """Which brokers a partition is assigned to. The holder of the list's lease leads it, in the leader epoch
     `epoch_base` + the lease's epoch.
 
@@ -218,21 +216,19 @@ class Assignment:
     moved_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicRow(NamedTuple):
     """One topic: `configs` has only what differs from the broker's defaults, `created_ms` is epoch time.
     `assignments` are those of the partitions that have a replica list; the others belong to a data shard."""
 
     topic_id: UUID
     name: str
     partitions: int
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = MappingProxyType({})
     created_ms: int = 0
-    assignments: Mapping[int, Assignment] = field(default_factory=dict)
+    assignments: Mapping[int, Assignment] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfigsRow:
+class BrokerConfigsRow(NamedTuple):
     """What AlterConfigs has set on brokers, by Kafka's broker config names. `broker` is a node id in decimal,
     or "" for all brokers."""
 
@@ -297,8 +293,7 @@ Deliver = Callable[[Sequence[bytes]], None]
 block or raise."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCounts:
+class StoreCounts(NamedTuple):
     """What was fixed when the store was created."""
 
     cluster_id: UUID

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_fields
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from muster.coordinator.base.clock import Clock
@@ -123,8 +122,7 @@ def _kept_topic(cluster_id: UUID, name: str, partitions: int, configs: Mapping[s
     return Topic(internal_topic_id(cluster_id, name), name, partitions, configs, 0, parse(configs))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """What one refresh found. `altered` holds (before, after) of topics with other partitions or configs."""
 
     created: Sequence[Topic] = ()
@@ -436,7 +434,7 @@ class Catalogue:
             if not permitted:
                 permit(len(new))
                 permitted = True
-            return replace_fields(row, partitions=total, assignments={**row.assignments, **assigned})
+            return row._replace(partitions=total, assignments={**row.assignments, **assigned})
 
         return await self._update(name, grown, validate_only=validate_only)
 
@@ -460,7 +458,7 @@ class Catalogue:
             return configs
 
         def altered_row(row: TopicRow) -> TopicRow:
-            return replace_fields(row, configs=altered(row.configs))
+            return row._replace(configs=altered(row.configs))
 
         check_name(name)
         if name not in self._by_name:
@@ -528,7 +526,7 @@ class Catalogue:
             assigned[partition] = Assignment(replicas, base, grant.lease, grant.epoch)
         if assigned == row.assignments:
             return topic
-        updated = replace_fields(row, assignments=assigned)
+        updated = row._replace(assignments=assigned)
         await self._number_lists(assigned, row.assignments)
         try:
             await self._store.update_topic(updated, expected=row, epochs=epochs)

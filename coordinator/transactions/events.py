@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from muster.coordinator.transactions.states import TransactionState, Trigger
 from muster.coordinator.transactions.transaction import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class StateChanged:
+class StateChanged(NamedTuple):
     """A transactional id went from one state to another."""
 
     transactional_id: str
@@ -24,8 +23,7 @@ class StateChanged:
     """Epoch milliseconds; -1 without a transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdExpired:
+class IdExpired(NamedTuple):
     """A transactional id was forgotten: unused for transactional.id.expiration.ms."""
 
     transactional_id: str
@@ -34,8 +32,7 @@ class IdExpired:
     """Epoch milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersDue:
+class MarkersDue(NamedTuple):
     """Every one of these partitions is owed a marker. Told when the outcome is durable, and again when the
     shard was loaded."""
 

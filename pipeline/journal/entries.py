@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -59,7 +58,7 @@ def read(offset: int, value: str | bytes, times: int = 1) -> Told | None:
 
 def told_to(group: str, told: Told) -> Told:
     """An entry about a whole shard, as it happened to one of its groups."""
-    return told._replace(entry=replace(told.entry, group=group))
+    return told._replace(entry=told.entry._replace(group=group))
 
 
 def with_shard(group: str, own: Iterator[Told], shard: Sequence[Told]) -> Iterator[Told]:

@@ -221,7 +221,7 @@ def test_a_node_knows_better_than_a_reading_what_it_serves() -> None:
     leases.announced(grant(A, epoch=2))
     of_another = grant(C, node_id=2)
     known = leases.as_known({A: grant(A, epoch=1), B: grant(B), C: of_another}, 1)
-    assert known == {A: replace(grant(A, epoch=2), announced=True), C: of_another}
+    assert known == {A: grant(A, epoch=2)._replace(announced=True), C: of_another}
     taken = grant(A, node_id=2, epoch=3)
     assert leases.as_known({A: taken}, 1) == {A: taken}
 
@@ -233,7 +233,7 @@ def test_moves_are_forgotten_when_another_is_ready_or_after_a_while() -> None:
     assert (moves.room, moves.check_again_ms) == (0, 1_000)
     moves.settle({A: grant(A), B: grant(B, node_id=2)}, 1, leases, 500)
     assert moves.room == 0
-    moves.settle({A: grant(A), B: replace(grant(B, node_id=2), announced=True)}, 1, leases, 500)
+    moves.settle({A: grant(A), B: grant(B, node_id=2)._replace(announced=True)}, 1, leases, 500)
     assert (moves.room, moves.check_again_ms) == (1, 1_000)
     assert moves.settle({}, 1, leases, 999) == []
     assert moves.settle({}, 1, leases, 1_000) == [A]

@@ -34,7 +34,7 @@ class Store:
 
     def holders(self) -> dict[Lease, Grant]:
         return {
-            lease: replace(grant, remaining_ms=until_ms - self.now_ms)
+            lease: grant._replace(remaining_ms=until_ms - self.now_ms)
             for lease, (grant, until_ms) in self.grants.items()
             if until_ms > self.now_ms
         }
@@ -124,7 +124,7 @@ class Node:
         for grant in self.held.unannounced():
             if self.store.has(grant):
                 stored, until_ms = self.store.grants[grant.lease]
-                self.store.grants[grant.lease] = replace(stored, announced=True), until_ms
+                self.store.grants[grant.lease] = stored._replace(announced=True), until_ms
             self.held.announced(grant)
         if self.resting:
             grant = self.resting.pop(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from muster.coordinator.web import health
@@ -27,7 +25,7 @@ async def test_not_ready_while_a_lease_is_not_announced(
         if not found:  # nobody holds a lease of replica lists: there are none
             return found
         number, grant = next(iter(found.items()))
-        return {**found, number: replace(grant, announced=False)}
+        return {**found, number: grant._replace(announced=False)}
 
     monkeypatch.setattr(shown.broker._store, "holders", loading)
     status, answer = await shown.get("/readyz")

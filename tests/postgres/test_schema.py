@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from traceback import format_exception
 from uuid import UUID
 
@@ -161,7 +160,7 @@ async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that
     (grant,) = await store.claim([Lease(LeaseKind.REPLICAS, 999)], 2, 60_000)
     assert grant is not None
     assert await store.journal_bounds(grant.lease) == JournalBounds(0, 0, 0)
-    assigned = replace(old, assignments={0: Assignment((2, 1))})
+    assigned = old._replace(assignments={0: Assignment((2, 1))})
     await store.update_topic(assigned, expected=old, epochs={grant.lease: grant.epoch})
     assert (await store.topics())[1] == assigned
     await store.close()

@@ -37,7 +37,7 @@ async def test_topics_come_by_name(store: Store) -> None:
     assert await store.topics() == [AUDIT, ORDERS]
 
 
-@pytest.mark.parametrize("rival", [replace(AUDIT, name="orders"), replace(AUDIT, topic_id=ORDERS.topic_id)])
+@pytest.mark.parametrize("rival", [AUDIT._replace(name="orders"), AUDIT._replace(topic_id=ORDERS.topic_id)])
 async def test_a_name_and_an_id_belong_to_one_topic(store: Store, rival: TopicRow) -> None:
     await store.create_topic(ORDERS)
     with pytest.raises(StoreConflict, match="taken"):
@@ -46,7 +46,7 @@ async def test_a_name_and_an_id_belong_to_one_topic(store: Store, rival: TopicRo
 
 
 async def test_of_concurrent_creators_of_a_name_one_succeeds(store: Store) -> None:
-    rivals = [replace(AUDIT, topic_id=UUID(int=n)) for n in range(2, 8)]
+    rivals = [AUDIT._replace(topic_id=UUID(int=n)) for n in range(2, 8)]
     results = await asyncio.gather(*map(store.create_topic, rivals), return_exceptions=True)
     assert results[0] is None
     assert all(isinstance(result, StoreConflict) for result in results[1:])
@@ -55,17 +55,17 @@ async def test_of_concurrent_creators_of_a_name_one_succeeds(store: Store) -> No
 
 async def test_a_topic_is_replaced_by_its_id(store: Store) -> None:
     await store.create_topic(ORDERS)
-    grown = replace(ORDERS, partitions=6, configs={})
+    grown = ORDERS._replace(partitions=6, configs={})
     await store.update_topic(grown, expected=ORDERS)
     assert await store.topics() == [grown]
 
 
 async def test_a_change_computed_from_an_old_row_is_refused(store: Store) -> None:
     await store.create_topic(ORDERS)
-    grown = replace(ORDERS, partitions=6)
+    grown = ORDERS._replace(partitions=6)
     await store.update_topic(grown)
     with pytest.raises(StoreConflict, match="changed in the meantime"):
-        await store.update_topic(replace(ORDERS, configs={}), expected=ORDERS)
+        await store.update_topic(ORDERS._replace(configs={}), expected=ORDERS)
     assert await store.topics() == [grown]
 
 
@@ -73,7 +73,7 @@ async def test_a_topic_cannot_be_renamed_to_anothers_name(store: Store) -> None:
     await store.create_topic(ORDERS)
     await store.create_topic(AUDIT)
     with pytest.raises(StoreConflict, match="taken"):
-        await store.update_topic(replace(AUDIT, name="orders"))
+        await store.update_topic(AUDIT._replace(name="orders"))
     assert await store.topics() == [AUDIT, ORDERS]
 
 
@@ -86,7 +86,7 @@ async def test_an_unknown_topic_is_neither_changed_nor_deleted(store: Store) -> 
 async def test_a_deleted_topics_name_is_free(store: Store) -> None:
     await store.create_topic(ORDERS)
     assert await store.delete_topic(ORDERS.topic_id) is True
-    reborn = replace(ORDERS, topic_id=UUID(int=9))
+    reborn = ORDERS._replace(topic_id=UUID(int=9))
     await store.create_topic(reborn)
     assert await store.topics() == [reborn]
 
@@ -95,7 +95,7 @@ async def test_a_deleted_topics_name_is_free(store: Store) -> None:
 
 LED = Lease(LeaseKind.DATA, 2)
 MOVED = Assignment((2, 3), epoch_base=7, moved_from=LED, moved_epoch=4)
-ASSIGNED = replace(ORDERS, assignments={0: Assignment((3, 1)), 2: MOVED})
+ASSIGNED = ORDERS._replace(assignments={0: Assignment((3, 1)), 2: MOVED})
 
 
 async def test_assignments_are_kept_and_outlive_the_store_object(store: Store, backend: Backend) -> None:
@@ -103,10 +103,10 @@ async def test_assignments_are_kept_and_outlive_the_store_object(store: Store, b
     await store.create_topic(AUDIT)
     assert await store.topics() == [AUDIT, ASSIGNED]
     moved_back = Assignment((1,), 12, Lease(LeaseKind.REPLICAS, 1), 3)
-    other = replace(ASSIGNED, assignments={**ASSIGNED.assignments, 1: moved_back})
+    other = ASSIGNED._replace(assignments={**ASSIGNED.assignments, 1: moved_back})
     await store.update_topic(other, expected=ASSIGNED)
     with pytest.raises(StoreConflict, match="changed in the meantime"):
-        await store.update_topic(ASSIGNED, expected=replace(other, assignments={}))
+        await store.update_topic(ASSIGNED, expected=other._replace(assignments={}))
     await store.close()
     reopened = backend.store()
     await reopened.open()
@@ -144,7 +144,7 @@ async def test_a_change_computed_from_an_epoch_that_is_over_is_refused(store: St
     assert first is not None
     await store.update_topic(ASSIGNED, expected=ORDERS, epochs={LED: first.epoch})
     assert await store.claim([LED], 1, 60_000) != [first]
-    other = replace(ASSIGNED, partitions=9)
+    other = ASSIGNED._replace(partitions=9)
     with pytest.raises(StoreConflict, match="lease"):
         await store.update_topic(other, expected=ASSIGNED, epochs={LED: first.epoch})
     assert await store.topics() == [ASSIGNED]
@@ -159,7 +159,7 @@ async def test_a_change_and_a_claim_at_the_same_time_come_one_after_the_other(st
     assert grant is not None
     for _ in range(20):
         (before,) = await store.topics()
-        after = replace(before, partitions=before.partitions + 1)
+        after = before._replace(partitions=before.partitions + 1)
         changing = store.update_topic(after, expected=before, epochs={LED: grant.epoch})
         refused, claimed = await asyncio.gather(
             changing, store.claim([LED], 1, 60_000), return_exceptions=True
@@ -203,10 +203,10 @@ async def test_broker_configs_come_by_broker_and_outlive_the_store_object(
 
 async def test_broker_configs_are_replaced_and_an_empty_set_is_forgotten(store: Store) -> None:
     await store.update_broker_configs(FIRST_BROKER, expected={})
-    other = replace(FIRST_BROKER, configs={"log.retention.ms": "7"})
+    other = FIRST_BROKER._replace(configs={"log.retention.ms": "7"})
     await store.update_broker_configs(other, expected=FIRST_BROKER.configs)
     assert await store.broker_configs() == [other]
-    await store.update_broker_configs(replace(other, configs={}), expected=other.configs)
+    await store.update_broker_configs(other._replace(configs={}), expected=other.configs)
     assert await store.broker_configs() == []
 
 
@@ -215,7 +215,7 @@ async def test_a_change_of_broker_configs_computed_from_old_ones_is_refused(stor
     before = await store.revision()
     for expected in ({}, EVERY_BROKER.configs):
         with pytest.raises(StoreConflict, match="changed in the meantime"):
-            await store.update_broker_configs(replace(FIRST_BROKER, configs={}), expected=expected)
+            await store.update_broker_configs(FIRST_BROKER._replace(configs={}), expected=expected)
     assert await store.broker_configs() == [FIRST_BROKER]
     assert await store.revision() == before
 
@@ -299,7 +299,7 @@ async def test_the_revision_grows_with_every_change_and_tells_who_listens(
     assert told
     changes = {
         "create": lambda: store.create_topic(ORDERS),
-        "update": lambda: store.update_topic(replace(ORDERS, partitions=4)),
+        "update": lambda: store.update_topic(ORDERS._replace(partitions=4)),
         "delete": lambda: store.delete_topic(ORDERS.topic_id),
         "register": lambda: store.register_node(NODE),
         "move": lambda: store.register_node(replace(NODE, port=1)),
@@ -336,7 +336,7 @@ async def test_what_changes_nothing_does_not_move_the_revision(store: Store) -> 
     await store.renew([grant], 10_000)
     await store.register_node(NODE)
     await store.claim([Lease(LeaseKind.GROUP, 0)], 2, 10_000)
-    await store.release([replace(grant, epoch=7)])
+    await store.release([grant._replace(epoch=7)])
     await store.remove_node(5, NODE.incarnation)
     await store.remove_node(NODE.node_id, UUID(int=99))
     await store.announce([grant])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -122,7 +121,7 @@ async def test_a_grant_is_announced_until_it_is_claimed_anew(store: Store, clock
     store.changed.append(lambda: told.append(None))
     before = await store.revision()
     await store.announce([first])
-    announced = replace(first, announced=True)
+    announced = first._replace(announced=True)
     assert await store.holders(LeaseKind.GROUP) == {0: announced, 1: second}
     assert await store.revision() > before
     assert told
@@ -138,7 +137,7 @@ async def test_a_grant_is_announced_until_it_is_claimed_anew(store: Store, clock
     (anew,) = await store.claim([A], 1, TERM_MS)
     assert anew == Grant(A, 1, 2, TERM_MS)
     await store.announce([first, second])
-    assert await store.holders(LeaseKind.GROUP) == {0: anew, 1: replace(second, announced=True)}
+    assert await store.holders(LeaseKind.GROUP) == {0: anew, 1: second._replace(announced=True)}
 
 
 async def test_announcing_what_was_lost_does_nothing(store: Store) -> None:

@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -323,7 +322,7 @@ async def test_a_store_of_the_second_schema_learns_of_replica_lists(tmp_path: Pa
     await store.add_replica_lists([(2, 1)])
     (grant,) = await store.claim([Lease(LeaseKind.REPLICAS, 999)], 1, 60_000)
     assert grant is not None
-    assigned = replace(old, assignments={0: Assignment((2, 1))})
+    assigned = old._replace(assignments={0: Assignment((2, 1))})
     await store.update_topic(assigned, expected=old)
     await store.close()
     again = SqliteStore(left)
