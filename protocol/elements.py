@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar, overload
 
 from muster.protocol.decoder_source import struct_decoder_source
-from muster.protocol.message import Struct, Versions
+from muster.protocol.layout import message_layout
+from muster.protocol.message import Message, Struct, Versions
 from muster.protocol.types import ELEMENTS_UNLIMITED
 
 E = TypeVar("E", bound=Struct)
@@ -29,6 +30,18 @@ class Form(NamedTuple):
     """The one of them that is read, if somebody looks at the elements."""
     flexible: bool = True
     """Whether they have compact lengths and end with a tag block."""
+
+
+@cache
+def form_in(message: type[Message], element: type[Struct], version: int) -> Form:
+    """The form of elements of `message` in one version."""
+    return Form(element, Versions(version, version), version, message_layout(message, version).flexible)
+
+
+def encode_element(form: Form, element: Struct) -> bytes:
+    """The bytes of one element; many of them, one after the other, are the content of `EncodedElements`."""
+    encoded: bytes = _encoder(form)(element)
+    return encoded
 
 
 class EncodedElements(Sequence[E]):
@@ -90,3 +103,12 @@ class EncodedElements(Sequence[E]):
 def _decoder(form: Form) -> Any:
     source = struct_decoder_source(form.element, form.version, flexible=form.flexible)
     return source.function("decode", f"decode {form.element.__qualname__} v{form.version}")
+
+
+@cache
+def _encoder(form: Form) -> Any:
+    # That module knows of this one.
+    from muster.protocol.encoder_source import struct_encoder_source
+
+    source = struct_encoder_source(form.element, form.version, flexible=form.flexible)
+    return source.function("encode", f"encode {form.element.__qualname__} v{form.version}")

@@ -30,6 +30,11 @@ def encoder_source(
     return _Encoder(message_layout(cls, version), pieces, name, scope).source
 
 
+def struct_encoder_source(cls: StructType, version: int, *, flexible: bool) -> Source:
+    """The same for a struct nested in messages, in a version of theirs."""
+    return _Encoder(layout(cls, version, flexible=flexible), False, "encode", None).source
+
+
 class _Write(NamedTuple):
     """One value of a run: its struct code and an expression for it. Code "x" is a byte 0 and needs none."""
 

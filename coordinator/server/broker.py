@@ -45,6 +45,7 @@ from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.doors import Doors, Listen
+from muster.coordinator.server.encoded_topics import EncodedTopics
 from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.kept_quotas import KeptQuotas
@@ -177,6 +178,7 @@ class Broker:
             auto_create_topics=settings.auto_create_topics_enable,
             kept=[offsets, states.topic, *([events] if settings.group_events else [])],
         )
+        self.encoded_topics = EncodedTopics()
         rows = ConfigRows(store)
         self.configs = BrokerConfigs(rows, node_id, settings, self._apply_configs)
         of_groups = group_config(settings, real_time=shared.clock is shared.lease_clock)

@@ -15,6 +15,7 @@ from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.transactions import TransactionRuntime
 from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
+from muster.coordinator.server.encoded_topics import EncodedTopics
 from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.kept_quotas import KeptQuotas
@@ -45,6 +46,7 @@ class Broker(Protocol):
     meters: Meters
     """What clients have used of their quotas."""
     catalogue: Catalogue
+    encoded_topics: EncodedTopics
     partitions: Partitions
     runtime: GroupRuntime
     transaction_runtime: TransactionRuntime

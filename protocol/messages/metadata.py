@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from muster.protocol.message import OWN_TAGS, Message, Struct, field, request, response, struct
@@ -71,7 +72,7 @@ class MetadataResponse(Message):
     brokers: list[Broker] = field(Array(Broker), "0+")
     cluster_id: str | None = field(String, "2+", nullable="2+", default=None, ignorable=True)
     controller_id: int = field(Int32, "1+", default=-1, ignorable=True)
-    topics: list[Topic] = field(Array(Topic), "0+")
+    topics: Sequence[Topic] = field(Array(Topic, encoded=True), "0+")
     cluster_authorized_operations: int = field(Int32, "8-10", default=AUTHORIZED_OPERATIONS_OMITTED)
     error_code: int = field(Int16, "13+", default=0, ignorable=True)
 

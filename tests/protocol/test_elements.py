@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from muster.protocol import codec
-from muster.protocol.elements import EncodedElements
+from muster.protocol.elements import EncodedElements, encode_element, form_in
 from muster.protocol.errors import EncodeError
+from muster.protocol.messages.metadata import MetadataResponse
 from muster.protocol.messages.offsets import (
     FETCHED_PARTITION,
     OffsetFetchResponse,
@@ -61,3 +62,25 @@ def test_a_field_that_is_not_declared_so_takes_a_list_alone() -> None:
     message.groups[0].topics = made()  # type: ignore[assignment]
     with pytest.raises(EncodeError, match="no list"):
         codec.encode(message, 8)
+
+
+def test_an_element_is_encoded_as_within_its_message() -> None:
+    topics = [
+        MetadataResponse.Topic(name=name, partitions=[partition(number) for number in range(count)])
+        for name, count in (("a", 0), ("orders", 3))
+    ]
+    for version in range(14):
+        form = form_in(MetadataResponse, MetadataResponse.Topic, version)
+        content = b"".join(encode_element(form, each) for each in topics)
+        whole = MetadataResponse(brokers=[], topics=topics)
+        joined = MetadataResponse(brokers=[], topics=EncodedElements(form, 2, content))
+        assert codec.encode(joined, version) == codec.encode(whole, version)
+        assert list(joined.topics) == list(
+            codec.decode(MetadataResponse, version, codec.encode(whole, version)).topics
+        )
+
+
+def partition(number: int) -> MetadataResponse.Partition:
+    return MetadataResponse.Partition(
+        partition_index=number, leader_id=1, leader_epoch=number, replica_nodes=[1, 2], isr_nodes=[1]
+    )

@@ -29,6 +29,7 @@ from muster.coordinator.server.unserved import no_share_groups
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
 from muster.coordinator.topics.catalogue import Topic, check_name
 from muster.protocol.api import ApiKey
+from muster.protocol.elements import EncodedElements, encode_element, form_in
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.metadata import (
@@ -63,18 +64,28 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     version = context.api_version
     rights = broker.rights(context)
 
+    form = form_in(MetadataResponse, MetadataResponse.Topic, version)
+
     def operations(name: str) -> int:
         if request.include_topic_authorized_operations:
             return rights.operations(ResourceType.TOPIC, name)
         return AUTHORIZED_OPERATIONS_OMITTED
 
-    topics: list[MetadataResponse.Topic] = []
+    def encode(topic: Topic) -> bytes:
+        return encode_element(form, _topic(broker, topic, operations(topic.name)))
+
+    def encoded(topic: Topic) -> bytes:
+        if request.include_topic_authorized_operations:
+            return encode(topic)
+        return broker.encoded_topics.of(topic, broker.topology, version, encode)
+
+    topics: list[bytes] = []
     turns = Turns()
     if request.topics is None or (version == 0 and not request.topics):
         for topic in list(broker.catalogue.topics()):
             await turns.next()
             if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, logged=False):
-                topics.append(_topic(broker, topic, operations(topic.name)))
+                topics.append(encoded(topic))
     else:
         if version < 12 and any(each.topic_id != ZERO_UUID or each.name is None for each in request.topics):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Metadata v{version} does not support topic ids")
@@ -87,9 +98,9 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
                 refused = _refused_topic(asked, version, error)
                 if asked.name is not None and error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                     refused.topic_authorized_operations = operations(asked.name)
-                topics.append(refused)
+                topics.append(encode_element(form, refused))
             else:
-                topics.append(_topic(broker, topic, operations(topic.name)))
+                topics.append(encoded(topic))
     topology = broker.topology
     return MetadataResponse(
         brokers=[
@@ -99,7 +110,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         ],
         cluster_id=broker.cluster_id,
         controller_id=topology.controller_id,
-        topics=topics,
+        topics=EncodedElements(form, len(topics), b"".join(topics)),
         cluster_authorized_operations=(
             _cluster_operations(rights)
             if request.include_cluster_authorized_operations
