@@ -131,15 +131,18 @@ async def _metadata(about: About, rule: Rule, code: ErrorCode, handle: Handle) -
     asking.allow_auto_topic_creation = False
     answer = await handle(asking)
     assert isinstance(answer, MetadataResponse)
-    for i, topic in enumerate(answer.topics):
-        if rule.topic in (None, topic.name):
-            answer.topics[i] = MetadataResponse.Topic(
-                error_code=code,
-                name=topic.name,
-                topic_id=topic.topic_id,
-                is_internal=topic.is_internal,
-                partitions=[],
-            )
+    answer.topics = [
+        MetadataResponse.Topic(
+            error_code=code,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=[],
+        )
+        if rule.topic in (None, topic.name)
+        else topic
+        for topic in answer.topics
+    ]
     return answer
 
 
