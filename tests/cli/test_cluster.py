@@ -117,7 +117,7 @@ def test_a_shard_that_is_being_loaded_and_one_without_a_broker_are_shown(
         held = await read(kind)
         if kind is LeaseKind.DATA:
             del held[7]
-            held[8] = replace(held[8], node_id=1, announced=False)
+            held[8] = held[8]._replace(node_id=1, announced=False)
         return held
 
     telling.holders = holders

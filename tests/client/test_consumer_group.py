@@ -167,7 +167,8 @@ async def test_a_commit_with_an_epoch_that_has_passed_is_repeated_with_the_next(
         assert result.ok
         assert alone.group.generation_id == 2
     epochs = [each.generation_id_or_member_epoch for each in broker.requests(ApiKey.OFFSET_COMMIT)]
-    assert epochs == [1, 2]
+    # The answer to the heartbeat may still have been on its way, and told of the first epoch once more.
+    assert epochs in ([1, 2], [1, 1, 2])
 
 
 async def test_a_commit_of_a_member_that_the_group_does_not_know() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,8 +67,7 @@ class Server:
         self.one, self.two = _Mechanism("ONE"), _Mechanism("TWO")
         self.sessions: Any = broker.connections.open_session.__self__  # type: ignore[attr-defined]
         self.sessions.doors = {
-            listener: replace(
-                door,
+            listener: door._replace(
                 mechanisms={"ONE": self.one, "TWO": self.two},
                 clock=self.clock,
                 reauth_ms=reauth_ms,
