@@ -205,7 +205,7 @@ bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios to
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
 
 .PHONY: bench-peers
-bench-peers: wheel $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster next to Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1 for a quick check; COLD=1 for servers that were just started, docs/first-ten-seconds.md; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; about an hour; needs Java 17, Maven, Go, PostgreSQL)
+bench-peers: wheel $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster next to Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1 for a quick check; COLD=1 for servers that were just started, docs/first-ten-seconds.md; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; about two hours; needs Java 17, Maven, Go, PostgreSQL)
 	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick) $(if $(COLD),--cold) $(if $(ONLY),--only $(ONLY)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(AGAIN),--again) $(if $(WRITE),--write)
 
 .PHONY: bench-spark

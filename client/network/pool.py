@@ -304,7 +304,8 @@ class Pool:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, max(0.0, until - deadline(0))))
         if again_at >= until or deadline(0) >= until:  # the loop may wake us a millisecond early
-            raise self._too_late(node_id, slot, "no time left to try again")
+            why = "no time left to try again" if wait_s > 0 else "no answer in time"
+            raise self._too_late(node_id, slot, why)
 
     def _too_late(self, node_id: int, slot: _Lane, why: str) -> Unreachable:
         """The error for a caller without time for its own attempt; it names the last failure."""

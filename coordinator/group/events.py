@@ -127,8 +127,6 @@ class Event:
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self._told() == other._told()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._told())})"
 

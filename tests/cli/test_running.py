@@ -120,10 +120,10 @@ def test_a_program_that_calls_a_command_still_hears_of_brokers_that_are_gone(
 def test_a_broker_that_hangs(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     with server(lambda connection: None) as bootstrap:
         said = Muster(bootstrap, capfd).refused(*arguments, "--timeout", "0.3")
-    # "did not answer in time" or, where even connecting took that long, "no connection to ...: no time left".
+    # "did not answer" or, where even connecting took that long, "no connection to".
     assert said.startswith(named(arguments))
     assert bootstrap in said
-    assert "in time" in said or "no time left" in said
+    assert "in time" in said
 
 
 @each("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))

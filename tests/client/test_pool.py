@@ -117,6 +117,13 @@ async def test_a_node_that_does_not_let_us_connect_is_left_alone_for_a_while() -
             await cluster.call(METADATA, deadline(0.2), node=2)
 
 
+async def test_who_comes_too_late_to_connect_at_all_has_no_answer_in_time() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        with pytest.raises(Unreachable, match="no answer in time"):
+            await cluster.call(METADATA, deadline(0))
+
+
 async def test_that_no_broker_answers_is_said_once_until_one_does(caplog: pytest.LogCaptureFixture) -> None:
     port = free_ports(1)
     address = Address("127.0.0.1", port)
