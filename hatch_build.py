@@ -89,6 +89,9 @@ def _compile(libraries: dict[str, list[str]]) -> None:
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     # gcc takes twice as long for -O2, and what comes of it is no faster.
     made = mypycify([*options, *modules], opt_level="1", debug_level="0", separate=found, target_dir="c")
+    if os.name != "nt":
+        for each in made:  # Python adds -Wall, and looking for what to warn of takes three times as long as compiling
+            each.extra_compile_args.append("-Wno-all")
     command = build_ext(Distribution({"name": "muster", "ext_modules": made}))
     command.inplace = True
     command.parallel = True

@@ -62,6 +62,10 @@ class _Watched:
         await quiet(members)
         return took_s
 
+    @property
+    def generation_id(self) -> int:
+        return self._group.generation_id
+
     async def leave(self) -> float:
         """The newest member leaves, in seconds until the others are Stable without it."""
         member = self._group.members[-1]
@@ -121,6 +125,7 @@ async def _rebalance(server: dict[str, Any], members: int) -> list[dict[str, Any
     turns = _TURNS[members <= _SMALL]
     storms: list[Point] = []
     storm_cpus: list[Point] = []
+    storm_generations: list[Point] = []
     for turn in range(turns):
         name = f"peers-{members}-{turn}"
         (links,) = await target.connect([name], members + turns + _RESTARTED)
@@ -131,6 +136,7 @@ async def _rebalance(server: dict[str, Any], members: int) -> list[dict[str, Any
         used = meter.read()
         storms.append(Point("storm_s", storm_s, members, used["driver"]))
         storm_cpus.append(Point("storm_cpu_s", used["server_s"], members))
+        storm_generations.append(Point("storm_generations", watched.generation_id, members))
     left: list[Point] = []
     joined: list[Point] = []
     for _ in range(turns):
@@ -148,7 +154,7 @@ async def _rebalance(server: dict[str, Any], members: int) -> list[dict[str, Any
         await watched.leave()
     each_s = (time.perf_counter() - began_s) / _RESTARTED
     rolled = Point("rolling_s", each_s, members, meter.read()["driver"])
-    middles = [_middle(each) for each in (storms, storm_cpus, left, joined)]
+    middles = [_middle(each) for each in (storms, storm_cpus, storm_generations, left, joined)]
     return [point.as_json() for point in (*middles, crashed, rolled)]
 
 
@@ -192,6 +198,9 @@ MEASURE: Final = Measure(
         Quantity("crash_s", "one crashes", "s", "less", axis="members", goals=_GOALS),
         Quantity("rolling_s", "rolling restart, a member", "s", "less", axis="members", goals=_GOALS),
         Quantity("storm_cpu_s", "CPU of a join storm", "s", "less", axis="members", chart=False),
+        Quantity(
+            "storm_generations", "generations of a join storm", "generations", "less", axis="members", chart=False
+        ),
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "mock": NO_GROUPS},
