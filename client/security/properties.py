@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from muster.client.security.client_credentials import ClientCredentials
 from muster.client.security.jaas import parse_jaas
 from muster.client.security.mechanisms import OAUTHBEARER
 from muster.client.security.oauth import TokenFile, TokenProvider
@@ -269,6 +268,8 @@ def _token_provider(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenP
         found[argument] = next((each for each in values if each), None)
         if found[argument] is None and argument != "scope":
             raise ValueError(f"{_TOKEN_URL} requires {names[0]}, or {names[-1]} in {_JAAS}")
+    from muster.client.security.client_credentials import ClientCredentials  # with urllib, http and email
+
     try:
         return ClientCredentials(
             url,

@@ -81,6 +81,11 @@ class GroupConfig:
     group_consumer_regex_refresh_interval_ms: int = 600_000
     """How often the topics that regular expressions stand for are looked up anew, at the latest."""
 
+    # ---- not settings
+    newcomers_return_within_ms: int = 0
+    """Whoever was given a member id (KIP-394) less than this ago holds up the first generation of an empty
+    group, even when the initial delay is over. In Kafka nobody does."""
+
     @property
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * 60_000

@@ -71,6 +71,9 @@ from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.api import ApiKey
 
+_NEWCOMERS_RETURN_WITHIN_MS: Final = 20
+"""Of a broker without an initial rebalance delay. Otherwise some of several consumers that start together, as
+in tests, rebalance twice. One that dies before it returns delays the others by no more than this."""
 _READ_AGAIN_S: Final = 1.0
 _READ_PAUSE_S: Final = 0.02
 """Between looks at a database, where what others change is heard of with a delay anyway: leases move in
@@ -628,11 +631,14 @@ def _kafka_listeners(endpoints: Iterable[Endpoint]) -> str:
 
 def group_config(settings: Settings, *, real_time: bool = False) -> GroupConfig:
     """The settings of the group core; the field names are the same."""
-    values = {each.name: getattr(settings, each.name) for each in fields(GroupConfig)}
+    names = {each.name for each in fields(GroupConfig)} - {"newcomers_return_within_ms"}
+    values = {name: getattr(settings, name) for name in names}
     values["group_consumer_migration_policy"] = MigrationPolicy(settings.group_consumer_migration_policy)
     config = GroupConfig(**values)
-    if not real_time:
+    if not real_time or config.group_initial_rebalance_delay_ms:
         return config  # time may stand still
     # Without a delay, too, those go along whose JoinGroup is on its way: in Kafka a timer that is due takes a
     # trip over threads, behind the requests that have come.
-    return replace(config, group_initial_rebalance_delay_ms=max(config.group_initial_rebalance_delay_ms, 1))
+    return replace(
+        config, group_initial_rebalance_delay_ms=1, newcomers_return_within_ms=_NEWCOMERS_RETURN_WITHIN_MS
+    )

@@ -128,13 +128,13 @@ class Connection(asyncio.Protocol):
             self.wire.forget()
             self._transport.abort()
             return
-        if self._identify is not None:
-            try:
+        try:
+            if self._identify is not None:
                 self.principal = self._identify(self._transport)
-            except CloseConnection as error:
-                self.failed(error)
-                return
-        self.session = session = self._connections.open_session(self)
+            self.session = session = self._connections.open_session(self)
+        except Exception as error:
+            self.failed(error)
+            return
         self._begin = session.begin
 
     def data_received(self, data: bytes) -> None:

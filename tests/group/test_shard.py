@@ -527,6 +527,26 @@ def test_the_last_wait_of_the_initial_delay_is_what_is_left() -> None:
     assert len(harness.answers[first].members) == 4
 
 
+@pytest.mark.parametrize(("returns_after_ms", "members"), [(19, 2), (None, 1)])
+def test_who_was_just_given_an_id_holds_up_the_first_generation(
+    returns_after_ms: int | None, members: int
+) -> None:
+    harness = Harness(GroupConfig(group_initial_rebalance_delay_ms=1, newcomers_return_within_ms=20))
+    asked = context(ApiKey.JOIN_GROUP, "bob")
+    bob = harness.ask(Shard.join, join_request(), asked).member_id
+    first = join(harness, join_request())
+    if returns_after_ms is not None:
+        harness.advance(returns_after_ms)
+        assert first not in harness.answers
+        harness.send(Shard.join, join_request(bob), asked)
+        harness.advance(2)  # one in which bob came, and one in which nobody does
+    else:
+        harness.advance(19)
+        assert first not in harness.answers
+        harness.advance(1)
+    assert len(harness.answers[first].members) == members
+
+
 def test_nobody_to_lead_is_waited_for_a_second_at_least(harness: Harness) -> None:
     leader, _ = stable(harness, "leader", instance_id="l"), None
     [member_id] = leader

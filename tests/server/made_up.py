@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from muster.coordinator.base.answers import Later
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.server.apis import check_request_size
-from muster.coordinator.server.connection import Connection
+from muster.coordinator.server.connection import Connection, Identify
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.server.wire import Response, Traffic
@@ -120,6 +120,7 @@ async def serving(
     response_bytes_max: int = 1 << 20,
     receive_timeout_ms: int = 60_000,
     answer_at_once: AnswerAtOnce | None = None,
+    identify: Identify | None = None,
 ) -> AsyncIterator[Server]:
     clock = ManualClock()
     closed: list[int] = []
@@ -136,7 +137,9 @@ async def serving(
         unserved=Unserved(clock),
         closed=closed.append,
     )
-    server = await asyncio.get_running_loop().create_server(connections.connect, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: connections.connect("", identify), "127.0.0.1", 0
+    )
     try:
         yield Server(connections, clock, server.sockets[0].getsockname()[1], closed)
     finally:

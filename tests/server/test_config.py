@@ -179,7 +179,7 @@ def test_every_group_setting_is_an_option_with_its_default() -> None:
     changed = {
         each.name: getattr(GroupConfig(), each.name) + 1
         for each in fields(GroupConfig)
-        if type(each.default) is int and not each.name.endswith("_max_size")
+        if type(each.default) is int and not each.name.endswith(("_max_size", "_within_ms"))
     }
     changed |= {
         "group_max_size": 5,
@@ -260,7 +260,9 @@ def test_lists_are_given_with_commas() -> None:
 def test_in_real_time_a_group_waits_for_a_millisecond_at_least() -> None:
     without = Settings(group_initial_rebalance_delay_ms=0)
     assert group_config(without).group_initial_rebalance_delay_ms == 0
+    assert group_config(without).newcomers_return_within_ms == 0
     assert group_config(without, real_time=True).group_initial_rebalance_delay_ms == 1
+    assert group_config(without, real_time=True).newcomers_return_within_ms > 0
     assert group_config(Settings(), real_time=True) == GroupConfig()
 
 

@@ -89,6 +89,17 @@ async def test_what_cannot_be_answered_closes_the_connection(error: Exception) -
         writer.close()
 
 
+async def test_an_error_while_the_client_is_looked_at_closes_the_connection() -> None:
+    def identify(transport: asyncio.Transport) -> str:
+        raise ZeroDivisionError("a certificate that nobody expected")
+
+    async with serving(identify=identify) as server:
+        reader, writer = await server.connect()
+        assert await is_closed(reader)
+        await server.until(lambda: server.closed == [1])
+        writer.close()
+
+
 # --- the end ------------------------------------------------------------------------------------------------
 
 

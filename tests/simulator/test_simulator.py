@@ -1,4 +1,4 @@
-"""Twenty seeds hold every promise, planted bugs are caught, and a seed replays."""
+"""Fixed seeds hold every promise, planted bugs are caught, and a seed replays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulator.bugs import BUGS
 from tests.simulator.harm import Harm
 from tests.simulator.simulation import simulate
 
-SEEDS = (*range(20), 1_113_569_944, 1_113_570_074, 3_000_000_875, 3_000_006_822, 3_000_050_522)
+SEEDS = (*range(10), 1_113_569_944, 1_113_570_074, 3_000_000_875, 3_000_006_822, 3_000_050_522)
 """`make simulator` takes fresh ones, for minutes. The last ones here met what the simulator itself had wrong:
 a request arrived that its client had given up long before and sent again elsewhere; a static leader was back
 that nobody had told to watch the topics; a broker that was still loading had no error for a member of an old
@@ -27,29 +27,29 @@ ROOT = Path(__file__).parents[2]
 CAUGHT_BY = {
     "reply-before-append": (0, "before it was durable"),
     "lost-records": (0, "before it was durable"),
-    "lost-replies": (3, "neither answered nor closed in time"),
+    "lost-replies": (9, "neither answered nor closed in time"),
     "forgetful-load": (0, "the store would be loaded as|acknowledged before|two owners|two assignments"),
     "secretive": (0, "has no entry"),
     "unfenced-store": (6, "the store would be loaded as|acknowledged before|went back|under epoch"),
     "leases-never-lapse": (252, "the store would be loaded as|acknowledged before|is not told"),
     "generation-not-bumped": (0, "two assignments|two owners"),
-    "timers-lost-on-reload": (0, "has not settled"),
+    "timers-lost-on-reload": (5, "has not settled"),
     "stale-members-kept": (1, "has not settled"),
     "commits-of-any-generation": (34, "went back|is not told"),
     "instances-not-fenced": (111, "went back|is not told|has not settled|two owners"),
     "someone-elses-assignment": (0, "two owners|two assignments|before it was durable"),
     "parked-syncs-forgotten": (40, "neither answered nor closed in time"),
-    "assigned-before-revoked": (2, "has not given them up"),
-    "epoch-not-bumped": (0, "has not settled"),
-    "commits-of-any-epoch": (2, "stale epoch was acknowledged|went back"),
+    "assigned-before-revoked": (3, "has not given them up"),
+    "epoch-not-bumped": (2, "has not settled"),
+    "commits-of-any-epoch": (4, "stale epoch was acknowledged|went back"),
     "migration-half-written": (0, "of both kinds in the store"),
     "regex-not-refreshed": (11, "has not settled"),
-    "markers-lost": (1, "transactions are not over|was acknowledged|is committed|behind epoch"),
-    "markers-of-any-epoch": (1, "behind epoch|was acknowledged|is committed"),
+    "markers-lost": (9, "transactions are not over|was acknowledged|is committed|behind epoch"),
+    "markers-of-any-epoch": (9, "behind epoch|was acknowledged|is committed"),
     "stable-offset-past-open": (1, "which has not been ended|which was"),
     "aborted-cut-early": (1, "which was aborted|which was asked to be aborted|which has not been ended"),
-    "pending-offsets-shown": (3, "is told, of|before it was durable"),
-    "epoch-kept-on-fence": (1, "was acknowledged|is committed|given twice|behind epoch|had the id"),
+    "pending-offsets-shown": (7, "is told, of|before it was durable"),
+    "epoch-kept-on-fence": (9, "was acknowledged|is committed|given twice|behind epoch|had the id"),
 }
 """A seed that catches it, and what the first violation says, as a pattern: several checkers may be the first
 to see a bug."""
@@ -113,7 +113,7 @@ def test_what_nobody_thought_of_breaks_a_run_too(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_seed_replays_exactly() -> None:
-    first, again = simulate(3), simulate(3)
+    first, again = simulate(6), simulate(6)
     assert first.trace == again.trace
     assert simulate(4).digest != first.digest
 

@@ -451,6 +451,11 @@ class ClassicGroup:
         """Every member has sent JoinGroup, and everybody who was told an id has come back with it."""
         return self.joins_parked == len(self.members) and not self.pending_members
 
+    def expects_newcomers(self, now_ms: int) -> bool:
+        """Whether somebody was told an id so recently that its JoinGroup is probably on its way."""
+        since_ms = now_ms - self.config.newcomers_return_within_ms
+        return any(pending.issued_ms > since_ms for pending in self.pending_members.values())
+
     @property
     def rebalance_timeout_ms(self) -> int:
         """How long to wait for the slowest member."""

@@ -83,7 +83,7 @@ def join_timer_fired(group: ClassicGroup, step: Step) -> None:
     delay = group.initial_delay
     if delay is None:
         complete(group, Cause(Trigger.REBALANCE_TIMED_OUT), step)
-    elif delay.member_came and delay.remaining_ms > 0:
+    elif delay.remaining_ms > 0 and (delay.member_came or group.expects_newcomers(step.now_ms)):
         # Members keep coming: wait again, but not beyond the rebalance timeout altogether.
         delay_ms = min(group.config.group_initial_rebalance_delay_ms, delay.remaining_ms)
         group.initial_delay = InitialDelay(delay_ms, max(delay.remaining_ms - delay.delay_ms, 0))

@@ -68,7 +68,7 @@ def _slope(
 
 def title(quantity: Quantity, at: int | None) -> str:
     where = "" if at is None else f", {at:,} {quantity.axis}"
-    return f"{quantity.title}{where} ({quantity.unit})"
+    return f"{quantity.title}{where}" + (f" ({quantity.unit})" if quantity.unit else "")
 
 
 def sizes(quantity: Quantity, results: Results, measure: Measure) -> list[int | None]:

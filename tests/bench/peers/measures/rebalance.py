@@ -198,9 +198,7 @@ MEASURE: Final = Measure(
         Quantity("crash_s", "one crashes", "s", "less", axis="members", goals=_GOALS),
         Quantity("rolling_s", "rolling restart, a member", "s", "less", axis="members", goals=_GOALS),
         Quantity("storm_cpu_s", "CPU of a join storm", "s", "less", axis="members", chart=False),
-        Quantity(
-            "storm_generations", "generations of a join storm", "generations", "less", axis="members", chart=False
-        ),
+        Quantity("storm_generations", "generations of a storm", "", "less", axis="members", chart=False),
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "mock": NO_GROUPS},
