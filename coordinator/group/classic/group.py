@@ -453,8 +453,9 @@ class ClassicGroup:
 
     def expects_newcomers(self, now_ms: int) -> bool:
         """Whether somebody was told an id so recently that its JoinGroup is probably on its way."""
-        since_ms = now_ms - self.config.newcomers_return_within_ms
-        return any(pending.issued_ms > since_ms for pending in self.pending_members.values())
+        for newest in reversed(self.pending_members.values()):
+            return newest.issued_ms > now_ms - self.config.newcomers_return_within_ms
+        return False
 
     @property
     def rebalance_timeout_ms(self) -> int:

@@ -68,10 +68,19 @@ MEASURE: Final = Measure(
     "one ConsumerGroupHeartbeat in flight at all times, in which nothing is new. CPU is that of all "
     "processes of the server, user and system.",
     (
-        Quantity("rate", "heartbeats a second", "/s", "more", axis="members"),
-        Quantity("a_cpu_second", "heartbeats a CPU second", "/s", "more", axis="members", goals=(Goal(2.0),)),
-        Quantity("cpu_us", "CPU of a heartbeat", "us", "less", axis="members", chart=False),
-        Quantity("p99_ms", "99th percentile of a heartbeat", "ms", "less", axis="members", chart=False),
+        Quantity("rate", "consumer heartbeats a second", "/s", "more", axis="members"),
+        Quantity(
+            "a_cpu_second",
+            "consumer heartbeats a CPU second",
+            "/s",
+            "more",
+            axis="members",
+            goals=(Goal(2.0),),
+        ),
+        Quantity("cpu_us", "CPU of a consumer heartbeat", "us", "less", axis="members", chart=False),
+        Quantity(
+            "p99_ms", "99th percentile of a consumer heartbeat", "ms", "less", axis="members", chart=False
+        ),
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "mock": NO_CONSUMER_GROUPS},
