@@ -124,7 +124,8 @@ that does not offer Produce v0 (KAFKA-18659)."""
 
 @cache
 def load_messages() -> None:
-    """Import all declarations, once; the lookups below do so on first use."""
+    """Import all declarations, once. The lookups below do so for an API whose messages are not imported: a
+    client that has its own does not need the others."""
     for family in pkgutil.iter_modules(messages.__path__, f"{messages.__name__}."):
         importlib.import_module(family.name)
 
@@ -137,13 +138,15 @@ def declared_apis() -> list[ApiKey]:
 
 def request_class(api_key: int) -> type[Message]:
     """Raises KeyError for an API without a declared request."""
-    load_messages()
+    if api_key not in REQUESTS:
+        load_messages()
     return REQUESTS[api_key]
 
 
 def response_class(api_key: int) -> type[Message]:
     """Raises KeyError for an API without a declared response."""
-    load_messages()
+    if api_key not in RESPONSES:
+        load_messages()
     return RESPONSES[api_key]
 
 

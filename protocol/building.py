@@ -63,7 +63,8 @@ class Codec(NamedTuple):
 
 def codecs() -> Iterator[Codec]:
     """Every codec that is built in: what a broker reads and writes of each API's newest version and of
-    `OLDER`, what clients of ours read in the newest version of the same APIs, and coordinators' records."""
+    `OLDER`, what clients of ours write and read in the newest version of the same APIs, and coordinators'
+    records."""
     for key in api.declared_apis():
         request, response = api.request_class(key), api.response_class(key)
         newest = request.__schema__.versions.last
@@ -71,8 +72,10 @@ def codecs() -> Iterator[Codec]:
             yield Codec(DECODE, request, version)
             if key not in WRITTEN_AS_FAST:
                 yield Codec(ENCODE, response, version)
-        if key in OLDER and key != ApiKey.FETCH:  # which clients read with views
-            yield Codec(DECODE, response, newest)
+        if key in OLDER:
+            yield Codec(ENCODE, request, newest)
+            if key != ApiKey.FETCH:  # which clients read with views
+                yield Codec(DECODE, response, newest)
     for record in RECORDS.values():
         if record.__module__ != embedded.__name__:
             for version in {record.__schema__.versions.last, *OLDER_RECORDS.get(record, ())}:
