@@ -204,6 +204,10 @@ soak: $(VENV)/.installed-test  ## hours of groups, topics, records and clients t
 bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios to peers in the same run (NAME=commits for one; WRITE=1 updates FIGURES.md; needs PostgreSQL: make postgres-tools)
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
 
+.PHONY: bench-compiled
+bench-compiled: wheel $(VENV)/.installed-test  ## one benchmark of make bench, on the compiled wheel: make bench-compiled NAME=client_consume
+	$(BIN)/python -m tests.compiled dist/*-cp*.whl --bench $(or $(NAME),$(error which? make bench-compiled NAME=client_consume))
+
 .PHONY: bench-peers
 bench-peers: wheel $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster next to Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1 for a quick check; COLD=1 for servers that were just started, docs/first-ten-seconds.md; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; about two hours; needs Java 17, Maven, Go, PostgreSQL)
 	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick) $(if $(COLD),--cold) $(if $(ONLY),--only $(ONLY)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(AGAIN),--again) $(if $(WRITE),--write)

@@ -37,11 +37,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compiled", description=__doc__)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("tests", nargs="*", help="in place of all, such as tests/group/test_shard.py")
+    parser.add_argument("--bench", metavar="NAME", help="a benchmark of make bench, in place of tests")
     given, options = parser.parse_known_args()
-    python = installed(given.wheel.resolve(), FOLDER / "venv", "test")
+    extra = "test,interop" if given.bench else "test"
+    python = installed(given.wheel.resolve(), FOLDER / ("bench" if given.bench else "venv"), extra)
     checkout = _checkout()
     run = _Run(python, checkout)
     run("-c", WHERE)
+    if given.bench:
+        return run("-m", "tests.bench", given.bench, check=False)
     if given.tests:
         return run("-m", "pytest", *given.tests, *options, check=False)
     side_by_side = ["--numprocesses", "4", "--dist", "worksteal"]
