@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
                 "connection closed", connection=self.connection_id, host=self.client_host, why=str(error)
             )
         else:
-            log.error("failed to build a response", connection=self.connection_id, exc_info=error)
+            log.error("connection closed after an error", connection=self.connection_id, exc_info=error)
             self.abort()
         self.wire.stop()
         self._close()

@@ -26,18 +26,33 @@ def _stories() -> list[Scenario]:
     return [scenario for scenario in scenarios if any(step.verb == "reload" for step in scenario.steps)]
 
 
-@pytest.mark.stores_in_turn
-@pytest.mark.parametrize(
-    ("fault", "comes_back"),
-    [
-        (Fault.KILL, False),
-        (Fault.KILL, True),
-        (Fault.STOP, False),
-        (Fault.PAUSE, True),
-        (Fault.DRAIN, True),
-    ],
+_FAULTS: Final = (
+    (Fault.KILL, False),
+    (Fault.KILL, True),
+    (Fault.STOP, False),
+    (Fault.PAUSE, True),
+    (Fault.DRAIN, True),
 )
-@pytest.mark.parametrize("scenario", _stories(), ids=lambda scenario: scenario.name)
+_APART: Final = 2
+"""The two faults of a story are this far from each other in the row."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Over PostgreSQL every story meets every fault; elsewhere two, in turn."""
+    stories = _stories()
+    cases = [
+        pytest.param(story, *_FAULTS[number], id=f"{story.name}-{'-'.join(map(str, _FAULTS[number]))}")
+        for index, story in enumerate(stories)
+        for number in (
+            range(len(_FAULTS))
+            if metafunc.config.getoption("--postgres")
+            else sorted({index % len(_FAULTS), (index + _APART) % len(_FAULTS)})
+        )
+    ]
+    metafunc.parametrize(("scenario", "fault", "comes_back"), cases)
+
+
+@pytest.mark.stores_in_turn
 def test_a_group_outlives_its_coordinator(
     scenario: Scenario, kept_in: dict[str, Any], fault: Fault, comes_back: bool
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import threading
@@ -10,27 +11,54 @@ from contextlib import ExitStack
 from typing import Final
 
 _FIRST: Final = 20_000
-_COUNT: Final = 10_000
-_given: Final[set[int]] = set()
-_giving: Final = threading.Lock()
+_BLOCK: Final = 200
+_BLOCKS: Final = 60
 
 
 def free_ports(count: int) -> int:
     """The first of `count` free ports of the loopback interface, side by side.
 
     They lie below the range from which systems give ports to outgoing connections, where any of those may
-    take a neighbour, or a port whose server is down for a moment. Where to look first depends on the process,
-    and no port is given twice in one, for the same reason.
+    take a neighbour, or a port whose server is down for a moment. For the same reason no port is given twice:
+    a process claims blocks of ports for as long as it lives, since tests run in several.
     """
-    offset = os.getpid() * 997 % _COUNT  # far from those of neighbours: tests run in several processes
-    with _giving:
-        for step in range(0, _COUNT - count, count):
-            first = _FIRST + (offset + step) % (_COUNT - count)
-            wanted = range(first, first + count)
-            if _given.isdisjoint(wanted) and _are_free(wanted):
-                _given.update(wanted)
-                return first
-    raise AssertionError(f"no {count} free ports side by side")
+    return _ports.take(count)
+
+
+class _Ports:
+    """Those of this process. The first port of a block is its claim: somebody listens there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._claims: list[socket.socket] = []
+        self._left = range(0)
+
+    def take(self, count: int) -> int:
+        with self._lock:
+            if self._pid != os.getpid():  # forked: the claims are the parent's
+                self._pid, self._left = os.getpid(), range(0)
+            while True:
+                while len(self._left) >= count:
+                    wanted = self._left[:count]
+                    if _are_free(wanted):
+                        self._left = self._left[count:]
+                        return wanted[0]
+                    self._left = self._left[1:]
+                self._left = self._claim()
+
+    def _claim(self) -> range:
+        for first in range(_FIRST, _FIRST + _BLOCKS * _BLOCK, _BLOCK):
+            try:
+                self._claims.append(socket.create_server(("127.0.0.1", first)))
+            except OSError:
+                continue  # another process's, or our own
+            return range(first + 1, first + _BLOCK)
+        raise AssertionError(f"no ports are left: each of {_BLOCKS} blocks is in use")
+
+    def release(self) -> None:
+        for claim in self._claims:
+            claim.close()
 
 
 def _are_free(ports: Iterable[int]) -> bool:
@@ -41,3 +69,7 @@ def _are_free(ports: Iterable[int]) -> bool:
         except OSError:
             return False
         return True
+
+
+_ports: Final = _Ports()
+atexit.register(_ports.release)
