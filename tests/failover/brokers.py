@@ -14,7 +14,7 @@ from muster.coordinator.storage.store import LeaseKind, Store
 from muster.coordinator.testing import Cluster
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.configs import IncrementalAlterConfigsResponse
-from tests.support.leases import TERM_MS
+from tests.support.leases import TERM_MS, run_out
 from tests.support.ports import free_ports
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_configs import BROKER, SET, altering
@@ -131,14 +131,8 @@ class ThreeBrokers(Cluster):
 
     def let_leases_run_out(self, index: int) -> None:
         """What is left of the terms of a broker that does not renew them passes at once."""
-        self._core.thread.run(lambda: self._let_leases_run_out(index), DEADLINE_S)
-
-    async def _let_leases_run_out(self, index: int) -> None:
         node = self._core.brokers.brokers[index]
-        await self.store.remove_node(node.node_id, node.incarnation)
-        for kind in LeaseKind:
-            held = (await self.store.holders(kind)).values()
-            await self.store.release([grant for grant in held if grant.node_id == node.node_id])
+        self._core.thread.run(lambda: run_out(self.store, node), DEADLINE_S)
 
     def goes(self, fault: Fault, group_id: str) -> int:
         """The group's coordinator of now goes; its index. Others have loaded all its shards on return: a

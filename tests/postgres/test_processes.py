@@ -18,6 +18,7 @@ import pytest
 from muster.coordinator.storage.postgres.schema import SCHEMA_VERSION
 from muster.coordinator.testing import Cluster
 from tests.cli.running import Ended, run, started
+from tests.support import leases
 from tests.support.postgres import PASSWORD, Postgres
 from tests.support.served import Served
 
@@ -245,12 +246,12 @@ def test_several_brokers_in_one_process(tmp_path: Path, store: str) -> None:
 
 
 def test_a_cluster_for_tests_may_use_a_database_too(store: str) -> None:
-    with Cluster(2, store=store) as cluster:
+    with Cluster(2, store=store, lease_term_ms=leases.TERM_MS, shutdown_grace_ms=25_000) as cluster:
         cluster.create_topic("t", 2)
         assert run(cluster.bootstrap, "produce", "t", stdin=b"x\n").code == 0
         cluster.stop(0)
         cluster.restart(0)
-    with Cluster(1, store=store) as cluster:
+    with Cluster(1, store=store, lease_term_ms=leases.TERM_MS) as cluster:
         ended = run(cluster.bootstrap, "consume", "t", "--from-beginning", "--until-end")
         assert (ended.code, ended.out) == (0, "x\n")
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.storage.store import Ageing
+from muster.coordinator.storage.store import Ageing, LeaseKind, Store
 from muster.coordinator.testing import Cluster
 
 TERM_MS: Final = 30_000
@@ -26,3 +26,11 @@ def let_pass(brokers: Brokers, ms: int, *of: Broker) -> None:
     store.let_pass(ms, {each.node_id for each in brokers.brokers if each not in of})
     for each in of:
         each.missed(ms)
+
+
+async def run_out(store: Store, of: Broker) -> None:
+    """What is left of the terms of a broker that does not renew them passes at once, in any store."""
+    await store.remove_node(of.node_id, of.incarnation)
+    for kind in LeaseKind:
+        held = (await store.holders(kind)).values()
+        await store.release([grant for grant in held if grant.node_id == of.node_id])
