@@ -28,13 +28,15 @@ def test_processes_side_by_side_never_share_a_port() -> None:
         )
         for _ in range(3)
     ]
-    given = [ports.free_ports(3) for _ in range(350)]
+    mine = ports._Ports()
+    given = [mine.take(3) for _ in range(350)]
     for each in taking:
         assert each.stdout is not None
         given += map(int, each.stdout.readline().split())
     for each in taking:
         each.communicate()
         assert each.returncode == 0
+    mine.release()
     assert len({first + more for first in given for more in range(3)}) == 3 * len(given) == 4_200
 
 
