@@ -101,16 +101,23 @@ def beats(broker: Coordinator) -> list[ConsumerGroupHeartbeatRequest]:
     return broker.requests(HEARTBEAT)
 
 
+def owning(broker: Coordinator) -> list[Any]:
+    """What members that are in say they have, of the heartbeats that say it."""
+    later = [each for each in beats(broker) if each.member_epoch > 0]
+    return [each.topic_partitions for each in later if each.topic_partitions is not None]
+
+
 @BOTH
 async def test_it_joins_acknowledges_stays_and_leaves(apart: bool) -> None:
     broker = ConsumerCoordinator()
     async with stable(broker, apart=apart) as alone:
         assert alone.events == [Event("assigned", partitions(0, 1))]
         await until(lambda: alone.group.state is State.STABLE)
+        await until(lambda: owning(broker) != [])  # the member is stable once it has sent it
         first, *later = beats(broker)
         assert first.member_epoch == 0
         assert {each.member_epoch for each in later} == {1}
-        (owned,) = [each.topic_partitions for each in later if each.topic_partitions is not None]
+        (owned,) = owning(broker)
         assert [(each.topic_id, each.partitions) for each in owned] == [(T, [0, 1])]
         assert uuid.UUID(first.member_id)
         count = len(beats(broker))
