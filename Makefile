@@ -206,7 +206,7 @@ bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios to
 
 .PHONY: bench-compiled
 bench-compiled: wheel $(VENV)/.installed-test  ## one benchmark of make bench, on the compiled wheel: make bench-compiled NAME=client_consume
-	$(BIN)/python -m tests.compiled dist/*-cp*.whl --bench $(or $(NAME),$(error which? make bench-compiled NAME=client_consume))
+	$(BIN)/python -m tests.compiled dist/*-cp*.whl --run tests.bench $(or $(NAME),$(error which? make bench-compiled NAME=client_consume))
 
 .PHONY: bench-peers
 bench-peers: wheel $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster next to Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1 for a quick check; COLD=1 for servers that were just started, docs/first-ten-seconds.md; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; about two hours; needs Java 17, Maven, Go, PostgreSQL)

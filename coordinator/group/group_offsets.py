@@ -6,8 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 
-from muster.coordinator.base.step import Row
-from muster.coordinator.group.committed_offset import CommittedOffset, key_front, row_of
+from muster.coordinator.group.committed_offset import CommittedOffset, key_front
 from muster.protocol.messages.offsets import encode_fetched_partition
 
 TopicPartition = tuple[str, int]
@@ -50,11 +49,11 @@ class TopicOffsets:
             )
         return answer
 
-    def row(self, group_id: str, topic: str, partition: int, committed: CommittedOffset) -> Row:
-        """The record of such an offset of this topic, as the store keeps it."""
+    def key_front(self, group_id: str, topic: str) -> bytes:
+        """What the keys of this topic's records begin with, for `row_of`."""
         if not self._key_front:
             self._key_front = key_front(group_id, topic)
-        return row_of(self._key_front, partition, committed)
+        return self._key_front
 
 
 class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):

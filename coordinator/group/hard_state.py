@@ -3,11 +3,11 @@ classic group's last GroupMetadata, and the state of consumer groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.base.step import BrokenInvariant, Step
-from muster.coordinator.group.committed_offset import CommittedOffset
+from muster.coordinator.group.committed_offset import CommittedOffset, row_of
 from muster.coordinator.group.consumer.records import TABLES as CONSUMER_TABLES
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.effects import Record
@@ -93,17 +93,22 @@ class HardState:
         step.rows.append(record.row())
         self.apply(record)
 
-    def emit_offset(
-        self, group_id: str, topic: str, partition: int, committed: CommittedOffset, step: Step
+    def emit_offsets(
+        self, group_id: str, topic: str, committing: Sequence[tuple[int, CommittedOffset]], step: Step
     ) -> None:
-        """`emit` of a committed offset, without making a record of it."""
+        """`emit` of committed offsets of a topic, each with its partition, without making records of them.
+        They all have the same topic id."""
+        if not committing:
+            return
         offsets = self.offsets.get(group_id)
         if offsets is None:
             offsets = self.offsets[group_id] = GroupOffsets()
-        of_topic = offsets.of_topic(topic, committed.topic_id)
-        step.rows.append(of_topic.row(group_id, topic, partition, committed))
-        of_topic.put(partition, committed)
-        self.pending.overtake(group_id, topic, partition)
+        of_topic = offsets.of_topic(topic, committing[0][1].topic_id)
+        front = of_topic.key_front(group_id, topic)
+        for partition, committed in committing:
+            step.rows.append(row_of(front, partition, committed))
+            of_topic.put(partition, committed)
+        self.pending.overtake(group_id, topic, [partition for partition, _ in committing])
 
     def apply(self, record: Record) -> None:
         """The change a record stands for; also what replays a store. Deleting what is not there is no error:
@@ -176,7 +181,7 @@ def _put_offset(hard: HardState, key: OffsetCommitKey, value: OffsetCommitValue)
     if offsets is None:
         offsets = hard.offsets[key.group] = GroupOffsets()
     offsets.put(key.topic, key.partition, _committed(value))
-    hard.pending.overtake(key.group, key.topic, key.partition)
+    hard.pending.overtake(key.group, key.topic, (key.partition,))
 
 
 def _delete_offset(hard: HardState, key: OffsetCommitKey) -> None:

@@ -19,6 +19,7 @@ from muster.coordinator.group.hard_state import HardState
 from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.offsets import (
+    COMMITTED_PARTITION,
     FETCHED_PARTITION,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -26,6 +27,7 @@ from muster.protocol.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    encode_committed_partition,
     encode_fetched_partition,
 )
 from muster.protocol.types import INT64_MAX, ZERO_UUID
@@ -63,31 +65,34 @@ def commit(
     # As long as the record's int64 lets it; what asks for more means "for ever".
     expire_timestamp = min(step.now_ms + request.retention_time_ms, INT64_MAX) if expires else -1
     topics: list[_CommittedTopic] = []
-    alone = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
     for topic in request.topics:
-        partitions: list[_CommittedPartition] = []
+        # The one version of the record that has a place for an expiry has none for a topic id.
+        topic_id = ZERO_UUID if expires else topic.topic_id
+        committing: list[tuple[int, CommittedOffset]] = []
+        answers: list[bytes] = []
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
-            outcome = ErrorCode.NONE
-            if is_too_long(metadata, config):
-                outcome = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                committed = CommittedOffset(
-                    partition.committed_offset,
-                    partition.committed_leader_epoch,
-                    metadata,
-                    step.now_ms,
-                    expire_timestamp,
-                    # The one version of the record that has a place for an expiry has none for a topic id.
-                    ZERO_UUID if expires else topic.topic_id,
+            if metadata and is_too_long(metadata, config):
+                answers.append(
+                    encode_committed_partition(partition.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 )
-                hard.emit_offset(request.group_id, topic.name, partition.partition_index, committed, step)
-                if alone:
-                    return _committed(topic.name, topic.topic_id, partition.partition_index)
-            partitions.append(
-                _CommittedPartition(partition_index=partition.partition_index, error_code=outcome)
+                continue
+            committed = CommittedOffset(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                metadata,
+                step.now_ms,
+                expire_timestamp,
+                topic_id,
             )
-        topics.append(_CommittedTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+            committing.append((partition.partition_index, committed))
+            answers.append(encode_committed_partition(partition.partition_index, ErrorCode.NONE))
+        hard.emit_offsets(request.group_id, topic.name, committing, step)
+        if len(committing) == len(topic.partitions) == len(request.topics) == 1:
+            return _committed(topic.name, topic.topic_id, committing[0][0])
+        told: EncodedElements[_CommittedPartition]
+        told = EncodedElements(COMMITTED_PARTITION, len(answers), b"".join(answers))
+        topics.append(_CommittedTopic(name=topic.name, topic_id=topic.topic_id, partitions=told))
     return OffsetCommitResponse(topics=topics)
 
 

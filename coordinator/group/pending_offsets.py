@@ -8,7 +8,7 @@ written. So an offset's record overtakes what is pending for its partition at th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -107,12 +107,13 @@ class PendingOffsets:
             if not of_group:
                 del self._by_group[group_id]
 
-    def overtake(self, group_id: str, topic: str, partition: int) -> None:
-        """The group has another offset for the partition."""
-        if not self._by_group:
+    def overtake(self, group_id: str, topic: str, partitions: Iterable[int]) -> None:
+        """The group has other offsets for these partitions."""
+        of_group = self._by_group.get(group_id)
+        if of_group is None:
             return
-        of_partition = self._by_group.get(group_id, {}).get((topic, partition))
-        if of_partition is not None:
+        for partition in partitions:
+            of_partition = of_group.get((topic, partition), {})
             for producer_id, pending in of_partition.items():
                 of_partition[producer_id] = pending._replace(is_overtaken=True)
 

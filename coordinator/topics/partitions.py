@@ -34,6 +34,7 @@ from muster.coordinator.topics.sources import (
     Elsewhere,
     FetchedPartition,
     FetchPartition,
+    ListPartition,
     Parked,
     Source,
     check_epoch,
@@ -54,6 +55,7 @@ _log = Logger(part="topics")
 
 _AT_ONCE_BYTES: Final = 1 << 20
 """A fetch that has read so much on the loop reads the rest elsewhere."""
+_AT_THE_ENDS: Final = frozenset({int(ListTimestamp.LATEST), int(ListTimestamp.EARLIEST)})
 _LOOKED_INTO_MAX: Final = 100
 """Closed logs that one `look` opens."""
 
@@ -527,6 +529,25 @@ class Partitions:
 
     # --- the rest ---------------------------------------------------------------------------------
 
+    def listed(
+        self, topic: Topic, asked: Sequence[ListPartition], *, read_committed: bool = False
+    ) -> list[Listed | KafkaError | None]:
+        """See `Source`. From memory: the ends of logs that are open."""
+        found: list[Listed | KafkaError | None] = []
+        for each in asked:
+            try:
+                led = self._leading(topic, each.partition_index)
+                if each.current_leader_epoch >= 0:
+                    check_epoch(led.name, led.leader_epoch, each.current_leader_epoch)
+            except KafkaError as refusal:
+                found.append(refusal)
+                continue
+            log = led.ready_log if each.timestamp in _AT_THE_ENDS else None
+            found.append(
+                None if log is None else log.list_offset(each.timestamp, read_committed=read_committed)
+            )
+        return found
+
     async def list_offsets(
         self,
         topic: Topic,
@@ -539,9 +560,6 @@ class Partitions:
         """See `Source`."""
         led = self._leading(topic, partition)
         check_epoch(led.name, led.leader_epoch, current_leader_epoch)
-        log = led.ready_log
-        if log is not None and timestamp in (ListTimestamp.LATEST, ListTimestamp.EARLIEST):
-            return log.list_offset(timestamp, read_committed=read_committed)  # from memory
         return await self._with_log(
             led, lambda log: log.list_offset(timestamp, read_committed=read_committed)
         )

@@ -25,6 +25,7 @@ from muster.coordinator.topics.sources import (
     Bounds,
     FetchedPartition,
     FetchPartition,
+    ListPartition,
     Parked,
     Watched,
     check_epoch,
@@ -268,6 +269,12 @@ class RowPartitions(ABC):
         led.watchers[watched] = written_bytes - size
         watched.see(led.written_bytes - written_bytes + size)
         return Available(watched.available_bytes, end)
+
+    def listed(
+        self, topic: Topic, asked: Sequence[ListPartition], *, read_committed: bool = False
+    ) -> list[Listed | KafkaError | None]:
+        """See `Source`."""
+        return [None] * len(asked)
 
     async def list_offsets(
         self,

@@ -30,6 +30,16 @@ class FetchPartition(NamedTuple):
     read_committed: bool = False
 
 
+class ListPartition(Protocol):
+    """One partition of a ListOffsets request, as its message has it."""
+
+    partition_index: int
+    timestamp: int
+    """Epoch ms or a `ListTimestamp`."""
+    current_leader_epoch: int
+    """-1: not sent."""
+
+
 class FetchedPartition(NamedTuple):
     """One partition's answer. On an error the offsets are -1 and there are no records."""
 
@@ -161,6 +171,12 @@ class Source(Protocol):
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
         """Have `parked` watch each partition from now on, and say what is there. It is woken if there is
         nothing to wait for: a read would end before the log does, with an older segment, or be refused."""
+
+    def listed(
+        self, topic: Topic, asked: Sequence[ListPartition], *, read_committed: bool = False
+    ) -> list[Listed | KafkaError | None]:
+        """What `list_offsets` returns or raises for each partition, as far as that can be told at once; None:
+        it is to be asked."""
 
     async def list_offsets(
         self,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct as structs
 import uuid
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from muster.protocol.message import Message, Struct, field, request, response, struct
+from muster.protocol.elements import Form
+from muster.protocol.message import VERSION_MAX, Message, Struct, Versions, field, request, response, struct
 from muster.protocol.types import (
     ZERO_UUID,
     Array,
@@ -292,12 +295,28 @@ class ListOffsetsResponse(Message):
             leader_epoch: int = field(Int32, "4+", default=-1)
 
         name: str = field(String, "0+")
-        partitions: list[ListOffsetsPartitionResponse] = field(Array(ListOffsetsPartitionResponse), "0+")
+        partitions: Sequence[ListOffsetsPartitionResponse] = field(
+            Array(ListOffsetsPartitionResponse, encoded=True), "0+"
+        )
 
     ListOffsetsPartitionResponse: TypeAlias = ListOffsetsTopicResponse.ListOffsetsPartitionResponse  # type: ignore[misc]
 
     throttle_time_ms: int = field(Int32, "2+", default=0, ignorable=True)
     topics: list[ListOffsetsTopicResponse] = field(Array(ListOffsetsTopicResponse), "0+")
+
+
+LISTED_PARTITION: Final = Form(ListOffsetsResponse.ListOffsetsPartitionResponse, Versions(6, VERSION_MAX), 6)
+"""How `encode_listed_partition` encodes."""
+
+_LISTED: Final = structs.Struct(">lhqqlx")
+
+
+def encode_listed_partition(
+    partition_index: int, error_code: int, timestamp: int, offset: int, leader_epoch: int
+) -> bytes:
+    """A partition of a ListOffsetsResponse. An answer has thousands of them, so this is written by hand,
+    beside what the compiler makes of the declaration. Raises struct.error for numbers that are too large."""
+    return _LISTED.pack(partition_index, error_code, timestamp, offset, leader_epoch)
 
 
 @request(23, versions="2-4", flexible="4+")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
-from muster.protocol.message import Message, Struct, field, request, response, struct
+from muster.protocol.elements import Form
+from muster.protocol.message import VERSION_MAX, Message, Struct, Versions, field, request, response, struct
 from muster.protocol.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 from muster.protocol.types import Array, Boolean, Bytes, Int16, Int32, String
 
@@ -74,13 +76,17 @@ class DescribeGroupsResponse(Message):
         group_state: str = field(String, "0+")
         protocol_type: str = field(String, "0+")
         protocol_data: str = field(String, "0+")
-        members: list[DescribedGroupMember] = field(Array(DescribedGroupMember), "0+")
+        members: Sequence[DescribedGroupMember] = field(Array(DescribedGroupMember, encoded=True), "0+")
         authorized_operations: int = field(Int32, "3+", default=AUTHORIZED_OPERATIONS_OMITTED)
 
     DescribedGroupMember: TypeAlias = DescribedGroup.DescribedGroupMember  # type: ignore[misc]
 
     throttle_time_ms: int = field(Int32, "1+", default=0, ignorable=True)
     groups: list[DescribedGroup] = field(Array(DescribedGroup), "0+")
+
+
+DESCRIBED_MEMBER: Final = Form(DescribeGroupsResponse.DescribedGroupMember, Versions(5, VERSION_MAX), 5)
+"""Members as they look since v5."""
 
 
 @request(42, versions="0-3", flexible="2+")

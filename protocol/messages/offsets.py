@@ -72,12 +72,24 @@ class OffsetCommitResponse(Message):
 
         name: str = field(String, "0-9", default="", ignorable=True)
         topic_id: uuid.UUID = field(Uuid, "10+", default=ZERO_UUID, ignorable=True)
-        partitions: list[Partition] = field(Array(Partition), "0+")
+        partitions: Sequence[Partition] = field(Array(Partition, encoded=True), "0+")
 
     Partition: TypeAlias = Topic.Partition  # type: ignore[misc]
 
     throttle_time_ms: int = field(Int32, "3+", default=0, ignorable=True)
     topics: list[Topic] = field(Array(Topic), "0+")
+
+
+COMMITTED_PARTITION: Final = Form(OffsetCommitResponse.Partition, Versions(8, VERSION_MAX), 8)
+"""How `encode_committed_partition` encodes."""
+
+_COMMITTED: Final = structs.Struct(">lhx")
+
+
+def encode_committed_partition(partition_index: int, error_code: int) -> bytes:
+    """A partition of an OffsetCommitResponse, by hand as `encode_fetched_partition`. Raises struct.error for
+    numbers that are too large."""
+    return _COMMITTED.pack(partition_index, error_code)
 
 
 @request(9, versions="1-10", flexible="6+")

@@ -1,4 +1,8 @@
-"""Install a compiled wheel in an environment of its own, and run the suites of what is compiled on it."""
+"""Install a compiled wheel in an environment of its own, and run the suites of what is compiled on it.
+
+With `--run`, a module of the tests runs on it instead: `python -m tests.compiled dist/*-cp*.whl --run
+tests.simulator --seeds 100`.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +41,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compiled", description=__doc__)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("tests", nargs="*", help="in place of all, such as tests/group/test_shard.py")
-    parser.add_argument("--bench", metavar="NAME", help="a benchmark of make bench, in place of tests")
+    parser.add_argument(
+        "--run",
+        nargs=argparse.REMAINDER,
+        metavar=("MODULE", "OPTION"),
+        help="a module of the tests in place of all, such as tests.simulator --seeds 100",
+    )
     given, options = parser.parse_known_args()
-    extra = "test,interop" if given.bench else "test"
-    python = installed(given.wheel.resolve(), FOLDER / ("bench" if given.bench else "venv"), extra)
+    extra = "test,interop" if given.run else "test"
+    python = installed(given.wheel.resolve(), FOLDER / ("peers" if given.run else "venv"), extra)
     checkout = _checkout()
     run = _Run(python, checkout)
     run("-c", WHERE)
-    if given.bench:
-        return run("-m", "tests.bench", given.bench, check=False)
+    if given.run:
+        return run("-m", *given.run, check=False)
     if given.tests:
         return run("-m", "pytest", *given.tests, *options, check=False)
     side_by_side = ["--numprocesses", "4", "--dist", "worksteal"]

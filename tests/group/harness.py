@@ -17,7 +17,9 @@ from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.events import Event, StateChanged
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.shard import Shard
+from muster.protocol.elements import encode_element
 from muster.protocol.errors import KafkaError
+from muster.protocol.messages.group_admin import DESCRIBED_MEMBER
 from tests.group.consumer.invariants import check_consumer_group, check_counted
 from tests.group.reader import Reader
 
@@ -276,6 +278,10 @@ def check_group(group: ClassicGroup) -> None:
         assert timed or member.waits, f"{member!r} would stay for ever"
     for member_id in group.pending_members:
         assert group.session_timer(member_id) in deadlines, f"{member_id!r} would be waited for for ever"
+    told_of = group.protocol_name if group.state is GroupState.STABLE else None
+    for member in members:
+        as_declared = encode_element(DESCRIBED_MEMBER, member.described(told_of))
+        assert member.encoded(told_of) == as_declared, f"{member!r} is described as it was before"
     may_park_join = group.state is GroupState.PREPARING_REBALANCE
     may_park_sync = group.state is GroupState.COMPLETING_REBALANCE
     for member in members:

@@ -47,9 +47,15 @@ def test_both_write_the_same_rows_and_leave_the_same_state() -> None:
             by_hand.emit(pending, step)
             declared.emit(pending, twin)
         else:
-            committed = some_offset(random)
-            by_hand.emit_offset(group, topic, partition, committed, step)
-            declared.emit(records.offset_commit(group, topic, partition, committed), twin)
+            first = some_offset(random)
+            committing = [(partition, first)]
+            for number in random.sample(NUMBERS, random.randrange(len(NUMBERS))):
+                one = some_offset(random)
+                if (one.expire_timestamp == -1) == (first.expire_timestamp == -1):
+                    committing.append((number, one._replace(topic_id=first.topic_id)))
+            by_hand.emit_offsets(group, topic, committing, step)
+            for number, one in committing:
+                declared.emit(records.offset_commit(group, topic, number, one), twin)
         assert step.rows == twin.rows
         for row in step.rows:
             record = Record.from_row(*row)

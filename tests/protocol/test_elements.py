@@ -7,14 +7,21 @@ import pytest
 from muster.protocol import codec
 from muster.protocol.elements import EncodedElements, encode_element, form_in
 from muster.protocol.errors import EncodeError
+from muster.protocol.messages.data import LISTED_PARTITION, ListOffsetsResponse, encode_listed_partition
+from muster.protocol.messages.group_admin import DESCRIBED_MEMBER, DescribeGroupsResponse
 from muster.protocol.messages.metadata import MetadataResponse
 from muster.protocol.messages.offsets import (
+    COMMITTED_PARTITION,
     FETCHED_PARTITION,
+    OffsetCommitResponse,
     OffsetFetchResponse,
+    encode_committed_partition,
     encode_fetched_partition,
 )
 
 Partitions = OffsetFetchResponse.Partitions
+ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
+DescribedMember = DescribeGroupsResponse.DescribedGroupMember
 
 
 def made() -> EncodedElements[Partitions]:
@@ -84,3 +91,36 @@ def partition(number: int) -> MetadataResponse.Partition:
     return MetadataResponse.Partition(
         partition_index=number, leader_id=1, leader_epoch=number, replica_nodes=[1, 2], isr_nodes=[1]
     )
+
+
+def test_what_is_encoded_by_hand_is_what_is_declared() -> None:
+    numbers = [(0, 0), (7, 3), (2**31 - 1, -1)]
+    committed = [OffsetCommitResponse.Partition(partition_index=i, error_code=code) for i, code in numbers]
+    assert [encode_committed_partition(*each) for each in numbers] == [
+        encode_element(COMMITTED_PARTITION, each) for each in committed
+    ]
+    places = [(0, 0, -1, 0, -1), (7, 3, 2**62, 2**63 - 1, 2**31 - 1), (1, 87, -(2**63), -1, 0)]
+    listed = [
+        ListedPartition(partition_index=i, error_code=code, timestamp=at, offset=offset, leader_epoch=epoch)
+        for i, code, at, offset, epoch in places
+    ]
+    assert [encode_listed_partition(*each) for each in places] == [
+        encode_element(LISTED_PARTITION, each) for each in listed
+    ]
+
+
+def test_elements_look_alike_in_all_versions_of_their_form() -> None:
+    partition = OffsetCommitResponse.Partition(partition_index=7, error_code=3)
+    for version in range(COMMITTED_PARTITION.versions.first, 11):
+        form = form_in(OffsetCommitResponse, OffsetCommitResponse.Partition, version)
+        assert encode_element(form, partition) == encode_element(COMMITTED_PARTITION, partition)
+    listed = ListedPartition(partition_index=7, timestamp=5, offset=6, leader_epoch=2)
+    for version in range(LISTED_PARTITION.versions.first, 12):
+        form = form_in(ListOffsetsResponse, ListedPartition, version)
+        assert encode_element(form, listed) == encode_element(LISTED_PARTITION, listed)
+    member = DescribedMember(
+        member_id="a-1", client_id="a", client_host="/10.0.0.1", member_metadata=b"m", member_assignment=b""
+    )
+    for version in range(DESCRIBED_MEMBER.versions.first, 7):
+        form = form_in(DescribeGroupsResponse, DescribedMember, version)
+        assert encode_element(form, member) == encode_element(DESCRIBED_MEMBER, member)

@@ -20,9 +20,16 @@ from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.logs import Logs
-from muster.coordinator.topics.partitions import FetchedPartition, FetchPartition, ListTimestamp, Partitions
+from muster.coordinator.topics.partitions import (
+    FetchedPartition,
+    FetchPartition,
+    Listed,
+    ListTimestamp,
+    Partitions,
+)
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.data import ListOffsetsRequest
 from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, batch, read_records
 
 
@@ -185,6 +192,56 @@ async def test_offsets_are_listed_and_records_deleted(brokers: Brokers) -> None:
     (answer,) = await fetch(node, ask(topic, 0), max_wait_ms=1_000)
     assert answer.error is not None
     assert answer.error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def listed(
+    node: Partitions, topic: Topic, asked: ListOffsetsRequest.ListOffsetsPartition, read_committed: bool
+) -> Listed | KafkaError:
+    """What is found, be it a refusal."""
+    try:
+        return await node.list_offsets(
+            topic,
+            asked.partition_index,
+            asked.timestamp,
+            current_leader_epoch=asked.current_leader_epoch,
+            read_committed=read_committed,
+        )
+    except KafkaError as refusal:
+        return refusal
+
+
+async def test_what_is_listed_at_once_is_what_is_listed(brokers: Brokers) -> None:
+    node = await brokers.add(epoch=5)
+    topic = await topic_at(brokers, partitions=3)
+    await node.append(topic, 0, batch(b"a", b"b", timestamps=[NOW_MS - 10, NOW_MS]))
+    await node.append(topic, 1, batch(b"a"))
+    await node.delete_records(topic, 0, 1)
+    asked = [
+        ListOffsetsRequest.ListOffsetsPartition(
+            partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch
+        )
+        for partition in (0, 1, 2, 3, -1)  # the third is not open, the others are not there
+        for timestamp in (ListTimestamp.LATEST, ListTimestamp.EARLIEST, ListTimestamp.MAX_TIMESTAMP, NOW_MS)
+        for epoch in (-1, 4, 5, 6)
+    ]
+    open_ones = [0, 1]
+    for read_committed in (False, True):
+        found = node.listed(topic, asked, read_committed=read_committed)
+        for each, at_once in zip(asked, found, strict=True):
+            outcome = await listed(node, topic, each, read_committed)
+            if isinstance(outcome, KafkaError):
+                assert isinstance(at_once, KafkaError)
+                assert (at_once.code, at_once.why) == (outcome.code, outcome.why)
+                continue
+            at_an_end = each.timestamp in (ListTimestamp.LATEST, ListTimestamp.EARLIEST)
+            from_memory = at_an_end and each.partition_index in open_ones
+            assert at_once == (outcome if from_memory else None)
+        open_ones.append(2)
+        assert {each.code for each in found if isinstance(each, KafkaError)} == {
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.FENCED_LEADER_EPOCH,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+        }
 
 
 # --- long polls ------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from muster.coordinator.group.group import MemberView
 from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.hard_state import StoredMember
 from muster.coordinator.group.heard import Heard
+from muster.protocol.elements import encode_element
 from muster.protocol.embedded import decode_assignment, subscribed_topics
 from muster.protocol.errors import DecodeError
+from muster.protocol.messages.group_admin import DESCRIBED_MEMBER, DescribeGroupsResponse
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols a member offers, most wanted first: name and metadata."""
@@ -23,6 +25,7 @@ class ClassicMember(Heard):
     milliseconds."""
 
     __slots__ = (
+        "_described",
         "assignment",
         "client_host",
         "first_client_id",
@@ -60,6 +63,7 @@ class ClassicMember(Heard):
         self.parked_sync: Ticket | None = None
         self.protocols_known = True
         """Whether `protocols` is all that it offers."""
+        self._described: tuple[tuple[str, bytes, bytes], bytes] | None = None
 
     def __repr__(self) -> str:
         parked = "join" if self.parked_join is not None else "sync" if self.parked_sync is not None else None
@@ -116,6 +120,27 @@ class ClassicMember(Heard):
             partial(_read_topics, metadata),
             partial(_read_assignment, self.assignment),
         )
+
+    def described(self, protocol_name: str | None) -> DescribeGroupsResponse.DescribedGroupMember:
+        """What DescribeGroups says of it, with its metadata for a protocol."""
+        return DescribeGroupsResponse.DescribedGroupMember(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            member_metadata=b"" if protocol_name is None else self.metadata(protocol_name),
+            member_assignment=self.assignment,
+        )
+
+    def encoded(self, protocol_name: str | None) -> bytes:
+        """`described` in the form of DESCRIBED_MEMBER. It is kept, since whoever asks will ask again. Raises
+        EncodeError for what is too long."""
+        metadata = b"" if protocol_name is None else self.metadata(protocol_name)
+        told = self.member_id, metadata, self.assignment  # what else is told never changes
+        known = self._described
+        if known is None or known[0] != told:
+            known = self._described = told, encode_element(DESCRIBED_MEMBER, self.described(protocol_name))
+        return known[1]
 
     def stored(self, protocol_name: str) -> StoredMember:
         """The member as a GroupMetadata record keeps it."""

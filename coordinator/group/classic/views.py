@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.group import GroupView, MemberView, RebalanceView
-from muster.protocol.messages.group_admin import DescribeGroupsResponse
+from muster.protocol.elements import EncodedElements
+from muster.protocol.errors import EncodeError
+from muster.protocol.messages.group_admin import DESCRIBED_MEMBER, DescribeGroupsResponse
 
 if TYPE_CHECKING:
     from muster.coordinator.group.classic.group import ClassicGroup
@@ -23,18 +25,20 @@ def described(group: ClassicGroup) -> DescribeGroupsResponse.DescribedGroup:
         group_state=group.state,
         protocol_type=group.protocol_type,
         protocol_data=protocol_name or "",
-        members=[
-            DescribeGroupsResponse.DescribedGroup.DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=b"" if protocol_name is None else member.metadata(protocol_name),
-                member_assignment=member.assignment,
-            )
-            for member in group.members.values()
-        ],
+        members=_described_members(list(group.members.values()), protocol_name),
     )
+
+
+def _described_members(
+    members: Sequence[ClassicMember], protocol_name: str | None
+) -> Sequence[DescribeGroupsResponse.DescribedGroupMember]:
+    try:
+        encoded = [member.encoded(protocol_name) for member in members]
+    except EncodeError:
+        # A client id may be so long that no answer has room for the member id: that is for who encodes it to
+        # say, not for the group to end with.
+        return [member.described(protocol_name) for member in members]
+    return EncodedElements(DESCRIBED_MEMBER, len(encoded), b"".join(encoded))
 
 
 def view(group: ClassicGroup) -> GroupView:

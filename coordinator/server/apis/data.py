@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
@@ -17,7 +16,7 @@ from muster.coordinator.base.answers import IN_LINE, Answered
 from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Parts, awaited
-from muster.coordinator.server.apis.several import Turns
+from muster.coordinator.server.apis.several import IN_A_TURN, Turns
 from muster.coordinator.server.memory import ResponseReservation
 from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Listed, Names, by
 from muster.coordinator.server.needs import Asking, Needs, Twice, transactional_id_refusal
@@ -29,12 +28,15 @@ from muster.coordinator.server.unserved import CloseConnection
 from muster.coordinator.server.verifying import Part, Verified, has_transactional, verify
 from muster.coordinator.storage.store import NodeRow
 from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.log import Listed as ListedOffset
 from muster.coordinator.topics.partitions import Appended, FetchedPartition, FetchPartition
 from muster.protocol.api import ApiKey
+from muster.protocol.elements import EncodedElements
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Versions
 from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.data import (
+    LISTED_PARTITION,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     FetchRequest,
@@ -45,11 +47,13 @@ from muster.protocol.messages.data import (
     OffsetForLeaderEpochResponse,
     ProduceRequest,
     ProduceResponse,
+    encode_listed_partition,
 )
 
 ProducedPartition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 FetchedPartitionData = FetchResponse.FetchableTopicResponse.PartitionData
-ListedPartition = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+AskedOfTopic = ListOffsetsRequest.ListOffsetsTopic
+AskedPartition = ListOffsetsRequest.ListOffsetsPartition
 EpochEndOffset = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
 CutPartition = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
 
@@ -58,6 +62,7 @@ _IDS_PRODUCED_FROM: Final = 13
 _IDS_FETCHED_FROM: Final = 13
 _PRODUCE_LEADERS_FROM: Final = 10
 _FETCH_LEADERS_FROM: Final = 16
+_EPOCHS_LISTED_FROM: Final = 4
 _IN_LINE_PARTS_MAX: Final = 100
 """Partitions of a Produce that is begun at one go."""
 _READ_COMMITTED: Final = 1
@@ -463,60 +468,106 @@ def _fetched(partition: int, version: int, answer: FetchedPartition, committed: 
 # --- ListOffsets, OffsetForLeaderEpoch, DeleteRecords -------------------------------------------------------
 
 
-def _repeated(indexes: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-    return {each for each, times in Counter(indexes).items() if times > 1}
-
-
 async def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
     """Offsets by time, or by a special timestamp the request's version knows."""
     version = context.api_version
-    repeated = _repeated(
-        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
-    )
-    refused: set[tuple[str, int]] = set()
+    read_committed = request.isolation_level == _READ_COMMITTED
+    twice = _named_twice(request)
+    met: set[tuple[str, int]] = set()
     response = ListOffsetsResponse(topics=[])
     turns = Turns()
     for topic in request.topics:
-        parts = []
-        for each in topic.partitions:
-            await turns.next()
+        asked = _not_met(topic, met) if twice else topic.partitions
+        parts: list[bytes] = []
+        for at in range(0, len(asked), IN_A_TURN):
+            some = asked[at : at + IN_A_TURN]
+            await turns.next(len(some))
+            refused = [_unlistable(topic.name, each, version, twice) for each in some]
+            rest = [each for each, refusal in zip(some, refused, strict=True) if refusal is None]
+            found = iter(await _listed(broker, topic.name, rest, read_committed))
+            for each, refusal in zip(some, refused, strict=True):
+                parts.append(_listed_part(each.partition_index, refusal or next(found), version))
+        response.topics.append(
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=EncodedElements(LISTED_PARTITION, len(parts), b"".join(parts)),
+            )
+        )
+    return response
+
+
+def _named_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    """The partitions that the request names more than once."""
+    of_topics: dict[str, list[int]] = {}
+    for topic in request.topics:
+        of_topics.setdefault(topic.name, []).extend([each.partition_index for each in topic.partitions])
+    found: set[tuple[str, int]] = set()
+    for name, indexes in of_topics.items():
+        if len(set(indexes)) < len(indexes):
+            found.update((name, index) for index, times in Counter(indexes).items() if times > 1)
+    return found
+
+
+def _not_met(topic: AskedOfTopic, met: set[tuple[str, int]]) -> list[AskedPartition]:
+    """The topic's partitions that are not among those `met` yet: once is enough, as Kafka does."""
+    found = []
+    for each in topic.partitions:
+        where = topic.name, each.partition_index
+        if where not in met:
+            met.add(where)
+            found.append(each)
+    return found
+
+
+def _unlistable(
+    topic: str, asked: AskedPartition, version: int, twice: set[tuple[str, int]]
+) -> KafkaError | None:
+    """What a partition is refused for, wherever its records are."""
+    if twice and (topic, asked.partition_index) in twice:
+        return KafkaError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+    if asked.timestamp < 0 and version < _SPECIAL_TIMESTAMPS.get(asked.timestamp, version + 1):
+        return KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"ListOffsets v{version} does not support timestamp {asked.timestamp}",
+        )
+    return None
+
+
+async def _listed(
+    broker: Broker, topic: str, asked: list[AskedPartition], read_committed: bool
+) -> list[ListedOffset | KafkaError]:
+    """What is found of partitions of one topic. Only what is not in memory is waited for."""
+    try:
+        named = broker.catalogue.named(topic)
+    except KafkaError as refusal:
+        return [refusal] * len(asked)
+    source = broker.partitions.of(named)
+    found: list[ListedOffset | KafkaError] = []
+    for each, at_once in zip(asked, source.listed(named, asked, read_committed=read_committed), strict=True):
+        outcome = at_once
+        if outcome is None:
             try:
-                if (topic.name, each.partition_index) in repeated:
-                    if (topic.name, each.partition_index) in refused:
-                        continue  # Once is enough, as Kafka does.
-                    refused.add((topic.name, each.partition_index))
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
-                if each.timestamp < 0 and version < _SPECIAL_TIMESTAMPS.get(each.timestamp, version + 1):
-                    raise KafkaError(
-                        ErrorCode.UNSUPPORTED_VERSION,
-                        f"ListOffsets v{version} does not support timestamp {each.timestamp}",
-                    )
-                named = broker.catalogue.named(topic.name)
-                found = await broker.partitions.of(named).list_offsets(
+                outcome = await source.list_offsets(
                     named,
                     each.partition_index,
                     each.timestamp,
                     current_leader_epoch=each.current_leader_epoch,
-                    read_committed=request.isolation_level == _READ_COMMITTED,
+                    read_committed=read_committed,
                 )
-            except KafkaError as error:
-                parts.append(entry(ListedPartition, version, error, partition_index=each.partition_index))
-            else:
-                parts.append(
-                    ListedPartition(
-                        partition_index=each.partition_index,
-                        timestamp=found.timestamp,
-                        offset=found.offset,
-                        # Fields a version lacks must keep their default.
-                        leader_epoch=found.leader_epoch if version >= 4 else -1,
-                    )
-                )
-        response.topics.append(
-            ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=parts)
-        )
-    return response
+            except KafkaError as refusal:
+                outcome = refusal
+        found.append(outcome)
+    return found
+
+
+def _listed_part(partition: int, outcome: ListedOffset | KafkaError, version: int) -> bytes:
+    if isinstance(outcome, KafkaError):
+        return encode_listed_partition(partition, outcome.code, -1, -1, -1)
+    # Fields a version lacks must keep their default.
+    leader_epoch = outcome.leader_epoch if version >= _EPOCHS_LISTED_FROM else -1
+    return encode_listed_partition(partition, 0, outcome.timestamp, outcome.offset, leader_epoch)
 
 
 async def offset_for_leader_epoch(

@@ -16,7 +16,8 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 _AT_ONCE: Final = 100
 
-_IN_A_TURN: Final = 256
+IN_A_TURN: Final = 256
+"""Things that are looked at before others get the loop."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -39,13 +40,13 @@ class Turns:
     lists: that may be a hundred thousand things, each refused without a wait."""
 
     def __init__(self) -> None:
-        self._left = _IN_A_TURN
+        self._left = IN_A_TURN
 
-    async def next(self) -> None:
-        """To be called for each thing."""
-        self._left -= 1
+    async def next(self, things: int = 1) -> None:
+        """To be called for each thing, or for several that are looked at together."""
+        self._left -= things
         if self._left < 0:
-            self._left = _IN_A_TURN
+            self._left = IN_A_TURN
             await asyncio.sleep(0)
 
 

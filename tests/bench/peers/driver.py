@@ -28,6 +28,8 @@ from tests.bench.peers import usage
 _AT_MOST: Final = {
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 11,
+    ApiKey.DESCRIBE_GROUPS: 6,
     ApiKey.METADATA: 8,
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 7,

@@ -22,6 +22,7 @@ from tests.bench.peers.measures import (
     start,
     tls,
     transactions,
+    wide,
 )
 
 _MODULES: Final = (
@@ -32,6 +33,7 @@ _MODULES: Final = (
     commits,
     committing_groups,
     offset_fetch,
+    wide,
     rebalance,
     consumer_groups,
     many_groups,

@@ -1,0 +1,159 @@
+"""Requests about many partitions or members at once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from muster.protocol.errors import ErrorCode
+from muster.protocol.message import Message
+from muster.protocol.messages.data import ListOffsetsRequest
+from muster.protocol.messages.group_admin import DescribeGroupsRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest
+from tests.bench import load
+from tests.bench.peers.closed_loop import driven
+from tests.bench.peers.driver import Target
+from tests.bench.peers.measure import (
+    IN_PROCESS,
+    NO_GROUPS,
+    NOTHING_SYNCED,
+    Goal,
+    Measure,
+    Point,
+    Quantity,
+    Scale,
+    drive,
+    over_sizes,
+)
+from tests.bench.peers.servers import Kind, Options, Running
+
+TOPIC: Final = "orders"
+_CONNECTIONS: Final = 4
+_OFFSET: Final = 4_711
+_LATEST: Final = -1
+_DELAY_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is sent again and again to the broker at `port`."""
+
+    port: int
+    request: Message
+
+
+async def _commit(target: Target, partitions: int) -> _Asked:
+    (group,) = await target.formed(1, 1, f"commits-{partitions}")
+    (member,) = group.members
+    parts = [
+        OffsetCommitRequest.Partition(partition_index=number, committed_offset=_OFFSET, committed_metadata="")
+        for number in range(partitions)
+    ]
+    request = OffsetCommitRequest(
+        group_id=member.group_id,
+        generation_id_or_member_epoch=member.generation_id,
+        member_id=member.member_id,
+        topics=[OffsetCommitRequest.Topic(name=TOPIC, partitions=parts)],
+    )
+    return _Asked((await target.coordinators([member.group_id]))[0], request)
+
+
+async def _list(target: Target, partitions: int) -> _Asked:
+    parts = [
+        ListOffsetsRequest.ListOffsetsPartition(partition_index=number, timestamp=_LATEST)
+        for number in range(partitions)
+    ]
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=parts)]
+    leaders = await target.leaders(TOPIC, max(_SIZES))
+    return _Asked(leaders[0], ListOffsetsRequest(replica_id=-1, topics=topics))
+
+
+async def _describe(target: Target, members: int) -> _Asked:
+    groups = await target.formed(1, members, f"members-{members}")
+    (port,) = await target.coordinators([groups[0].members[0].group_id])
+    return _Asked(port, DescribeGroupsRequest(groups=[groups[0].members[0].group_id]))
+
+
+def _codes(answer: Any) -> set[int]:
+    """All error codes in it."""
+    if isinstance(answer, list):
+        return set().union(*map(_codes, answer))
+    if not hasattr(answer, "__schema__"):
+        return set()
+    own = {answer.error_code} if hasattr(answer, "error_code") else set()
+    return own.union(*(_codes(getattr(answer, name)) for name in answer.__slots__))
+
+
+_ASKED: Final[Mapping[str, Callable[[Target, int], Awaitable[_Asked]]]] = {
+    "commit": _commit,
+    "list": _list,
+    "describe": _describe,
+}
+_SIZES: Final = (30, 1_000)
+
+
+async def _ask(
+    server: dict[str, Any], what: str, size: int, warm_up_s: float, seconds: float
+) -> list[dict[str, Any]]:
+    target = await Target.ask(**server)
+    asked = await _ASKED[what](target, size)
+    version = target.version(type(asked.request))
+    links = await load.connect(asked.port, _CONNECTIONS)
+    answer = await links[0].call(asked.request, version)
+    if _codes(answer) - {ErrorCode.NONE}:
+        raise RuntimeError(f"{type(asked.request).__name__}: {str(answer)[:500]}")
+    frames = [load.Prebuilt(asked.request, version).next for _ in links]
+    sizes: set[int] = set()
+
+    def seen(frame: bytes) -> None:
+        sizes.add(len(frame))
+
+    found = await driven(target, links, frames, seen, warm_up_s=warm_up_s, seconds=seconds)
+    if len(sizes) != 1:
+        raise RuntimeError(f"{found.answered} answers of {sizes} bytes: one size was expected")
+    points = {point.key: point for point in found.points(size, ())}
+    named = (Point(f"{what}_{key}", points[key].value, size, points[key].driver) for key in _FIGURES)
+    return [point.as_json() for point in named]
+
+
+def ask(
+    server: dict[str, Any], what: str, size: int, warm_up_s: float, seconds: float
+) -> list[dict[str, Any]]:
+    """In the driver's process."""
+    return load.run(_ask(server, what, size, warm_up_s, seconds))
+
+
+def _run(kind: Kind, scale: Scale) -> list[Point]:
+    def measured(running: Running, size: int, times: Mapping[str, float]) -> list[Point]:
+        return [point for what in _ASKED for point in drive(ask, running, what=what, size=size, **times)]
+
+    sizes = scale.sizes((30,), _SIZES)
+    options = Options(initial_delay_ms=_DELAY_MS, topics={TOPIC: max(_SIZES)})
+    return over_sizes(kind, options, scale, sizes, measured)
+
+
+_FIGURES: Final = ("rate", "cpu_us")
+_GOALS: Final = (Goal(1.0),)
+
+
+def _quantities(what: str, name: str, axis: str) -> tuple[Quantity, ...]:
+    return (
+        Quantity(f"{what}_rate", f"{name} a second", "/s", "more", axis=axis, goals=_GOALS),
+        Quantity(f"{what}_cpu_us", f"CPU of a {name}", "us", "less", axis=axis, chart=False),
+    )
+
+
+MEASURE: Final = Measure(
+    "wide",
+    "Many partitions or members in a request",
+    f"Asked over {_CONNECTIONS} connections, one request in flight on each: a commit of so many partitions, "
+    "the latest offsets of so many partitions, and the description of a group of so many members.",
+    (
+        *_quantities("commit", "OffsetCommit", "partitions"),
+        *_quantities("list", "ListOffsets", "partitions"),
+        *_quantities("describe", "DescribeGroups", "members"),
+    ),
+    _run,
+    cannot={"kafka-flush": NOTHING_SYNCED, "muster-3": IN_PROCESS, "mock": NO_GROUPS},
+)
