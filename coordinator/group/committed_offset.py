@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from muster.coordinator.base.step import Row
@@ -66,26 +67,31 @@ def key_front(group_id: str, topic: str) -> bytes:
     return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=0))[: -_PARTITION.size]
 
 
-def row_of(key_front: bytes, partition: int, committed: CommittedOffset) -> Row:
-    """The record as the store keeps it. Raises struct.error for numbers that are too large."""
-    return key_front + _PARTITION.pack(partition), _encoded(committed)
+def rows_of(key_front: bytes, committing: Sequence[tuple[int, CommittedOffset]]) -> list[Row]:
+    """The records as the store keeps them, of offsets that have the same topic id, each with its partition.
+    Raises struct.error for numbers that are too large."""
+    topic_id = committing[0][1].topic_id
+    id_bytes = b"" if topic_id == ZERO_UUID else topic_id.bytes
+    return [
+        (key_front + _PARTITION.pack(partition), _encoded(committed, id_bytes))
+        for partition, committed in committing
+    ]
 
 
-def _encoded(committed: CommittedOffset) -> bytes:
-    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id = committed
+def _encoded(committed: CommittedOffset, id_bytes: bytes) -> bytes:
+    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, _ = committed
     content = metadata.encode()
     if expire_timestamp != -1 or len(content) > _SHORT_BYTES_MAX:
         value = value_of(committed)
         return encode_value(value, offset_commit_value_version(value))
-    if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
+    if not id_bytes:
         if not content:
             return _PLAIN.pack(_VERSION, offset, leader_epoch, 1, commit_timestamp, 0)
         behind = _BEHIND.pack(commit_timestamp, 0)
+    elif not content:
+        return _PLAIN_WITH_ID.pack(
+            _VERSION, offset, leader_epoch, 1, commit_timestamp, 1, 0, _ID_BYTES, id_bytes
+        )
     else:
-        id_bytes = topic_id.bytes
-        if not content:
-            return _PLAIN_WITH_ID.pack(
-                _VERSION, offset, leader_epoch, 1, commit_timestamp, 1, 0, _ID_BYTES, id_bytes
-            )
         behind = _BEHIND_WITH_ID.pack(commit_timestamp, 1, 0, _ID_BYTES, id_bytes)
     return _FRONT.pack(_VERSION, offset, leader_epoch, len(content) + 1) + content + behind

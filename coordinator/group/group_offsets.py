@@ -50,7 +50,7 @@ class TopicOffsets:
         return answer
 
     def key_front(self, group_id: str, topic: str) -> bytes:
-        """What the keys of this topic's records begin with, for `row_of`."""
+        """What the keys of this topic's records begin with, for `rows_of`."""
         if not self._key_front:
             self._key_front = key_front(group_id, topic)
         return self._key_front

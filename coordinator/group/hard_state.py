@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.base.step import BrokenInvariant, Step
-from muster.coordinator.group.committed_offset import CommittedOffset, row_of
+from muster.coordinator.group.committed_offset import CommittedOffset, rows_of
 from muster.coordinator.group.consumer.records import TABLES as CONSUMER_TABLES
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.effects import Record
@@ -104,9 +104,8 @@ class HardState:
         if offsets is None:
             offsets = self.offsets[group_id] = GroupOffsets()
         of_topic = offsets.of_topic(topic, committing[0][1].topic_id)
-        front = of_topic.key_front(group_id, topic)
+        step.rows += rows_of(of_topic.key_front(group_id, topic), committing)
         for partition, committed in committing:
-            step.rows.append(row_of(front, partition, committed))
             of_topic.put(partition, committed)
         self.pending.overtake(group_id, topic, [partition for partition, _ in committing])
 

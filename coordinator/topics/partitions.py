@@ -534,14 +534,19 @@ class Partitions:
     ) -> list[Listed | KafkaError | None]:
         """See `Source`. From memory: the ends of logs that are open."""
         found: list[Listed | KafkaError | None] = []
+        serving: set[Lease] = set()  # as far as they were asked about, in this turn of the loop
         for each in asked:
+            led = self._led.get((topic.topic_id, each.partition_index))
             try:
-                led = self._leading(topic, each.partition_index)
+                if led is None or led.lease not in serving:
+                    led = self._leading(topic, each.partition_index)
+                    serving.add(led.lease)
                 if each.current_leader_epoch >= 0:
                     check_epoch(led.name, led.leader_epoch, each.current_leader_epoch)
             except KafkaError as refusal:
                 found.append(refusal)
                 continue
+            led.asked_for = True
             log = led.ready_log if each.timestamp in _AT_THE_ENDS else None
             found.append(
                 None if log is None else log.list_offset(each.timestamp, read_committed=read_committed)

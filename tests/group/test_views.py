@@ -9,7 +9,6 @@ from muster.coordinator.group.group import GroupView, MemberView, PendingMember,
 from muster.coordinator.group.shard import Shard
 from muster.protocol.api import ApiKey
 from muster.protocol.codec import encode
-from muster.protocol.errors import EncodeError
 from muster.protocol.messages.group_admin import DescribeGroupsResponse
 from tests.group.harness import START_MS, Harness
 from tests.group.requests import (
@@ -219,13 +218,3 @@ def test_members_are_described_alike_in_every_version(harness: Harness) -> None:
     assert [each.client_id for each in group.members] == ["alice", "bob", "carol"]
     for version in range(7):
         assert encode(whole, version) == encode(DescribeGroupsResponse(groups=[group]), version)
-
-
-def test_a_member_of_whom_no_answer_has_room_ends_nothing(harness: Harness) -> None:
-    alice, bob = stable(harness, "alice", "bob")
-    group = harness.group()
-    group.members[bob] = member("b" * 40_000)
-    whole = DescribeGroupsResponse(groups=[group.described()])
-    assert [len(each.member_id) for each in whole.groups[0].members] == [len(alice), 40_000]
-    with pytest.raises(EncodeError, match="a string of 40000 bytes"):
-        encode(whole, 6)

@@ -76,7 +76,9 @@ class ClassicGroups:
         INVALID_SESSION_TIMEOUT."""
         self.require_valid_join(request)
         group = self._find(request.group_id)
-        new_member_id = _member_id(request.group_instance_id or step.context.client_id, self._ids())
+        new_member_id = ""
+        if not request.member_id:
+            new_member_id = _member_id(request.group_instance_id or step.context.client_id, self._ids())
         if group is not None:
             try:
                 joins.join(group, request, new_member_id, step)

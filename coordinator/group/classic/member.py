@@ -133,8 +133,7 @@ class ClassicMember(Heard):
         )
 
     def encoded(self, protocol_name: str | None) -> bytes:
-        """`described` in the form of DESCRIBED_MEMBER. It is kept, since whoever asks will ask again. Raises
-        EncodeError for what is too long."""
+        """`described` in the form of DESCRIBED_MEMBER. It is kept, since whoever asks will ask again."""
         metadata = b"" if protocol_name is None else self.metadata(protocol_name)
         told = self.member_id, metadata, self.assignment  # what else is told never changes
         known = self._described

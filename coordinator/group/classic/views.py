@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.group import GroupView, MemberView, RebalanceView
 from muster.protocol.elements import EncodedElements
-from muster.protocol.errors import EncodeError
 from muster.protocol.messages.group_admin import DESCRIBED_MEMBER, DescribeGroupsResponse
 
 if TYPE_CHECKING:
@@ -20,25 +19,14 @@ def described(group: ClassicGroup) -> DescribeGroupsResponse.DescribedGroup:
     """The answer to DescribeGroups. What members subscribe to is told only of a Stable group: before, their
     metadata may be of a protocol that will not be chosen."""
     protocol_name = group.protocol_name if group.state is GroupState.STABLE else None
+    members = [member.encoded(protocol_name) for member in group.members.values()]
     return DescribeGroupsResponse.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,
         protocol_type=group.protocol_type,
         protocol_data=protocol_name or "",
-        members=_described_members(list(group.members.values()), protocol_name),
+        members=EncodedElements(DESCRIBED_MEMBER, len(members), b"".join(members)),
     )
-
-
-def _described_members(
-    members: Sequence[ClassicMember], protocol_name: str | None
-) -> Sequence[DescribeGroupsResponse.DescribedGroupMember]:
-    try:
-        encoded = [member.encoded(protocol_name) for member in members]
-    except EncodeError:
-        # A client id may be so long that no answer has room for the member id: that is for who encodes it to
-        # say, not for the group to end with.
-        return [member.described(protocol_name) for member in members]
-    return EncodedElements(DESCRIBED_MEMBER, len(encoded), b"".join(encoded))
 
 
 def view(group: ClassicGroup) -> GroupView:

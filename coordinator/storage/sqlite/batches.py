@@ -8,7 +8,8 @@ transaction does to many rows takes few statements, and what it looks up about m
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -38,7 +39,7 @@ class Inserts:
         largest = max([len(each) for row in rows for each in row if type(each) is bytes], default=0)
         rows_max = max(1, min(self._rows_max, _INSERTED_BYTES // max(1, largest)))
         for some in _chunks(rows, rows_max):
-            connection.execute(self._statement(len(some)), list(chain.from_iterable(some)))
+            connection.execute(self._statement(len(some)), _bound(chain.from_iterable(some)))
 
     def _statement(self, count: int) -> str:
         statement = self._statements.get(count)
@@ -94,6 +95,14 @@ class Deletes:
         for some in _chunks(keys, _NAMED_MAX):
             asked = " OR ".join([self._one] * len(some))
             connection.execute(f"{self._delete}{asked}", list(chain.from_iterable(some)))
+
+
+def _bound(values: Iterable[Any]) -> list[Any]:
+    """Values as they are handed to sqlite. Until Python 3.12, its module looks for an adapter of each that is
+    `bytes`, which takes a third of an insert's time; a bytearray it takes as it is."""
+    if sys.version_info >= (3, 12):
+        return list(values)
+    return [bytearray(each) if type(each) is bytes else each for each in values]
 
 
 def _equal(columns: Sequence[str]) -> str:
