@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from muster.protocol import api, embedded
+from muster.protocol import api
 from muster.protocol.api import ApiKey
 from muster.protocol.built import DECODE, ENCODE, family, fingerprint, function_name
 from muster.protocol.decoder_source import decoder_source
 from muster.protocol.encoder_source import encoder_source
 from muster.protocol.message import RECORDS, Message
+from muster.protocol.messages import coordinator_records, transaction_records
 from muster.protocol.messages.coordinator_records import GROUP_METADATA_VALUE_VERSION, GroupMetadataValue
 from muster.protocol.source import Scope
 
@@ -46,6 +47,9 @@ OLDER_RECORDS: Final[dict[type[Message], tuple[int, ...]]] = {
     GroupMetadataValue: (GROUP_METADATA_VALUE_VERSION,)
 }
 """What coordinators write beside the newest version of a record."""
+
+_OF_COORDINATORS: Final = frozenset({coordinator_records.__name__, transaction_records.__name__})
+"""What declares their records, whatever else is declared by now."""
 
 WRITTEN_AS_FAST: Final = frozenset({ApiKey.FETCH, ApiKey.OFFSET_FETCH, ApiKey.API_VERSIONS})
 """Responses whose encoders are left out, since mypyc's are no faster: most of their time goes into reading
@@ -77,7 +81,7 @@ def codecs() -> Iterator[Codec]:
             if key != ApiKey.FETCH:  # which clients read with views
                 yield Codec(DECODE, response, newest)
     for record in RECORDS.values():
-        if record.__module__ != embedded.__name__:
+        if record.__module__ in _OF_COORDINATORS:
             for version in {record.__schema__.versions.last, *OLDER_RECORDS.get(record, ())}:
                 yield Codec(DECODE, record, version)
                 yield Codec(ENCODE, record, version)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from muster.build import build
+from muster.client.assignors.sticky import StickyAssignorUserData
 from muster.coordinator.server.apis import APIS
 from muster.protocol import api, building, built, codec
 from muster.protocol.building import OLDER, WRITTEN_AS_FAST, Codec
@@ -23,7 +24,7 @@ from muster.protocol.built import DECODE, ENCODE
 from muster.protocol.decoder_source import decoder_source
 from muster.protocol.encoder_source import encoder_source
 from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
-from muster.protocol.message import Message, Struct
+from muster.protocol.message import RECORDS, Message, Struct
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.connection import ApiVersionsResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest
@@ -68,6 +69,11 @@ def made_on_first_use(kind: str, cls: type[Message], version: int) -> Any:
 def test_no_codec_is_listed_twice_and_each_is_of_a_version_that_there_is() -> None:
     assert len(CODECS) == len(set(CODECS))
     assert all(version in cls.__schema__.versions for _, cls, version in CODECS)
+
+
+def test_what_others_declare_is_not_listed() -> None:
+    assert RECORDS[StickyAssignorUserData.__name__] is StickyAssignorUserData
+    assert not [each for each in building.codecs() if each.cls is StickyAssignorUserData]
 
 
 @pytest.mark.parametrize("key", sorted(APIS))
