@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -126,24 +127,33 @@ def work(given: Namespace, variables: Mapping[str, str]) -> int:
             return refusal
 
     def body() -> int:
-        if given.data is not None and given.act is not acts.create_user:
-            _expect_data_directory(given.data)
+        is_new = False
+        if given.data is not None:
+            absent = _no_data_directory(given.data)
+            is_new = absent is not None
+            if absent is not None and given.act is not acts.create_user:
+                raise Usage(f"--data: {absent}")
         if given.asks:
             given.password = acts.read_password(given.password_file, given.user)
         if url is None and given.data is None:
             return run(_on_cluster, given, variables)
-        return asyncio.run(_on_store(given, url))
+        code = asyncio.run(_on_store(given, url))
+        if is_new:  # which a path that was mistyped is, too
+            print(f"{given.prog}: {given.data} is a new data directory", file=sys.stderr)
+        return code
 
     return reported(given, body)
 
 
-def _expect_data_directory(path: str) -> None:
+def _no_data_directory(path: str) -> str | None:
+    """Why a path is no data directory; None if it is one."""
     from muster.coordinator.storage.soundness import NoDataDirectory, expect_data_directory
 
     try:
         expect_data_directory(Path(path))
     except NoDataDirectory as error:
-        raise Usage(f"--data: {error}") from error
+        return str(error)
+    return None
 
 
 async def _on_cluster(cluster: Cluster, given: Namespace) -> int:
