@@ -1,14 +1,21 @@
-"""Requests about many partitions or members at once."""
+"""Requests about many partitions or members at once.
+
+A consumer's Fetch names its partitions once where the server keeps fetch sessions (KIP-227); where it does
+not, each time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
-from muster.protocol.message import Message
-from muster.protocol.messages.data import ListOffsetsRequest
+from muster.protocol.header import encode_request
+from muster.protocol.message import Message, Struct
+from muster.protocol.messages.data import FetchRequest, ListOffsetsRequest
 from muster.protocol.messages.group_admin import DescribeGroupsRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest
 from tests.bench import load
@@ -33,6 +40,8 @@ _CONNECTIONS: Final = 4
 _OFFSET: Final = 4_711
 _LATEST: Final = -1
 _DELAY_MS: Final = 500
+_READY_S: Final = 30.0
+_RETRY_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,8 @@ class _Asked:
 
     port: int
     request: Message
+    in_session: bool = False
+    """Whether it opens a fetch session, if the server takes it up."""
 
 
 async def _commit(target: Target, partitions: int) -> _Asked:
@@ -75,20 +86,58 @@ async def _describe(target: Target, members: int) -> _Asked:
     return _Asked(port, DescribeGroupsRequest(groups=[groups[0].members[0].group_id]))
 
 
+async def _fetch(target: Target, partitions: int) -> _Asked:
+    """Of partitions without records; what is there is sent at once."""
+    parts = [
+        FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
+        for number in range(partitions)
+    ]
+    topics = [FetchRequest.FetchTopic(topic=TOPIC, partitions=parts)]
+    leaders = await target.leaders(TOPIC, max(_SIZES))
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, session_epoch=0, topics=topics)
+    return _Asked(leaders[0], request, in_session=True)
+
+
+class _InSession:
+    """Fetches of a session, none of which names a partition: nothing has changed."""
+
+    def __init__(self, session_id: int, version: int) -> None:
+        self._session_id, self._version = session_id, version
+        self._epoch = 0
+
+    def next(self) -> bytes:
+        self._epoch += 1
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=0, session_id=self._session_id, session_epoch=self._epoch, topics=[]
+        )
+        return encode_request(ApiKey.FETCH, self._version, self._epoch, "bench", request)
+
+
 def _codes(answer: Any) -> set[int]:
     """All error codes in it."""
-    if isinstance(answer, list):
+    if isinstance(answer, Sequence) and not isinstance(answer, (str, bytes)):
         return set().union(*map(_codes, answer))
-    if not hasattr(answer, "__schema__"):
+    if not isinstance(answer, Struct):
         return set()
     own = {answer.error_code} if hasattr(answer, "error_code") else set()
-    return own.union(*(_codes(getattr(answer, name)) for name in answer.__slots__))
+    return own.union(*(_codes(getattr(answer, field.name)) for field in answer.__fields__))
+
+
+async def _answered(link: load.Link, request: Message, version: int) -> Any:
+    """The first answer without an error: leaders of new topics may not know it yet."""
+    async with asyncio.timeout(_READY_S):
+        while True:
+            answer = await link.call(request, version)
+            if _codes(answer) == {ErrorCode.NONE}:
+                return answer
+            await asyncio.sleep(_RETRY_S)
 
 
 _ASKED: Final[Mapping[str, Callable[[Target, int], Awaitable[_Asked]]]] = {
     "commit": _commit,
     "list": _list,
     "describe": _describe,
+    "fetch": _fetch,
 }
 _SIZES: Final = (30, 1_000)
 
@@ -100,10 +149,12 @@ async def _ask(
     asked = await _ASKED[what](target, size)
     version = target.version(type(asked.request))
     links = await load.connect(asked.port, _CONNECTIONS)
-    answer = await links[0].call(asked.request, version)
-    if _codes(answer) - {ErrorCode.NONE}:
-        raise RuntimeError(f"{type(asked.request).__name__}: {str(answer)[:500]}")
-    frames = [load.Prebuilt(asked.request, version).next for _ in links]
+    frames = []
+    for link in links:
+        answer = await _answered(link, asked.request, version)
+        session_id = answer.session_id if asked.in_session else 0
+        again = _InSession(session_id, version) if session_id else load.Prebuilt(asked.request, version)
+        frames.append(again.next)
     sizes: set[int] = set()
 
     def seen(frame: bytes) -> None:
@@ -148,11 +199,13 @@ MEASURE: Final = Measure(
     "wide",
     "Many partitions or members in a request",
     f"Asked over {_CONNECTIONS} connections, one request in flight on each: a commit of so many partitions, "
-    "the latest offsets of so many partitions, and the description of a group of so many members.",
+    "the latest offsets of so many partitions, the description of a group of so many members, and a Fetch of "
+    "so many partitions without records, which names none of them where the server keeps fetch sessions.",
     (
         *_quantities("commit", "OffsetCommit", "partitions"),
         *_quantities("list", "ListOffsets", "partitions"),
         *_quantities("describe", "DescribeGroups", "members"),
+        *_quantities("fetch", "Fetch", "partitions"),
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "muster-3": IN_PROCESS, "mock": NO_GROUPS},
