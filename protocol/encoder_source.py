@@ -122,6 +122,11 @@ class _Encoder:
             return f"{value} is None or len({value})"
         if default is None:
             return f"{value} is not None"
+        if isinstance(default, Struct):
+            values = {each.name: getattr(default, each.name) for each in type(default).__fields__}
+            if all(type(each) is int for each in values.values()):
+                # Without a call of `Struct.__eq__`: a Fetch has three such defaults a partition.
+                return " or ".join(f"{value}.{name} != {each}" for name, each in values.items())
         return f"{value} != {self.source.default(inner.cls, field, default)}"
 
     def _tags(self, inner: Layout, owner: str, path: str) -> None:

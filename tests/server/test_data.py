@@ -476,6 +476,18 @@ async def test_there_are_no_fetch_sessions(
     assert (response.error_code, response.session_id) == (code, 0)
 
 
+async def test_where_logs_diverge_is_told_of_that_fetch_alone(topic: Topic) -> None:
+    await topic.produce(batch(b"a"))
+    request = topic.fetching(9)
+    assert isinstance(request, FetchRequest)
+    request.topics[0].partitions[0].last_fetched_epoch = 1
+    response = await topic.wire.call(request, 12)
+    found = response.responses[0].partitions[0].diverging_epoch
+    assert (found.epoch, found.end_offset) == (1, 1)
+    found = (await topic.fetch()).diverging_epoch
+    assert (found.epoch, found.end_offset) == (-1, -1)
+
+
 # --- ListOffsets, OffsetForLeaderEpoch, DeleteRecords -------------------------------------------------------
 
 
