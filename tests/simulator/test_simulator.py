@@ -30,7 +30,7 @@ CAUGHT_BY = {
     "lost-replies": (9, "neither answered nor closed in time"),
     "forgetful-load": (0, "the store would be loaded as|acknowledged before|two owners|two assignments"),
     "secretive": (0, "has no entry"),
-    "unfenced-store": (6, "the store would be loaded as|acknowledged before|went back|under epoch"),
+    "unfenced-store": (13, "the store would be loaded as|acknowledged before|went back|under epoch"),
     "leases-never-lapse": (81, "the store would be loaded as|acknowledged before|is not told"),
     "generation-not-bumped": (0, "two assignments|two owners"),
     "timers-lost-on-reload": (5, "has not settled"),
