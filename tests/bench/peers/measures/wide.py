@@ -188,10 +188,10 @@ _FIGURES: Final = ("rate", "cpu_us")
 _GOALS: Final = (Goal(1.0),)
 
 
-def _quantities(what: str, name: str, axis: str) -> tuple[Quantity, ...]:
+def _quantities(what: str, one: str, many: str, axis: str) -> tuple[Quantity, ...]:
     return (
-        Quantity(f"{what}_rate", f"{name} a second", "/s", "more", axis=axis, goals=_GOALS),
-        Quantity(f"{what}_cpu_us", f"CPU of a {name}", "us", "less", axis=axis, chart=False),
+        Quantity(f"{what}_rate", f"{many} a second", "/s", "more", axis=axis, goals=_GOALS),
+        Quantity(f"{what}_cpu_us", f"CPU of {one}", "us", "less", axis=axis, chart=False),
     )
 
 
@@ -202,10 +202,10 @@ MEASURE: Final = Measure(
     "the latest offsets of so many partitions, the description of a group of so many members, and a Fetch of "
     "so many partitions without records, which names none of them where the server keeps fetch sessions.",
     (
-        *_quantities("commit", "OffsetCommit", "partitions"),
-        *_quantities("list", "ListOffsets", "partitions"),
-        *_quantities("describe", "DescribeGroups", "members"),
-        *_quantities("fetch", "Fetch", "partitions"),
+        *_quantities("commit", "an OffsetCommit", "OffsetCommits", "partitions"),
+        *_quantities("list", "a ListOffsets", "ListOffsets", "partitions"),
+        *_quantities("describe", "a DescribeGroups", "DescribeGroups", "members"),
+        *_quantities("fetch", "a Fetch", "Fetches", "partitions"),
     ),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "muster-3": IN_PROCESS, "mock": NO_GROUPS},
