@@ -232,12 +232,15 @@ def refuse_halves(files: Files, job: Ingest) -> None:
     over: their records would be lost. Without the list of files Spark ends when it puts its parts together.
     """
     begun = any(name.isdigit() for name in files.names(f"{job.checkpoint}/commits"))
-    if files.exists(job.table) and not files.exists(f"{job.checkpoint}/metadata"):
+    listed = f"{job.table}/_spark_metadata"
+    # Spark makes the folders first: a job that is killed then leaves them, and nothing in them.
+    holds_data = files.has_data(job.table) or any(name.isdigit() for name in files.names(listed))
+    if holds_data and not files.exists(f"{job.checkpoint}/metadata"):
         raise PipelineError(
             f"{job.table} is there, but not its checkpoint {job.checkpoint}: nothing tells which records it"
             " holds. Write to another folder; or remove this one, and all is read again"
         )
-    if begun and not job.by_batch and not files.exists(f"{job.table}/_spark_metadata"):
+    if begun and not job.by_batch and not files.exists(listed):
         raise PipelineError(
             f"the checkpoint {job.checkpoint} is there, but not the data it is about in {job.table}."
             " Put the data back; or remove the checkpoint, and all is read again"

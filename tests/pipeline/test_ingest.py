@@ -128,6 +128,18 @@ def test_a_first_batch_that_was_half_planned(spark: SparkSession, broker: Broker
     assert for_spark(spark, job) == sorted(written)
 
 
+def test_a_job_that_was_killed_before_it_had_a_checkpoint(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Spark has made the table's folders by then, and nothing in them."""
+    broker.create_topic("orders", 2)
+    job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",))
+    Path(job.table, "_spark_metadata").mkdir(parents=True)
+    written = fill(broker, "orders", 0, 50)
+    run(spark, job)
+    assert for_spark(spark, job) == sorted(written)
+
+
 @pytest.mark.parametrize("by_batch", [False, True])
 def test_data_without_its_checkpoint(
     spark: SparkSession, broker: Broker, tmp_path: Path, by_batch: bool
