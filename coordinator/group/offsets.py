@@ -69,13 +69,11 @@ def commit(
         # The one version of the record that has a place for an expiry has none for a topic id.
         topic_id = ZERO_UUID if expires else topic.topic_id
         committing: list[tuple[int, CommittedOffset]] = []
-        answers: list[bytes] = []
+        codes: list[ErrorCode] = []
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
             if metadata and is_too_long(metadata, config):
-                answers.append(
-                    encode_committed_partition(partition.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE)
-                )
+                codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             committed = CommittedOffset(
                 partition.committed_offset,
@@ -86,10 +84,14 @@ def commit(
                 topic_id,
             )
             committing.append((partition.partition_index, committed))
-            answers.append(encode_committed_partition(partition.partition_index, ErrorCode.NONE))
+            codes.append(ErrorCode.NONE)
         hard.emit_offsets(request.group_id, topic.name, committing, step)
         if len(committing) == len(topic.partitions) == len(request.topics) == 1:
             return _committed(topic.name, topic.topic_id, committing[0][0])
+        answers = [
+            encode_committed_partition(partition.partition_index, code)
+            for partition, code in zip(topic.partitions, codes, strict=True)
+        ]
         told: EncodedElements[_CommittedPartition]
         told = EncodedElements(COMMITTED_PARTITION, len(answers), b"".join(answers))
         topics.append(_CommittedTopic(name=topic.name, topic_id=topic.topic_id, partitions=told))

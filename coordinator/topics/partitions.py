@@ -455,8 +455,7 @@ class Partitions:
 
     def _led_for(self, part: FetchPartition) -> Led:
         led = self._leading(part.topic, part.partition)
-        if part.current_leader_epoch >= 0:  # else its name would be put together for nothing
-            check_epoch(led.name, led.leader_epoch, part.current_leader_epoch)
+        _check_epoch(led, part.current_leader_epoch)
         return led
 
     def _read_logs(
@@ -541,8 +540,7 @@ class Partitions:
                 if led is None or led.lease not in serving:
                     led = self._leading(topic, each.partition_index)
                     serving.add(led.lease)
-                if each.current_leader_epoch >= 0:
-                    check_epoch(led.name, led.leader_epoch, each.current_leader_epoch)
+                _check_epoch(led, each.current_leader_epoch)
             except KafkaError as refusal:
                 found.append(refusal)
                 continue
@@ -564,7 +562,7 @@ class Partitions:
     ) -> Listed:
         """See `Source`."""
         led = self._leading(topic, partition)
-        check_epoch(led.name, led.leader_epoch, current_leader_epoch)
+        _check_epoch(led, current_leader_epoch)
         return await self._with_log(
             led, lambda log: log.list_offset(timestamp, read_committed=read_committed)
         )
@@ -574,7 +572,7 @@ class Partitions:
     ) -> tuple[int, int]:
         """See `Source`."""
         led = self._leading(topic, partition)
-        check_epoch(led.name, led.leader_epoch, current_leader_epoch)
+        _check_epoch(led, current_leader_epoch)
         return await self._with_log(led, lambda log: log.end_of_epoch(epoch))
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
@@ -761,6 +759,13 @@ def _refused(refusal: KafkaError) -> asyncio.Future[Appended]:
     refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
     refuse(refused, refusal)
     return refused
+
+
+def _check_epoch(led: Led, current_leader_epoch: int) -> None:
+    """`check_epoch`, which is told the partition's name only where the client sent an epoch: it is put
+    together anew each time."""
+    if current_leader_epoch >= 0:
+        check_epoch(led.name, led.leader_epoch, current_leader_epoch)
 
 
 def _fetched(

@@ -27,7 +27,7 @@ from muster.protocol.messages.classic_group import (
     SyncGroupRequest,
 )
 from muster.protocol.messages.connection import ApiVersionsRequest
-from muster.protocol.messages.offsets import OffsetFetchRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 T = TypeVar("T")
 
@@ -159,6 +159,20 @@ async def coordinated(link: Link, group_id: str) -> None:
     async with asyncio.timeout(_CONNECT_SECONDS_MAX):
         while (await link.call(request, 7)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # noqa: ASYNC110
             await asyncio.sleep(_RETRY_S)
+
+
+def commit_of_all(member: Member, topic: str, partitions: int, offset: int) -> OffsetCommitRequest:
+    """The commit of one offset for each partition of a topic."""
+    parts = [
+        OffsetCommitRequest.Partition(partition_index=number, committed_offset=offset, committed_metadata="")
+        for number in range(partitions)
+    ]
+    return OffsetCommitRequest(
+        group_id=member.group_id,
+        generation_id_or_member_epoch=member.generation_id,
+        member_id=member.member_id,
+        topics=[OffsetCommitRequest.Topic(name=topic, partitions=parts)],
+    )
 
 
 class Prebuilt:

@@ -61,3 +61,23 @@ async def driven(
     if not answered:
         raise RuntimeError(f"nothing was answered within {seconds:g} s")
     return Driven(answered, used["took_s"], used["server_s"], used["driver"], latencies_ms)
+
+
+async def driven_alike(
+    target: Target,
+    links: Sequence[load.Link],
+    next_frames: Sequence[Callable[[], bytes]],
+    *,
+    warm_up_s: float,
+    seconds: float,
+) -> Driven:
+    """As `driven`, with answers that all have the same size. Raises RuntimeError when one has another."""
+    sizes: set[int] = set()
+
+    def seen(frame: bytes) -> None:
+        sizes.add(len(frame))
+
+    found = await driven(target, links, next_frames, seen, warm_up_s=warm_up_s, seconds=seconds)
+    if len(sizes) != 1:
+        raise RuntimeError(f"{found.answered} answers of {sizes} bytes: one size was expected")
+    return found

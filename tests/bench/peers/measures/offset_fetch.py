@@ -8,7 +8,7 @@ from typing import Any, Final
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.bench import load
-from tests.bench.peers.closed_loop import driven
+from tests.bench.peers.closed_loop import driven_alike
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import (
     IN_PROCESS,
@@ -47,29 +47,13 @@ async def _fetch(
         raise RuntimeError(f"OffsetFetch: {str(expected)[:500]}")
     links = await load.connect((await target.coordinators([member.group_id]))[0], _CONNECTIONS)
     frames = [load.Prebuilt(request, version).next for _ in links]
-    sizes: set[int] = set()
-
-    def seen(frame: bytes) -> None:
-        sizes.add(len(frame))
-
-    found = await driven(target, links, frames, seen, warm_up_s=warm_up_s, seconds=seconds)
-    if len(sizes) != 1:
-        raise RuntimeError(f"{found.answered} answers of {sizes} bytes: one size was expected")
+    found = await driven_alike(target, links, frames, warm_up_s=warm_up_s, seconds=seconds)
     return [point.as_json() for point in found.points(partitions, ("p50_ms", "p99_ms"))]
 
 
 async def _prepare(target: Target, member: load.Member, partitions: int) -> None:
     """Commit an offset of each partition."""
-    parts = [
-        OffsetCommitRequest.Partition(partition_index=number, committed_offset=_OFFSET, committed_metadata="")
-        for number in range(partitions)
-    ]
-    request = OffsetCommitRequest(
-        group_id=member.group_id,
-        generation_id_or_member_epoch=member.generation_id,
-        member_id=member.member_id,
-        topics=[OffsetCommitRequest.Topic(name=TOPIC, partitions=parts)],
-    )
+    request = load.commit_of_all(member, TOPIC, partitions, _OFFSET)
     answer = await member.link.call(request, target.version(OffsetCommitRequest))
     codes = {each.error_code for each in answer.topics[0].partitions}
     if codes != {ErrorCode.NONE}:

@@ -17,9 +17,8 @@ from muster.protocol.header import encode_request
 from muster.protocol.message import Message, Struct
 from muster.protocol.messages.data import FetchRequest, ListOffsetsRequest
 from muster.protocol.messages.group_admin import DescribeGroupsRequest
-from muster.protocol.messages.offsets import OffsetCommitRequest
 from tests.bench import load
-from tests.bench.peers.closed_loop import driven
+from tests.bench.peers.closed_loop import driven_alike
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import (
     IN_PROCESS,
@@ -57,16 +56,7 @@ class _Asked:
 async def _commit(target: Target, partitions: int) -> _Asked:
     (group,) = await target.formed(1, 1, f"commits-{partitions}")
     (member,) = group.members
-    parts = [
-        OffsetCommitRequest.Partition(partition_index=number, committed_offset=_OFFSET, committed_metadata="")
-        for number in range(partitions)
-    ]
-    request = OffsetCommitRequest(
-        group_id=member.group_id,
-        generation_id_or_member_epoch=member.generation_id,
-        member_id=member.member_id,
-        topics=[OffsetCommitRequest.Topic(name=TOPIC, partitions=parts)],
-    )
+    request = load.commit_of_all(member, TOPIC, partitions, _OFFSET)
     return _Asked((await target.coordinators([member.group_id]))[0], request)
 
 
@@ -155,14 +145,7 @@ async def _ask(
         session_id = answer.session_id if asked.in_session else 0
         again = _InSession(session_id, version) if session_id else load.Prebuilt(asked.request, version)
         frames.append(again.next)
-    sizes: set[int] = set()
-
-    def seen(frame: bytes) -> None:
-        sizes.add(len(frame))
-
-    found = await driven(target, links, frames, seen, warm_up_s=warm_up_s, seconds=seconds)
-    if len(sizes) != 1:
-        raise RuntimeError(f"{found.answered} answers of {sizes} bytes: one size was expected")
+    found = await driven_alike(target, links, frames, warm_up_s=warm_up_s, seconds=seconds)
     points = {point.key: point for point in found.points(size, ())}
     named = (Point(f"{what}_{key}", points[key].value, size, points[key].driver) for key in _FIGURES)
     return [point.as_json() for point in named]
