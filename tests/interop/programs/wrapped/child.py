@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -92,8 +93,14 @@ def _left(tool: Tool, code: int) -> int:
     return 0
 
 
-def feed(command: Sequence[str], lines: str) -> None:
-    """Run a tool with these lines on its standard input; ends this process if it fails."""
-    code = subprocess.run(command, input=lines, text=True).returncode
-    if code != 0:
-        raise SystemExit(f"{command[0]} exited {code}")
+def feed(command: Sequence[str], lines: str, failure: str | None = None) -> None:
+    """Run a tool with these lines on its standard input; ends this process if it fails.
+
+    `failure`: what it complains of when it fails and exits 0 all the same.
+    """
+    ran = subprocess.run(command, input=lines, text=True, stderr=subprocess.PIPE)
+    sys.stderr.write(ran.stderr)
+    if ran.returncode != 0:
+        raise SystemExit(f"{command[0]} exited {ran.returncode}")
+    if failure is not None and failure in ran.stderr:
+        raise SystemExit(f"{command[0]} exited 0, but said {failure!r}")

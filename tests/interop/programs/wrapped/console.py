@@ -18,14 +18,18 @@ from tests.interop.programs.wrapped.console_consumer import ConsoleConsumer, con
 
 _PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
 _AUTO_COMMIT_INTERVAL_MS: Final = 100
+# The producer's own defaults, 3 retries and 1.5 s, give a record up when its partition has no leader for a
+# second; it says so, and exits 0.
+_PATIENCE: Final = ("--message-send-max-retries", "2147483647", "--request-timeout-ms", "30000")
+_RECORD_GIVEN_UP: Final = "Error when sending message"
 
 
 def produce(java: Sequence[str], bootstrap: str, topic: str, codec: str, first: int, count: int) -> None:
-    options = ["--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec]
+    options = ["--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec, *_PATIENCE]
     for each in ("parse.key=true", "key.separator=\t"):
         options += ["--reader-property", each]
     lines = "".join(f"{key.decode()}\t{value.decode()}\n" for key, value in records(codec, first, count))
-    feed([*java, _PRODUCER, *options], lines)
+    feed([*java, _PRODUCER, *options], lines, failure=_RECORD_GIVEN_UP)
 
 
 def member(java: Sequence[str], bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
