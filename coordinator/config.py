@@ -398,6 +398,12 @@ class Settings:
     message_max_bytes: int = _of_topics("max.message.bytes")
     max_decompressed_message_bytes: int = _of_topics("max.decompressed.message.bytes")
     fetch_max_bytes: int = _kafka(57_671_680, "most that a Fetch returns, whatever it asks for", low=1024)
+    max_incremental_fetch_session_cache_slots: int = _kafka(
+        1_000, "fetch sessions, in which consumers name only what changed (0: none)", low=0
+    )
+    min_incremental_fetch_session_eviction_ms: int = _kafka(
+        120_000, "how long a fetch session is safe from making room for another", low=0
+    )
     log_cleanup_policy: str = _kafka(
         "delete",
         "what happens to old records",

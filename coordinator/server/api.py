@@ -66,6 +66,10 @@ Repeats = Callable[[Any, int, bytes], Repeated | None]
 """Of a request, its version and the bytes of its message; None where it is not worth remembering."""
 
 
+Complete = Callable[[Broker, Any, RequestContext], KafkaError | None]
+"""Of a request: why it is refused, or None."""
+
+
 class Api:
     """One API that is served, or advertised for its refusal."""
 
@@ -73,6 +77,7 @@ class Api:
         "about_the_cluster",
         "begin",
         "closing",
+        "complete",
         "instant",
         "key",
         "name",
@@ -102,6 +107,7 @@ class Api:
         about_the_cluster: bool = False,
         pieces: bool = False,
         closing: bool = False,
+        complete: Complete | None = None,
         repeats: Repeats | None = None,
     ) -> None:
         """`needs`: what its requests need to be allowed. `names`: what they name. `refuse`: the shape of a
@@ -112,7 +118,8 @@ class Api:
         requests take no time, and wait for nobody's turn. `about_the_cluster`: a broker that has lost sight
         of the cluster closes the connection, so that clients ask another one. `pieces`: its responses are
         large, and sent in pieces. `closing`: a client may close behind it without waiting to be answered.
-        `repeats`: how a connection's next requests may repeat one.
+        `complete`: makes a request whole whose client leaves out what this broker knows. `repeats`: how a
+        connection's next requests may repeat one.
         """
         self.key = key
         self.name = request_class(key).__name__.removesuffix("Request")
@@ -126,6 +133,7 @@ class Api:
         self.about_the_cluster = about_the_cluster
         self.pieces = pieces
         self.closing = closing
+        self.complete = complete
         self.repeats = repeats
         self.paced = not instant
         """Whether only so many are begun in a turn of the loop. What a task answers has a turn of its own."""

@@ -47,6 +47,7 @@ from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.doors import Doors, Listen
 from muster.coordinator.server.encoded_topics import EncodedTopics
 from muster.coordinator.server.features import Features
+from muster.coordinator.server.fetch_sessions import FetchSessions
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.coordinator.server.listener import BindError, Listener
@@ -182,6 +183,11 @@ class Broker:
             kept=[offsets, states.topic, *([events] if settings.group_events else [])],
         )
         self.encoded_topics = EncodedTopics()
+        self.fetch_sessions = FetchSessions(
+            self.clock,
+            slots=settings.max_incremental_fetch_session_cache_slots,
+            eviction_ms=settings.min_incremental_fetch_session_eviction_ms,
+        )
         rows = ConfigRows(store)
         self.configs = BrokerConfigs(rows, node_id, settings, self._apply_configs)
         of_groups = group_config(settings, real_time=shared.clock is shared.lease_clock)

@@ -17,6 +17,7 @@ from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.encoded_topics import EncodedTopics
 from muster.coordinator.server.features import Features
+from muster.coordinator.server.fetch_sessions import FetchSessions
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.coordinator.server.memory import ResponseMemory
@@ -57,6 +58,7 @@ class Broker(Protocol):
     membership: Membership
     producer_ids: ProducerIds
     unserved: Unserved
+    fetch_sessions: FetchSessions
     responses: ResponseMemory
     """Bounds what fetches read."""
     authorizer: Authorizer | None

@@ -6,6 +6,7 @@ A request passes the gates in a row, and each costs nothing where there is nothi
     size          where its first bytes arrive (`apis.check_request_size`)
     authenticate  on SASL listeners, until the client is let in (`authentication`)
     quota         where a client has any: what it uses is measured, and it is told to wait (`quota_gate`)
+    complete      where a client leaves out what the broker knows: fetch sessions (`fetch_sessions`)
     authorize     where ACLs are in force: what the API needs (`authorize`)
     faults        test mode's rules, if any concern its API
     begin         `Api.begin`
@@ -196,6 +197,8 @@ class Session:
         quotas = self._sessions.quotas
         if authentication is not None and authentication.refuses:
             asked.begin = authentication.refuse
+        elif api.complete is not None and (error := api.complete(self._broker, request, asked.context)):
+            asked.begin = lambda *_: error
         elif self._broker.authorizer is None or self._authorize(asked):
             faults = self._sessions.faults
             if faults is not None and (begin := faults.begins(asked)) is not None:

@@ -14,6 +14,7 @@ from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.sources import (
     NOTHING_AVAILABLE,
     Available,
+    FetchedPartition,
     FetchPartition,
     Parked,
     Watched,
@@ -28,6 +29,7 @@ class Led:
 
     __slots__ = (
         "_committed_watchers",
+        "_nothing_to_read",
         "_watchers",
         "asked_for",
         "damage",
@@ -52,6 +54,7 @@ class Led:
         self.ended = False
         self.asked_for = False  # by a request; if not, it goes when its upkeep is done
         self.damage = Damage(self.name)
+        self._nothing_to_read = FetchedPartition(None, b"", -1, -1, -1, -1)
         self._watchers: dict[Watched, LogOffsetMetadata] = {}  # with where their fetches read from
         self._committed_watchers: dict[Watched, LogOffsetMetadata] = {}  # of read_committed
 
@@ -64,6 +67,15 @@ class Led:
         """The log if it is open and sound: then its attributes may be read on the loop."""
         log = self.log
         return None if log is None or log.failed or log.closed else log
+
+    def nothing_to_read(self, log: PartitionLog) -> FetchedPartition:
+        """The answer to a fetch from the end of `ready_log`: mostly the last one."""
+        known = self._nothing_to_read
+        stable, end, start = log.last_stable_offset, log.high_watermark, log.start_offset
+        if (known.high_watermark, known.last_stable_offset, known.log_start_offset) == (end, stable, start):
+            return known
+        self._nothing_to_read = FetchedPartition(None, b"", end, stable, start, self.leader_epoch)
+        return self._nothing_to_read
 
     def close(self) -> None:
         """In the executor: nothing opens the log for this leadership again."""

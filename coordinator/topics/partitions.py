@@ -260,6 +260,15 @@ class Partitions:
         led.asked_for = True
         return led
 
+    def _leading_with(self, serving: set[Lease], topic: Topic, partition: int) -> Led:
+        """As `_leading`, for one of many: `serving` are leases that were asked about in this turn."""
+        led = self._led.get((topic.topic_id, partition))
+        if led is None or led.lease not in serving:
+            led = self._leading(topic, partition)
+            serving.add(led.lease)
+        led.asked_for = True
+        return led
+
     def _find(self, topic: Topic, partition: int) -> Led:
         led = self._led.get((topic.topic_id, partition))
         if led is not None:
@@ -425,17 +434,18 @@ class Partitions:
         """See `Source`. Only what has to be waited for, or is long, costs a trip to the executor."""
         answers: list[FetchedPartition | None] = []
         to_read: list[tuple[int, Led, FetchPartition]] = []
+        serving: set[Lease] = set()
         for part in asked:
             answer: FetchedPartition | None = None
             try:
-                led = self._led_for(part)
+                led = self._led_for(part, serving)
                 log = led.ready_log
                 if (
                     log is not None
                     and part.fetch_offset == log.high_watermark
                     and part.last_fetched_epoch < 0
                 ):
-                    answer = _fetched(led, log)
+                    answer = led.nothing_to_read(log)
                 else:
                     to_read.append((len(answers), led, part))
             except KafkaError as refusal:
@@ -453,10 +463,14 @@ class Partitions:
                 answers[number] = read
         return [answer for answer in answers if answer is not None]
 
-    def _led_for(self, part: FetchPartition) -> Led:
-        led = self._leading(part.topic, part.partition)
+    def _led_for(self, part: FetchPartition, serving: set[Lease]) -> Led:
+        led = self._leading_with(serving, part.topic, part.partition)
         _check_epoch(led, part.current_leader_epoch)
         return led
+
+    def _led_for_all(self, asked: Sequence[FetchPartition]) -> list[Led]:
+        serving: set[Lease] = set()
+        return [self._led_for(part, serving) for part in asked]
 
     def _read_logs(
         self,
@@ -504,14 +518,14 @@ class Partitions:
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
         """See `Source`."""
         try:
-            leds = [self._led_for(part) for part in asked]
+            leds = self._led_for_all(asked)
             starts = [led.start_of(part) for led, part in zip(leds, asked, strict=True)]
             unknown = [number for number, start in enumerate(starts) if start is None]
             if unknown:
                 found = await self._in_executor(self._locate, [(leds[each], asked[each]) for each in unknown])
                 for number, start in zip(unknown, found, strict=True):
                     starts[number] = start
-                if leds != [self._led_for(part) for part in asked]:
+                if leds != self._led_for_all(asked):
                     parked.wake()  # a leadership went meanwhile, and came back
             return [
                 led.watch(part, start, parked)
@@ -533,18 +547,14 @@ class Partitions:
     ) -> list[Listed | KafkaError | None]:
         """See `Source`. From memory: the ends of logs that are open."""
         found: list[Listed | KafkaError | None] = []
-        serving: set[Lease] = set()  # as far as they were asked about, in this turn of the loop
+        serving: set[Lease] = set()
         for each in asked:
-            led = self._led.get((topic.topic_id, each.partition_index))
             try:
-                if led is None or led.lease not in serving:
-                    led = self._leading(topic, each.partition_index)
-                    serving.add(led.lease)
+                led = self._leading_with(serving, topic, each.partition_index)
                 _check_epoch(led, each.current_leader_epoch)
             except KafkaError as refusal:
                 found.append(refusal)
                 continue
-            led.asked_for = True
             log = led.ready_log if each.timestamp in _AT_THE_ENDS else None
             found.append(
                 None if log is None else log.list_offset(each.timestamp, read_committed=read_committed)

@@ -258,6 +258,13 @@ def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "muster_journal_entries_dropped", "Entries not stored for lack of space.", labels=["broker"]
     )
+    sessions = GaugeMetricFamily("muster_fetch_sessions", "Fetch sessions (KIP-227).", labels=["broker"])
+    of_sessions = GaugeMetricFamily(
+        "muster_fetch_session_partitions", "Partitions of all fetch sessions.", labels=["broker"]
+    )
+    evicted = CounterMetricFamily(
+        "muster_fetch_sessions_evicted", "Fetch sessions that made room for others.", labels=["broker"]
+    )
     for broker in scrape.brokers:
         node = str(broker.node_id)
         connections.add_metric([node], broker.connections)
@@ -272,7 +279,11 @@ def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
             loads.add_metric([node, each.kind], each.loads.buckets(), each.loads.sum)
             unloads.add_metric([node, each.kind], each.unloads)
         dropped.add_metric([node], broker.dropped)
+        sessions.add_metric([node], broker.fetch_sessions)
+        of_sessions.add_metric([node], broker.fetch_session_partitions)
+        evicted.add_metric([node], broker.fetch_sessions_evicted)
     yield from (connections, accepted, closed, requests, shards, loads, unloads, dropped)
+    yield from (sessions, of_sessions, evicted)
     yield GaugeMetricFamily("muster_event_streams", "Open event streams.", value=scrape.watching)
     yield CounterMetricFamily(
         "muster_event_streams_cut",

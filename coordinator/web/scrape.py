@@ -86,6 +86,9 @@ class ScrapedBroker:
     counts: Counts
     dropped: int
     """Journal entries not stored."""
+    fetch_sessions: int
+    fetch_session_partitions: int
+    fetch_sessions_evicted: int
     coordinators: list[Coordinator]
 
 
@@ -237,6 +240,9 @@ def _broker(broker: Broker) -> ScrapedBroker:
         connections=len(broker.connections.open),
         counts=replace(broker.connections.counts),
         dropped=broker.recorder.dropped,
+        fetch_sessions=len(broker.fetch_sessions),
+        fetch_session_partitions=broker.fetch_sessions.partitions,
+        fetch_sessions_evicted=broker.fetch_sessions.evicted,
         coordinators=[
             Coordinator(
                 kind.lease,

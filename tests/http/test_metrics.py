@@ -13,6 +13,7 @@ from muster.coordinator.web import scrape as scraping
 from muster.coordinator.web import tallies
 from muster.coordinator.web.tallies import Tallies
 from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.data import FetchRequest
 from muster.protocol.messages.group_admin import DeleteGroupsRequest
 from tests.http.conftest import Show, Shown
 from tests.http.member import Member
@@ -141,6 +142,18 @@ async def test_of_brokers_connections_requests_and_the_journal(shown: Shown, mem
     assert found.value("muster_requests_total", broker="1") == counts.requests >= 3
     assert found.value("muster_connections_closed_total", broker="1", why="idle") == 0
     assert found.value("muster_journal_entries_dropped_total", broker="1") == 0
+    sessions = shown.broker.fetch_sessions
+    assert found.value("muster_fetch_sessions", broker="1") == len(sessions) == 0
+    opening = FetchRequest.FetchTopic(
+        topic="orders",
+        partitions=[FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)],
+    )
+    asked = FetchRequest(max_wait_ms=0, min_bytes=0, session_epoch=0, topics=[opening])
+    await member.wire.call(asked, 12)
+    found = await scrape(shown)
+    assert found.value("muster_fetch_sessions", broker="1") == 1
+    assert found.value("muster_fetch_session_partitions", broker="1") == 1
+    assert found.value("muster_fetch_sessions_evicted_total", broker="1") == 0
     for kind in ("group", "transaction"):
         shards = {"broker": "1", "kind": kind, "state": "active"}
         assert found.value("muster_coordinator_shards", **shards) == shown.brokers.shards

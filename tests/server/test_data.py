@@ -463,17 +463,22 @@ async def test_aborted_transactions_are_listed_only_to_who_reads_committed(topic
         (0, 0, ErrorCode.NONE),  # wants a session and gets none
         (0, -1, ErrorCode.NONE),
         (7, -1, ErrorCode.NONE),  # closes one
-        (7, 0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (7, 0, ErrorCode.NONE),
         (7, 3, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
         (0, 3, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
     ],
 )
-async def test_there_are_no_fetch_sessions(
-    topic: Topic, session_id: int, session_epoch: int, code: ErrorCode
+async def test_without_slots_there_are_no_fetch_sessions(
+    start_brokers: StartBrokers, session_id: int, session_epoch: int, code: ErrorCode
 ) -> None:
-    request = topic.fetching(session_id=session_id, session_epoch=session_epoch)
-    response = await topic.wire.call(request, 12)
+    brokers = await start_brokers(max_incremental_fetch_session_cache_slots=0)
+    created = await brokers.brokers[0].catalogue.create("t", partitions=2)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        topic = Topic(wire, created.topic_id, brokers)
+        request = topic.fetching(session_id=session_id, session_epoch=session_epoch)
+        response = await wire.call(request, 12)
     assert (response.error_code, response.session_id) == (code, 0)
+    assert len(response.responses) == (code == ErrorCode.NONE)
 
 
 async def test_where_logs_diverge_is_told_of_that_fetch_alone(topic: Topic) -> None:

@@ -1,0 +1,313 @@
+"""Produce: append to partitions. What happens to the records is `muster.coordinator.topics`'."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from muster.coordinator.base.answers import IN_LINE, Answered
+from muster.coordinator.base.endpoints import reached_at
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api, awaited
+from muster.coordinator.server.apis.located import (
+    LEADER_MOVED,
+    check_written_by_clients,
+    point_to_leader,
+    resolve,
+)
+from muster.coordinator.server.apis.several import Turns
+from muster.coordinator.server.names import Listed, Names, by
+from muster.coordinator.server.needs import Asking, Needs, Twice, transactional_id_refusal
+from muster.coordinator.server.needs import topics as on_topics
+from muster.coordinator.server.refusal import entry, partitions
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unexpected import unexpected
+from muster.coordinator.server.unserved import CloseConnection
+from muster.coordinator.server.verifying import Part, Verified, has_transactional, verify
+from muster.coordinator.storage.store import NodeRow
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.partitions import Appended
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation
+from muster.protocol.messages.data import ProduceRequest, ProduceResponse
+
+ProducedPartition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+
+_ZSTD_PRODUCED_FROM: Final = 7
+_IDS_PRODUCED_FROM: Final = 13
+_PRODUCE_LEADERS_FROM: Final = 10
+_IN_LINE_PARTS_MAX: Final = 100
+"""Partitions of a Produce that is begun at one go."""
+_STORED_HERE: Final = ProducedPartition.LeaderIdAndEpoch()
+"""What partitions without an error say; to make it anew takes as long as all the rest. Nobody changes it."""
+
+
+def produce(broker: Broker, request: ProduceRequest, context: RequestContext, answered: Answered) -> object:
+    """Append to each partition, all at once; with acks=0 nothing is answered, and an error closes the
+    connection.
+
+    What need not be asked about first is in the writer's queue when this returns. A producer's next requests
+    may then follow it there, so that a producer is not held to one request for each write to the disk or the
+    database; not behind acks=0, since nothing may be written behind what closes the connection.
+    """
+    parts = sum(len(topic.partition_data) for topic in request.topic_data)
+    if request.acks not in (-1, 1) or request.transactional_id is not None or parts > _IN_LINE_PARTS_MAX:
+        return _PRODUCED_IN_TURNS(broker, request, context, answered)
+    version = context.api_version
+    appends = [
+        [_append(broker, topic, data, version, None) for data in topic.partition_data]
+        for topic in request.topic_data
+    ]
+    in_line = _InLine(broker, request, context, answered, appends)
+    return IN_LINE if in_line.begin() else in_line.response()
+
+
+class _InLine:
+    """A Produce whose appends wait to be written."""
+
+    __slots__ = ("_answered", "_appends", "_broker", "_context", "_pending", "_request", "_timer")
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: ProduceRequest,
+        context: RequestContext,
+        answered: Answered,
+        appends: list[list[asyncio.Future[Appended]]],
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._context = context
+        self._answered = answered
+        self._appends = appends
+        self._pending = {each for of_topic in appends for each in of_topic if not each.done()}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> bool:
+        """Have it answered when all appends are done, or its time is over; False if there is nothing to wait
+        for."""
+        if not self._pending:
+            return False
+        timeout_s = max(self._request.timeout_ms, 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._answer)
+        for each in self._pending:
+            each.add_done_callback(self._done)
+        return True
+
+    def _done(self, append: asyncio.Future[Appended]) -> None:
+        self._pending.discard(append)
+        if not self._pending and self._timer is not None:
+            self._answer()
+
+    def _answer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        answer: object
+        try:
+            answer = self.response()
+        except Exception as error:
+            answer = error
+        self._answered(answer)
+
+    def response(self) -> ProduceResponse:
+        leaders: dict[int, NodeRow] = {}
+        answers = [
+            _produced_of_topic(
+                topic,
+                [
+                    _produced_part(self._broker, topic, data, append, self._context, leaders)
+                    for data, append in zip(topic.partition_data, of_topic, strict=True)
+                ],
+            )
+            for topic, of_topic in zip(self._request.topic_data, self._appends, strict=True)
+        ]
+        return _produce_response(answers, leaders, self._context)
+
+
+async def _produce_in_turns(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | None:
+    """As `produce`, of any request, which may list a hundred thousand partitions."""
+    if request.acks not in (-1, 0, 1):
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+    version = context.api_version
+    verified = None if request.transactional_id is None else await _verify(broker, request, version)
+    appends: list[list[asyncio.Future[Appended]]] = []
+    turns = Turns()
+    for topic in request.topic_data:
+        appends.append([])
+        for data in topic.partition_data:
+            await turns.next()
+            appends[-1].append(_append(broker, topic, data, version, verified))
+    await _settle([each for of_topic in appends for each in of_topic], request.timeout_ms)
+    answers = []
+    leaders: dict[int, NodeRow] = {}
+    for topic, of_topic in zip(request.topic_data, appends, strict=True):
+        parts = []
+        for data, append in zip(topic.partition_data, of_topic, strict=True):
+            await turns.next()
+            parts.append(_produced_part(broker, topic, data, append, context, leaders))
+        answers.append(_produced_of_topic(topic, parts))
+    if request.acks == 0:
+        if any(part.error_code for topic in answers for part in topic.partition_responses):
+            raise CloseConnection("a Produce with acks=0 failed")
+        return None
+    return _produce_response(answers, leaders, context)
+
+
+_PRODUCED_IN_TURNS: Final = awaited(_produce_in_turns, "Produce")
+
+
+def _produced_part(
+    broker: Broker,
+    topic: ProduceRequest.TopicProduceData,
+    data: ProduceRequest.TopicProduceData.PartitionProduceData,
+    append: asyncio.Future[Appended],
+    context: RequestContext,
+    leaders: dict[int, NodeRow],
+) -> ProducedPartition:
+    """What became of one append; `leaders` gets the node that leads the partition, where that is told."""
+    version = context.api_version
+    part = _produced(data.index, append, context)
+    if part.error_code in LEADER_MOVED and version >= _PRODUCE_LEADERS_FROM:
+        with suppress(KafkaError):  # it was deleted meanwhile, and others may have been stored
+            asked = resolve(broker, topic.name, topic.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
+            point_to_leader(broker, asked, data.index, part.current_leader, leaders)
+    return part
+
+
+def _produced_of_topic(
+    topic: ProduceRequest.TopicProduceData, parts: list[ProducedPartition]
+) -> ProduceResponse.TopicProduceResponse:
+    return ProduceResponse.TopicProduceResponse(
+        name=topic.name, topic_id=topic.topic_id, partition_responses=parts
+    )
+
+
+def _produce_response(
+    answers: list[ProduceResponse.TopicProduceResponse], leaders: dict[int, NodeRow], context: RequestContext
+) -> ProduceResponse:
+    endpoints = [
+        ProduceResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
+        for node in leaders.values()
+        for at in (reached_at(node, context.listener),)
+    ]
+    return ProduceResponse(responses=answers, node_endpoints=endpoints)
+
+
+async def _verify(broker: Broker, request: ProduceRequest, version: int) -> Verified:
+    """Of a request with a transactional id."""
+    parts = []
+    turns = Turns()
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            await turns.next()
+            with suppress(KafkaError):  # which `_append` meets again
+                found = _written(broker, topic, data.index, version)
+                parts.append(Part(found, data.index, data.records or b""))
+    return await verify(broker, request, version, parts, turns.next)
+
+
+def _written(broker: Broker, asked: ProduceRequest.TopicProduceData, partition: int, version: int) -> Topic:
+    topic = resolve(broker, asked.name, asked.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
+    check_written_by_clients(topic, partition)
+    return topic
+
+
+def _append(
+    broker: Broker,
+    asked: ProduceRequest.TopicProduceData,
+    data: ProduceRequest.TopicProduceData.PartitionProduceData,
+    version: int,
+    verified: Verified | None,
+) -> asyncio.Future[Appended]:
+    """`verified`: with a transactional id."""
+    try:
+        topic = _written(broker, asked, data.index, version)
+        guard = None if verified is None else verified.guard(topic, data.index)
+    except KafkaError as error:
+        refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        refused.set_exception(error)
+        return refused
+    return broker.partitions.append(
+        topic,
+        data.index,
+        data.records or b"",
+        zstd_allowed=version >= _ZSTD_PRODUCED_FROM,
+        transactional=verified is not None,
+        guard=guard,
+    )
+
+
+async def _settle(appends: list[asyncio.Future[Appended]], timeout_ms: int) -> None:
+    """Wait for the appends, but no longer than the client does; what is then under way may still be
+    stored."""
+    if pending := [each for each in appends if not each.done()]:
+        await asyncio.wait(pending, timeout=max(timeout_ms, 0) / 1000)
+
+
+def _produced(index: int, append: asyncio.Future[Appended], context: RequestContext) -> ProducedPartition:
+    if not append.done():
+        late = KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, "the records were not stored within the request's timeout"
+        )
+        append.add_done_callback(_retrieve)
+        return entry(ProducedPartition, context.api_version, late, index=index)
+    error = append.exception()
+    if error is None:
+        stored = append.result()
+        return ProducedPartition(
+            index=index,
+            base_offset=stored.base_offset,
+            log_append_time_ms=stored.log_append_time_ms,
+            log_start_offset=stored.log_start_offset,
+            current_leader=_STORED_HERE,
+        )
+    if not isinstance(error, KafkaError):
+        if not isinstance(error, Exception):
+            raise error
+        # Of this partition alone: what other partitions stored must not be answered with an error.
+        error = unexpected(error, ApiKey.PRODUCE, context.api_version, context.client_id)
+    part = entry(ProducedPartition, context.api_version, error, index=index)
+    part.record_errors = [
+        ProducedPartition.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=why)
+        for at, why in getattr(error, "record_errors", ())
+    ]
+    return part
+
+
+def _retrieve(append: asyncio.Future[Appended]) -> None:
+    """Take the outcome nobody waits for any more, or asyncio complains that it was never looked at."""
+    if not append.cancelled():
+        append.exception()
+
+
+def _needs_to_write_transactions(asking: Asking, request: ProduceRequest) -> KafkaError | None:
+    if request.transactional_id is None or not has_transactional(request):
+        return None
+    return transactional_id_refusal(asking, Operation.WRITE, request.transactional_id)
+
+
+APIS: Final = (
+    Api(
+        ApiKey.PRODUCE,
+        produce,
+        needs=Needs(
+            (_needs_to_write_transactions,),
+            on_topics(
+                Operation.WRITE,
+                "topic_data",
+                ids_from=_IDS_PRODUCED_FROM,
+                twice=Twice.ONCE,
+                partitions="partition_data",
+            ),
+        ),
+        names=Names(topics=(Listed("topic_data", by("name")),), transactional_id="transactional_id"),
+        refuse=partitions("responses", "topic_data", "partition_responses", "partition_data"),
+        size_max=None,
+        closing=True,
+    ),
+)

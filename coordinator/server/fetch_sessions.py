@@ -1,0 +1,292 @@
+"""Fetch sessions (KIP-227): what a broker remembers of a client's Fetch, so that the next one names only the
+partitions that changed, and is answered only those with news.
+
+The rules are those of Apache Kafka's FetchSession. A session belongs to no connection: a client goes on in it
+by its id and its epoch, which counts the requests. Every partition of the session is read each time; those
+that had records go to the end of the line, so that no partition keeps the others from the answer.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.sources import FetchedPartition, FetchPartition
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.data import FetchRequest
+from muster.protocol.types import ZERO_UUID
+
+NO_SESSION: Final = 0
+_OPEN: Final = 0
+_CLOSE: Final = -1
+"""Epochs that begin anew, with a session or without one."""
+_ID_MAX: Final = 2**31 - 1
+_EPOCH_MAX: Final = 2**31 - 1
+_NEVER: Final = -2
+_IDS_FROM: Final = 13
+_PARTITIONS_MAX: Final = 200_000
+"""Of all sessions together, some 70 MB. A client that gets no session names everything each time."""
+
+Key: TypeAlias = tuple[str | UUID, int]
+"""A topic, as the session's requests name it, and a partition."""
+
+
+def fetch_partition(
+    topic: Topic, asked: FetchRequest.FetchPartition | KeptPartition, read_committed: bool
+) -> FetchPartition:
+    """What a request says of a partition of `topic`, as it is read."""
+    return FetchPartition(
+        topic,
+        asked.partition,
+        asked.fetch_offset,
+        asked.partition_max_bytes,
+        asked.current_leader_epoch,
+        asked.last_fetched_epoch,
+        read_committed,
+    )
+
+
+class KeptPartition:
+    """What a session's requests say of a partition, in the fields of FetchRequest.FetchPartition; and what
+    the client was told of it."""
+
+    __slots__ = (
+        "_asked",
+        "_high_watermark",
+        "_log_start_offset",
+        "_told",
+        "current_leader_epoch",
+        "fetch_offset",
+        "key",
+        "last_fetched_epoch",
+        "partition",
+        "partition_max_bytes",
+    )
+
+    def __init__(self, key: Key, asked: FetchRequest.FetchPartition) -> None:
+        self.key = key
+        self.partition = asked.partition
+        self.fetch_offset = asked.fetch_offset
+        self.partition_max_bytes = asked.partition_max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+        self._asked: FetchPartition | None = None
+        self._told = _NEVER
+        """The epoch of the last request whose answer said what is below, or left it out as known."""
+        self._high_watermark = -1
+        self._log_start_offset = -1
+
+    def asked_of(self, topic: Topic, read_committed: bool) -> FetchPartition:
+        """As `fetch_partition`."""
+        known = self._asked
+        if known is None or known.topic is not topic or known.read_committed != read_committed:
+            known = self._asked = fetch_partition(topic, self, read_committed)
+        return known
+
+    def replace(self, before: KeptPartition) -> None:
+        """The client has been told as much as of the same partition `before`."""
+        self._told = before._told
+        self._high_watermark = before._high_watermark
+        self._log_start_offset = before._log_start_offset
+
+    def news(self, epoch: int, answer: FetchedPartition) -> bool:
+        """Whether the client is to be told the answer to its request of this epoch. What it is not told is
+        as the last answer had it."""
+        if answer.error is not None or answer.diverging_epoch is not None:
+            self._told = _NEVER
+            return True
+        known = (
+            self._told == epoch - 1
+            and not answer.records
+            and self._high_watermark == answer.high_watermark
+            and self._log_start_offset == answer.log_start_offset
+        )
+        self._told = epoch
+        self._high_watermark = answer.high_watermark
+        self._log_start_offset = answer.log_start_offset
+        return not known
+
+
+class KeptTopic:
+    """Partitions of a topic, in the fields of FetchRequest.FetchTopic."""
+
+    __slots__ = ("partitions", "topic", "topic_id")
+
+    def __init__(self, named: str | UUID) -> None:
+        self.topic, self.topic_id = (named, ZERO_UUID) if isinstance(named, str) else ("", named)
+        self.partitions: list[KeptPartition] = []
+
+
+class FetchSession:
+    """The partitions that one client reads."""
+
+    def __init__(self, session_id: int, now_ms: int, *, by_id: bool) -> None:
+        """`by_id`: its requests name topics by their ids."""
+        self.session_id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        """Of the request that is to come."""
+        self.created_ms = self.used_ms = now_ms
+        self._partitions: dict[Key, KeptPartition] = {}
+        self._topics: list[KeptTopic] | None = None
+
+    def __repr__(self) -> str:
+        return f"<FetchSession {self.session_id} at epoch {self.epoch}, {len(self)} partitions>"
+
+    def __len__(self) -> int:
+        """How many partitions it has."""
+        return len(self._partitions)
+
+    def update(self, request: FetchRequest) -> None:
+        """Take what a request adds, changes and forgets."""
+        by_id, partitions = self.by_id, self._partitions
+        for topic in request.topics:
+            named = topic.topic_id if by_id else topic.topic
+            for asked in topic.partitions:
+                key = named, asked.partition
+                kept, before = KeptPartition(key, asked), partitions.get(key)
+                if before is not None:
+                    kept.replace(before)
+                partitions[key] = kept
+        for forgotten in request.forgotten_topics_data:
+            named = forgotten.topic_id if by_id else forgotten.topic
+            for partition in forgotten.partitions:
+                partitions.pop((named, partition), None)
+        if request.topics or request.forgotten_topics_data:
+            self._topics = None
+
+    def topics(self) -> list[KeptTopic]:
+        """All its partitions, in line; nobody changes the list."""
+        if self._topics is None:
+            self._topics = topics = []
+            of_topic: KeptTopic | None = None
+            last: object = None
+            for (named, _), kept in self._partitions.items():
+                if of_topic is None or named != last:
+                    last, of_topic = named, KeptTopic(named)
+                    topics.append(of_topic)
+                of_topic.partitions.append(kept)
+        return self._topics
+
+    def had_records(self, these: Iterable[KeptPartition]) -> None:
+        """They go to the end of the line."""
+        for kept in these:
+            latest = self._partitions.pop(kept.key, None)
+            if latest is not None:
+                self._partitions[kept.key] = latest
+                self._topics = None
+
+
+class FetchSessions:
+    """Those of one broker. Lives on its event loop."""
+
+    def __init__(
+        self, clock: Clock, *, slots: int, eviction_ms: int, partitions_max: int = _PARTITIONS_MAX
+    ) -> None:
+        """At most `slots` are kept, with `partitions_max` partitions in all. For a new session goes the one
+        that was used least recently, if that is longer ago than `eviction_ms`; else the smallest of those in
+        use for longer than that, if it is smaller than the new one."""
+        self._clock = clock
+        self._slots = slots
+        self._eviction_ms = eviction_ms
+        self._partitions_max = partitions_max
+        self._kept: dict[int, FetchSession] = {}
+        """By id, the least recently used first."""
+        self.partitions = 0
+        """Of all sessions together."""
+        self.evicted = 0
+        """How many had to make room."""
+
+    def __repr__(self) -> str:
+        return f"<FetchSessions {len(self)}>"
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def complete(self, request: FetchRequest, version: int) -> KafkaError | None:
+        """Have the request list all partitions of its session, which may be opened or closed by it; from then
+        on its session id is that of the session for its answer, or 0. Or why it is refused: 70, 71, 106."""
+        session_id, epoch = request.session_id, request.session_epoch
+        by_id = version >= _IDS_FROM
+        if epoch in (_OPEN, _CLOSE):
+            self._remove(session_id)
+            request.session_id = NO_SESSION if epoch == _CLOSE else self._open(request, by_id)
+            return None
+        session = self._kept.get(session_id)
+        if session is None:
+            return KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no session {session_id}")
+        if epoch != session.epoch:
+            why = f"the next request of session {session_id} has epoch {session.epoch}, not {epoch}"
+            return KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, why)
+        if by_id != session.by_id:
+            why = f"session {session_id} names topics by {'id' if session.by_id else 'name'}"
+            return KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, why)
+        self._remove(session_id)
+        session.update(request)
+        if not len(session):
+            request.session_id = NO_SESSION
+            return None
+        if self.partitions + len(session) > self._partitions_max:
+            self.evicted += 1
+            return KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"session {session_id} has grown too large"
+            )
+        self._keep(session)
+        session.used_ms = self._clock.now_ms()
+        session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        request.topics = _listed(session)
+        return None
+
+    def get(self, session_id: int) -> FetchSession | None:
+        """The session of a request that was completed; None: it has none."""
+        return self._kept.get(session_id)
+
+    def _keep(self, session: FetchSession) -> None:
+        self._kept[session.session_id] = session
+        self.partitions += len(session)
+
+    def _remove(self, session_id: int) -> None:
+        session = self._kept.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session)
+
+    def _open(self, request: FetchRequest, by_id: bool) -> int:
+        now_ms = self._clock.now_ms()
+        session_id = secrets.randbelow(_ID_MAX) + 1
+        while session_id in self._kept:
+            session_id = secrets.randbelow(_ID_MAX) + 1
+        session = FetchSession(session_id, now_ms, by_id=by_id)
+        session.update(request)
+        if len(self._kept) >= self._slots and not self._evict(len(session), now_ms):
+            return NO_SESSION
+        if self.partitions + len(session) > self._partitions_max:
+            return NO_SESSION
+        self._keep(session)
+        request.topics = _listed(session)
+        return session_id
+
+    def _evict(self, size: int, now_ms: int) -> bool:
+        """Make room for a session of so many partitions, if there is one that may go."""
+        if not self._kept:
+            return False
+        goes = next(iter(self._kept.values()))
+        if now_ms - goes.used_ms <= self._eviction_ms:
+            old = [each for each in self._kept.values() if each.used_ms - each.created_ms > self._eviction_ms]
+            if not old:
+                return False
+            goes = min(old, key=len)
+            if len(goes) >= size:
+                return False
+        self._remove(goes.session_id)
+        self.evicted += 1
+        return True
+
+
+def _listed(session: FetchSession) -> list[Any]:
+    """Its topics have the fields that those of a request have."""
+    topics: Sequence[Any] = session.topics()
+    return list(topics)
