@@ -29,7 +29,7 @@ _EPOCH_MAX: Final = 2**31 - 1
 _NEVER: Final = -2
 _IDS_FROM: Final = 13
 _PARTITIONS_MAX: Final = 200_000
-"""Of all sessions together, some 70 MB. A client that gets no session names everything each time."""
+"""Of all sessions together, some 90 MB. A client that gets no session names everything each time."""
 
 Key: TypeAlias = tuple[str | UUID, int]
 """A topic, as the session's requests name it, and a partition."""
