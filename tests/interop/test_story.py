@@ -19,7 +19,7 @@ _SECONDS_MAX: Final = 900
 
 @pytest.fixture(scope="module")
 def stories(request: pytest.FixtureRequest) -> Iterator[Stories]:
-    """Tells those that are asked for, three clients at a time; the tests wait for one after the other."""
+    """Tells those that are asked for, two clients at a time; the tests wait for one after the other."""
     chosen = [
         item.callspec.params
         for item in request.session.items

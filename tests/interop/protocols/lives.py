@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.interop.protocols.clients import CANNOT_LEAVE_FOR_A_WHILE
-from tests.interop.protocols.playing import SESSION_TIMEOUT_MS, Playing, epochs, unchanged
+from tests.interop.protocols.playing import CONSUMER_SESSION_TIMEOUT_MS, Playing, epochs, unchanged
 from tests.interop.story.clients.base import StockClient
 from tests.interop.story.clients.built import FRANZ_GO
 from tests.interop.story.clients.java import JAVA
@@ -44,7 +44,7 @@ def consumer_life(playing: Playing) -> list[str]:
     another = topic.removesuffix("0") + "1"
     pattern = f"^{re.escape(playing.group)}\\.[0-9]$"
     oracle.create_topic(topic, 4)
-    playing.set_session_timeout(SESSION_TIMEOUT_MS)
+    playing.set_session_timeout(CONSUMER_SESSION_TIMEOUT_MS)
 
     def start(name: str, *configs: str) -> None:
         playing.start(name, "consumer", *configs, pattern=pattern)
@@ -150,7 +150,7 @@ def rolling(playing: Playing) -> list[str]:
     brokers can die, the coordinator does when there are members of both."""
     partitions = range(6)
     playing.oracle.create_topic(playing.topic, len(partitions))
-    playing.set_session_timeout(SESSION_TIMEOUT_MS)
+    playing.set_session_timeout(CONSUMER_SESSION_TIMEOUT_MS)
     now = [f"classic-{number}" for number in range(3)]
     for name in now:
         playing.start(name, "classic")

@@ -17,7 +17,7 @@ from tests.interop.story.targets import CLUSTER, Target, running
 pytestmark = pytest.mark.interop
 
 SERVE: Final = "serve"
-_SIDE_BY_SIDE: Final = 3
+_SIDE_BY_SIDE: Final = 2
 # Every wait in a life has its own, shorter end; a life also waits for those before it.
 _SECONDS_MAX: Final = 600
 

@@ -14,7 +14,7 @@ from tests.interop.story.clients.base import StockClient
 from tests.interop.story.story import Outcome, tell
 from tests.interop.story.targets import FOR_ONE_STORY, KAFKA, Target, running
 
-_SIDE_BY_SIDE: Final = 3
+_SIDE_BY_SIDE: Final = 2
 
 
 class Stories:
