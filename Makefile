@@ -68,8 +68,8 @@ check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and 
 	$(BIN)/lint-imports
 
 .PHONY: interop
-interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster (make interop-tools checks what it needs)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/interop
+interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster, with KAFKA=1 all of it against Apache Kafka too (make interop-tools checks what it needs)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(if $(KAFKA),--kafka-stories) tests/interop
 
 # Install the Debian package of a missing command. $(1): command; $(2): package, if its name differs
 package = $(or $(2),$(1))

@@ -23,6 +23,14 @@ _LONGEST: Final = (
 """They mostly wait, and begin first: a process without work would wait for one that began last."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kafka-stories",
+        action="store_true",
+        help="tell Apache Kafka the whole story of each client; otherwise it is asked the admin calls alone",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))

@@ -21,7 +21,7 @@ from tests.interop.story.clients.python import CONFLUENT, MUSTER
 from tests.interop.story.processes import StoryFailed
 from tests.interop.story.targets import Target
 
-_CRASHED_SESSION_TIMEOUT_MS: Final = 4_000
+_CRASHED_SESSION_TIMEOUT_MS: Final = 6_000
 
 
 @dataclass

@@ -20,12 +20,16 @@ _SIDE_BY_SIDE: Final = 2
 class Stories:
     """Begins to tell the stories at once; `outcomes` has a future for each (client's name, target)."""
 
-    def __init__(self, clients: Sequence[StockClient], targets: Sequence[str]) -> None:
+    def __init__(
+        self, clients: Sequence[StockClient], targets: Sequence[str], *, whole_on_kafka: bool = True
+    ) -> None:
+        """Without `whole_on_kafka`, Apache Kafka is only asked the admin calls, which are the measure."""
         self.outcomes: dict[tuple[str, str], Future[Outcome]] = {
             (client.name, target): Future() for client in clients for target in targets
         }
         self._clients = clients
         self._targets = targets
+        self._whole_on_kafka = whole_on_kafka
         self._brokers = ExitStack()
         self._running: dict[str, Target] = {}
         self._starting = threading.Lock()
@@ -51,7 +55,8 @@ class Stories:
             try:
                 client.prepare()
                 with self._target(name) as target:
-                    outcome = tell(client, target, kafka)
+                    admin_alone = name == KAFKA and not self._whole_on_kafka
+                    outcome = tell(client, target, kafka, admin_alone=admin_alone)
                 if name == KAFKA:
                     kafka = outcome
             except Exception as error:  # a tool that is missing, a broker that does not start

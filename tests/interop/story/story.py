@@ -78,10 +78,13 @@ class Outcome:
         return "\n".join(lines)
 
 
-def tell(client: StockClient, target: Target, kafka: Outcome | None = None) -> Outcome:
+def tell(
+    client: StockClient, target: Target, kafka: Outcome | None = None, *, admin_alone: bool = False
+) -> Outcome:
     """Play the story of `client`, which is prepared, against `target`. Raises for nothing that these two do.
 
-    `kafka` is the outcome against Apache Kafka, which says how the admin calls should end.
+    `kafka` is the outcome against Apache Kafka, which says how the admin calls should end. With `admin_alone`
+    the story ends behind them.
     """
     outcome = Outcome(client.name, target.name)
     began_s = time.monotonic()
@@ -90,6 +93,8 @@ def tell(client: StockClient, target: Target, kafka: Outcome | None = None) -> O
         if target.proxy is None:
             with _failures_in(outcome):
                 _ask_admin(client, target, folder, outcome, kafka)
+        if admin_alone:
+            return outcome
         telling = _Telling(client, target, folder, outcome.steps)
         try:
             with _failures_in(outcome):
