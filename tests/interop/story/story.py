@@ -31,7 +31,7 @@ from tests.interop.story.targets import KAFKA, KAFKA_CUT, Target
 from tests.support.proxy import Proxy
 
 PARTITIONS: Final = 6
-RECORDS_PER_CODEC: Final = 10_000
+RECORDS_PER_CODEC: Final = 6_000
 RECORDS_FOR_THE_FRESH_MEMBER: Final = 600
 SESSION_TIMEOUT_MS: Final = 9_000
 """Some clients send no heartbeat while they handle a batch, which takes seconds on a busy machine."""
