@@ -401,9 +401,6 @@ class Settings:
     max_incremental_fetch_session_cache_slots: int = _kafka(
         1_000, "fetch sessions, in which consumers name only what changed (0: none)", low=0
     )
-    min_incremental_fetch_session_eviction_ms: int = _kafka(
-        120_000, "how long a fetch session is safe from making room for another", low=0
-    )
     log_cleanup_policy: str = _kafka(
         "delete",
         "what happens to old records",

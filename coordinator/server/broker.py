@@ -184,9 +184,7 @@ class Broker:
         )
         self.encoded_topics = EncodedTopics()
         self.fetch_sessions = FetchSessions(
-            self.clock,
-            slots=settings.max_incremental_fetch_session_cache_slots,
-            eviction_ms=settings.min_incremental_fetch_session_eviction_ms,
+            self.clock, slots=settings.max_incremental_fetch_session_cache_slots
         )
         rows = ConfigRows(store)
         self.configs = BrokerConfigs(rows, node_id, settings, self._apply_configs)

@@ -28,6 +28,8 @@ _ID_MAX: Final = 2**31 - 1
 _EPOCH_MAX: Final = 2**31 - 1
 _NEVER: Final = -2
 _IDS_FROM: Final = 13
+EVICTION_MS: Final = 120_000
+"""How long a session is safe from making room for another. A constant in Kafka, too."""
 _PARTITIONS_MAX: Final = 200_000
 """Of all sessions together, some 90 MB. A client that gets no session names everything each time."""
 
@@ -184,15 +186,12 @@ class FetchSession:
 class FetchSessions:
     """Those of one broker. Lives on its event loop."""
 
-    def __init__(
-        self, clock: Clock, *, slots: int, eviction_ms: int, partitions_max: int = _PARTITIONS_MAX
-    ) -> None:
+    def __init__(self, clock: Clock, *, slots: int, partitions_max: int = _PARTITIONS_MAX) -> None:
         """At most `slots` are kept, with `partitions_max` partitions in all. For a new session goes the one
-        that was used least recently, if that is longer ago than `eviction_ms`; else the smallest of those in
-        use for longer than that, if it is smaller than the new one."""
+        that was used least recently, if that is more than two minutes ago; else the smallest of those in use
+        for longer than that, if it is smaller than the new one."""
         self._clock = clock
         self._slots = slots
-        self._eviction_ms = eviction_ms
         self._partitions_max = partitions_max
         self._kept: dict[int, FetchSession] = {}
         """By id, the least recently used first."""
@@ -274,8 +273,8 @@ class FetchSessions:
         if not self._kept:
             return False
         goes = next(iter(self._kept.values()))
-        if now_ms - goes.used_ms <= self._eviction_ms:
-            old = [each for each in self._kept.values() if each.used_ms - each.created_ms > self._eviction_ms]
+        if now_ms - goes.used_ms <= EVICTION_MS:
+            old = [each for each in self._kept.values() if each.used_ms - each.created_ms > EVICTION_MS]
             if not old:
                 return False
             goes = min(old, key=len)

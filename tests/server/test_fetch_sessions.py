@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.base.clock import ManualClock
-from muster.coordinator.server.fetch_sessions import FetchSessions
+from muster.coordinator.server.fetch_sessions import EVICTION_MS, FetchSessions
 from muster.coordinator.topics.sources import FetchedPartition
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.acls import Operation, ResourceType
@@ -22,7 +22,6 @@ from tests.support.principals import know_users
 __all__ = ["staged"]
 
 NAMES = 12
-EVICTION_MS = 120_000
 
 
 def request(session_id: int = 0, epoch: int = 0, **topics: int) -> FetchRequest:
@@ -54,9 +53,7 @@ class Kept:
 
     def __init__(self, slots: int = 2, partitions_max: int = 1_000) -> None:
         self.clock = ManualClock()
-        self.sessions = FetchSessions(
-            self.clock, slots=slots, eviction_ms=EVICTION_MS, partitions_max=partitions_max
-        )
+        self.sessions = FetchSessions(self.clock, slots=slots, partitions_max=partitions_max)
 
     def opened(self, partitions: int) -> int:
         """The id of a session of so many partitions; 0: there was no room."""

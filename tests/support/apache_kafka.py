@@ -60,6 +60,7 @@ _CONFIGS: Mapping[str, str] = {
     "log.cleaner.enable": "false",
     # Many tests write records from 1970, which retention would delete.
     "log.retention.check.interval.ms": str(2**63 - 1),
+    "log.initial.task.delay.ms": str(2**31 - 1),  # which the first check waits for, 30 s otherwise
     # One of each, so that requests are taken in the order in which they arrive, whatever their connection.
     "num.io.threads": "1",
     "num.network.threads": "1",
