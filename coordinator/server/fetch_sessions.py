@@ -27,7 +27,6 @@ _CLOSE: Final = -1
 _ID_MAX: Final = 2**31 - 1
 _EPOCH_MAX: Final = 2**31 - 1
 _NEVER: Final = -2
-_IDS_FROM: Final = 13
 EVICTION_MS: Final = 120_000
 """How long a session is safe from making room for another. A constant in Kafka, too."""
 _PARTITIONS_MAX: Final = 200_000
@@ -206,11 +205,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def complete(self, request: FetchRequest, version: int) -> KafkaError | None:
+    def complete(self, request: FetchRequest, *, by_id: bool) -> KafkaError | None:
         """Have the request list all partitions of its session, which may be opened or closed by it; from then
-        on its session id is that of the session for its answer, or 0. Or why it is refused: 70, 71, 106."""
+        on its session id is that of the session for its answer, or 0. Or why it is refused: 70, 71, 106.
+        `by_id`: it names topics by their ids."""
         session_id, epoch = request.session_id, request.session_epoch
-        by_id = version >= _IDS_FROM
         if epoch in (_OPEN, _CLOSE):
             self._remove(session_id)
             request.session_id = NO_SESSION if epoch == _CLOSE else self._open(request, by_id)

@@ -264,7 +264,7 @@ class Partitions:
         """As `_leading`, for one of many: `serving` are leases that were asked about in this turn."""
         led = self._led.get((topic.topic_id, partition))
         if led is None or led.lease not in serving:
-            led = self._leading(topic, partition)
+            led = self._find(topic, partition)
             serving.add(led.lease)
         led.asked_for = True
         return led
@@ -781,9 +781,9 @@ def _check_epoch(led: Led, current_leader_epoch: int) -> None:
 def _fetched(
     led: Led,
     log: PartitionLog,
-    found: bytes | memoryview = b"",
-    diverging: tuple[int, int] | None = None,
-    aborted: Sequence[AbortedTransaction] = (),
+    found: bytes | memoryview,
+    diverging: tuple[int, int] | None,
+    aborted: Sequence[AbortedTransaction],
 ) -> FetchedPartition:
     stable, end = log.last_stable_offset, log.high_watermark
     return FetchedPartition(None, found, end, stable, log.start_offset, led.leader_epoch, diverging, aborted)

@@ -57,7 +57,7 @@ def test_a_group_keeps_its_generation(client: str, members: Members, tmp_path: P
             run_to_the_end(f"producer-{number}", command, tmp_path, _PROGRAM_SECONDS_MAX)
             produced.append(part)
             wanted = {value for each in produced for value in each.values()}
-            members.wait_until(lambda: wanted <= members.delivered, f"part {number} to be delivered")
+            members.wait_until_delivered(wanted, f"part {number} to be delivered")
             members.wait_until(
                 lambda: members.committed == members.delivered_to_offset, f"part {number} to be committed"
             )

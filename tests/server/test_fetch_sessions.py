@@ -58,14 +58,14 @@ class Kept:
     def opened(self, partitions: int) -> int:
         """The id of a session of so many partitions; 0: there was no room."""
         asked = request(t=partitions)
-        assert self.sessions.complete(asked, NAMES) is None
+        assert self.sessions.complete(asked, by_id=False) is None
         assert len(listed(asked)) == partitions
         return asked.session_id
 
     def goes_on(self, session_id: int) -> bool:
         session = self.sessions.get(session_id)
         epoch = 1 if session is None else session.epoch
-        refusal = self.sessions.complete(request(session_id, epoch), NAMES)
+        refusal = self.sessions.complete(request(session_id, epoch), by_id=False)
         return refusal is None
 
 
@@ -113,7 +113,7 @@ def test_there_are_only_so_many_partitions() -> None:
     assert kept.opened(3) == 0
     second = kept.opened(2)
     assert second
-    refusal = kept.sessions.complete(request(second, 1, u=1), NAMES)
+    refusal = kept.sessions.complete(request(second, 1, u=1), by_id=False)
     assert refusal is not None
     assert refusal.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert kept.goes_on(first)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Parts
-from muster.coordinator.server.apis.located import LEADER_MOVED, point_to_leader, resolve
+from muster.coordinator.server.apis.located import (
+    LEADER_MOVED,
+    READ_COMMITTED,
+    endpoints,
+    point_to_leader,
+    resolve,
+)
 from muster.coordinator.server.apis.several import IN_A_TURN, Turns
 from muster.coordinator.server.fetch_sessions import KeptPartition, fetch_partition
 from muster.coordinator.server.memory import ResponseReservation
@@ -29,7 +34,6 @@ FetchedPartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 
 _IDS_FETCHED_FROM: Final = 13
 _FETCH_LEADERS_FROM: Final = 16
-_READ_COMMITTED: Final = 1
 _NO_SUCH_LOG: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -58,7 +62,7 @@ async def _fetch(
     version = context.api_version
     turns = Turns()
     session = broker.fetch_sessions.get(request.session_id)
-    read_committed = request.isolation_level == _READ_COMMITTED
+    read_committed = request.isolation_level == READ_COMMITTED
     resolved: list[Topic | KafkaError] = []
     asked: list[FetchPartition] = []
     for topic in request.topics:
@@ -118,11 +122,7 @@ async def _fetch(
             )
     if session is not None:
         session.had_records(had_records)
-    response.node_endpoints = [
-        FetchResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
-        for node in leaders.values()
-        for at in (reached_at(node, context.listener),)
-    ]
+    response.node_endpoints = endpoints(FetchResponse.NodeEndpoint, leaders, context)
     return response
 
 
@@ -172,7 +172,7 @@ def _fetched(partition: int, version: int, answer: FetchedPartition, committed: 
 
 
 def _complete(broker: Broker, request: FetchRequest, context: RequestContext) -> KafkaError | None:
-    return broker.fetch_sessions.complete(request, context.api_version)
+    return broker.fetch_sessions.complete(request, by_id=context.api_version >= _IDS_FETCHED_FROM)
 
 
 _FETCH_SESSION_CODES: Final = frozenset(

@@ -3,13 +3,16 @@ the leader to ask when it is another broker."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
+from muster.coordinator.base.endpoints import reached_at
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.storage.store import NodeRow
 from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Struct
 from muster.protocol.messages.data import FetchResponse, ProduceResponse
 
 CurrentLeader = (
@@ -17,6 +20,10 @@ CurrentLeader = (
     | FetchResponse.FetchableTopicResponse.PartitionData.LeaderIdAndEpoch
 )
 
+E = TypeVar("E", bound=Struct)
+
+READ_COMMITTED: Final = 1
+"""Of the isolation levels that a request may ask for."""
 LEADER_MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -47,3 +54,12 @@ def point_to_leader(
     if node is not None and leader != broker.node_id:
         current_leader.leader_id, current_leader.leader_epoch = leader, epoch
         leaders[leader] = node
+
+
+def endpoints(made: type[E], leaders: dict[int, NodeRow], context: RequestContext) -> list[E]:
+    """Where the client of a request reaches these nodes; `made`: the response's NodeEndpoint."""
+    found = []
+    for node in leaders.values():
+        at = reached_at(node, context.listener)
+        found.append(made(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack))
+    return found

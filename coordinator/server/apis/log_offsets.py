@@ -7,7 +7,7 @@ from typing import Final
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.located import check_written_by_clients
+from muster.coordinator.server.apis.located import READ_COMMITTED, check_written_by_clients
 from muster.coordinator.server.apis.several import IN_A_TURN, Turns
 from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Names
 from muster.coordinator.server.needs import Needs, Twice
@@ -36,7 +36,6 @@ EpochEndOffset = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEn
 CutPartition = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
 
 _EPOCHS_LISTED_FROM: Final = 4
-_READ_COMMITTED: Final = 1
 _SPECIAL_TIMESTAMPS: Final = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """Timestamps that ask for a place in the log rather than a time, and the ListOffsets version that brought
 each."""
@@ -47,7 +46,7 @@ async def list_offsets(
 ) -> ListOffsetsResponse:
     """Offsets by time, or by a special timestamp the request's version knows."""
     version = context.api_version
-    read_committed = request.isolation_level == _READ_COMMITTED
+    read_committed = request.isolation_level == READ_COMMITTED
     twice = _named_twice(request)
     met: set[tuple[str, int]] = set()
     response = ListOffsetsResponse(topics=[])

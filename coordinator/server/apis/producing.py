@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Final
 
 from muster.coordinator.base.answers import IN_LINE, Answered
-from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, awaited
 from muster.coordinator.server.apis.located import (
     LEADER_MOVED,
     check_written_by_clients,
+    endpoints,
     point_to_leader,
     resolve,
 )
@@ -190,12 +190,9 @@ def _produced_of_topic(
 def _produce_response(
     answers: list[ProduceResponse.TopicProduceResponse], leaders: dict[int, NodeRow], context: RequestContext
 ) -> ProduceResponse:
-    endpoints = [
-        ProduceResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
-        for node in leaders.values()
-        for at in (reached_at(node, context.listener),)
-    ]
-    return ProduceResponse(responses=answers, node_endpoints=endpoints)
+    return ProduceResponse(
+        responses=answers, node_endpoints=endpoints(ProduceResponse.NodeEndpoint, leaders, context)
+    )
 
 
 async def _verify(broker: Broker, request: ProduceRequest, version: int) -> Verified:

@@ -132,7 +132,7 @@ class _Life:
         self._produce(RECORDS)
         self._members.wait_until_shared(*others, partitions=PARTITIONS)
         wanted = {value for part in self._produced for value in part.values()}
-        self._members.wait_until(lambda: wanted <= self._members.delivered, "all records to be delivered")
+        self._members.wait_until_delivered(wanted, "all records to be delivered")
         ends = oracle.ends(self._topic, PARTITIONS)
         # Before anybody leaves: while a group rebalances, a member's last commit may be refused.
         oracle.wait_for_commits(self._group, ends)

@@ -131,13 +131,7 @@ class Playing:
         """
         assert self._load is not None
         part = self._load.stop()
-        wanted = set(part.values())
-        try:
-            self.until(lambda: wanted <= self.members.delivered, f"all of {part.count} records")
-        except StoryFailed as failure:
-            missing = sorted(wanted - self.members.delivered)
-            read = self.members.delivered_to_offset
-            raise StoryFailed(f"{failure}; missing {len(missing)}, such as {missing[:3]}; {read=}") from None
+        self.members.wait_until_delivered(set(part.values()), f"all of {part.count} records")
         self.leave(*names)
         heard = self.members.heard
         problems = checker.check(heard, [part], self._session_timeout_ms / 1_000)

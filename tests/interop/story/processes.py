@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,6 +203,15 @@ class Members:
         except StoryFailed as failure:
             owns = {name: sorted(self.owned[name]) for name in names}
             raise StoryFailed(f"{failure}; they own {owns}") from None
+
+    def wait_until_delivered(self, values: Set[str], what: str) -> None:
+        """Each of these records was delivered to some member. If not, the failure says which are missing, and
+        how far each partition was read."""
+        try:
+            self.wait_until(lambda: values <= self.delivered, what)
+        except StoryFailed as failure:
+            missing, read = sorted(values - self.delivered), self.delivered_to_offset
+            raise StoryFailed(f"{failure}; missing {len(missing)}, such as {missing[:3]}; {read=}") from None
 
     def close(self) -> None:
         for program in self.programs.values():

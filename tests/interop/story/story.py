@@ -348,13 +348,8 @@ class _Telling:
     def _wait_until_delivered(self, *names: str) -> None:
         """All that was produced so far was delivered to some member."""
         wanted = {value for part in self._produced for value in part.values()}
-        delivered = self._members.delivered
         what = f"{len(wanted)} records delivered to {', '.join(names)}"
-        try:
-            self._members.wait_until(lambda: wanted <= delivered, what)
-        except StoryFailed as failure:
-            missing = wanted - delivered
-            raise StoryFailed(f"{failure}; missing {len(missing)}, such as {sorted(missing)[:3]}") from None
+        self._members.wait_until_delivered(wanted, what)
         self._step(what)
 
     def _wait_until_committed(self) -> None:
