@@ -10,7 +10,6 @@ import importlib
 import sys
 from functools import cache
 from importlib.util import source_hash
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -44,8 +43,11 @@ def family(declaring: str) -> str:
 
 def fingerprint(declaring: str) -> str | None:
     """Of all from which codecs of that module's messages follow; None if the sources are not there."""
+    sources = []
     try:
-        sources = [Path(str(sys.modules[name].__file__)).read_bytes() for name in (*_GENERATORS, declaring)]
+        for name in (*_GENERATORS, declaring):
+            with open(str(sys.modules[name].__file__), "rb") as source:
+                sources.append(source.read())
     except OSError:
         return None
     return source_hash(b"\0".join(sources)).hex()

@@ -14,7 +14,7 @@ from typing import Final
 from muster.client.admin.answers import Outcomes, controller, of_nodes, refused
 from muster.client.errors import refusal
 from muster.client.network.cluster import ANY, Cluster
-from muster.client.security.mechanisms import SCRAM_HASHES
+from muster.client.security.mechanism import SCRAM_HASHES
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.scram import (
     AlterUserScramCredentialsRequest,

@@ -35,7 +35,6 @@ from muster.client.errors import (
 from muster.client.network.receive import FrameReceiver
 from muster.client.network.threads import in_thread
 from muster.client.security import tls
-from muster.client.security.login import log_in
 from muster.client.security.security import Security
 from muster.protocol import api, codec, foreign, header
 from muster.protocol.api import ApiKey
@@ -360,6 +359,7 @@ class Connection(asyncio.BufferedProtocol):
         mechanism = None if self._security is None else self._security.mechanism
         if mechanism is None:
             return
+        from muster.client.security.login import log_in  # with the messages that only SASL needs
 
         async def ask(request: Message) -> Any:
             api_key, version, message = self._agreed(request, None)

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from muster.client.errors import AuthenticationFailed, Unreachable, refusal
 from muster.client.network.threads import in_thread
-from muster.client.security.mechanisms import Exchange, Mechanism
+from muster.client.security.mechanism import Exchange, Mechanism
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest

@@ -11,39 +11,24 @@ import base64
 import hashlib
 import hmac
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
 from muster.client.errors import AuthenticationFailed, ClientError
-from muster.client.security.oauth import TokenProvider, extensions_of, token_of
-
-PLAIN: Final = "PLAIN"
-OAUTHBEARER: Final = "OAUTHBEARER"
-SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
+from muster.client.security.mechanism import (
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM_HASHES,
+    Exchange,
+    Mechanism,
+    TokenProvider,
+)
+from muster.client.security.oauth import extensions_of, token_of
 
 ITERATIONS_MIN: Final = 4_096
 """RFC 7677: fewer make a password cheap to guess for who listens. Java's client insists on it too."""
 ITERATIONS_MAX: Final = 1_000_000
 """Brokers of Apache Kafka allow 16,384. More than this would be an attack on the client's CPU."""
-
-Exchange: TypeAlias = Generator[bytes, bytes, None]
-
-
-class Mechanism(ABC):
-    """A way to authenticate, with the credentials for it."""
-
-    name: str
-    is_slow = False
-    """Whether a round may keep the loop from its work for long."""
-
-    @abstractmethod
-    async def exchange(self) -> Exchange:
-        """The rounds of one authentication. Raises AuthenticationFailed if there are no credentials."""
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"  # never the credentials
 
 
 class Plain(Mechanism):

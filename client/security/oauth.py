@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from muster.client.network.threads import in_thread
-
-TokenProvider: TypeAlias = Callable[[], str] | Callable[[], Awaitable[str]]
-"""Returns a token as its issuer wrote it: for most, a JWT in compact form. If it has an attribute
-`extensions`, a mapping, these are sent with the token (KIP-342)."""
+from muster.client.security.mechanism import TokenProvider
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+")

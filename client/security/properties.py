@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from muster.client.security.jaas import parse_jaas
-from muster.client.security.mechanisms import OAUTHBEARER
-from muster.client.security.oauth import TokenFile, TokenProvider
+from muster.client.security.mechanism import OAUTHBEARER, TokenProvider
+from muster.client.security.oauth import TokenFile
 from muster.client.security.properties_file import parse
 from muster.client.security.settings import SecurityOptions, SecuritySettings
 from muster.client.security.tls import client_context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from muster.client.security.mechanisms import Mechanism
+from muster.client.security.mechanism import Mechanism
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypedDict
 
-from muster.client.security.mechanisms import (
-    MECHANISMS,
-    OAUTHBEARER,
-    PLAIN,
-    Mechanism,
-    OAuthBearer,
-    Plain,
-    Scram,
-)
-from muster.client.security.oauth import TokenProvider
+from muster.client.security.mechanism import MECHANISMS, OAUTHBEARER, PLAIN, Mechanism, TokenProvider
 from muster.client.security.security import Security
 from muster.client.security.tls import client_context
 from muster.client.settings import check
@@ -165,6 +156,8 @@ class SecuritySettings:
                 f"security_protocol={self.security_protocol!r} requires sasl_mechanism: one of "
                 f"{', '.join(MECHANISMS)}"
             )
+        from muster.client.security.mechanisms import OAuthBearer, Plain, Scram  # slow to import
+
         if name == OAUTHBEARER:
             provider = self._needed(name, "sasl_oauth_token_provider")
             if not callable(provider):

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from tests.causes.programs.commands import Options
 from tests.interop.story.clients.base import PROGRAMS
-from tests.interop.story.clients.java import JVM, compiled
+from tests.interop.story.clients.java import compiled
+from tests.support.java import java
 from tests.support.kafka_artifacts import clients_classpath
 
 DEADLINE_S: Final = 90.0
@@ -199,8 +200,8 @@ def _java(options: Options) -> list[str]:
             f"org.apache.kafka.clients.consumer.{_JAVA_ASSIGNORS[each]}" for each in options.assignors
         )
     return [
-        *JVM,
-        *("-cp", java_classpath(), "Acting", ",".join(options.topics)),
+        *java(java_classpath()),
+        *("Acting", ",".join(options.topics)),
         *(f"{name}={value}" for name, value in settings.items()),
     ]
 

@@ -11,6 +11,7 @@ from muster.coordinator.testing import Broker
 from muster.protocol.compression import Codec
 from muster.protocol.messages.data import FetchRequest, FetchResponse
 from muster.protocol.record_batch import batches, payload
+from tests.support.java import java
 from tests.support.kafka_artifacts import clients_classpath
 from tests.support.wire_blocking import WireConnection
 
@@ -72,9 +73,8 @@ def _stored(broker: Broker, topic: str) -> bytes:
 
 def _run(program: Path, classpath: str, *arguments: str) -> list[str]:
     """The lines that a Java program prints."""
-    options = ["-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     done = subprocess.run(
-        ["java", *options, "-cp", classpath, str(program), *arguments],
+        [*java(classpath), str(program), *arguments],
         capture_output=True,
         text=True,
         timeout=_SECONDS_MAX,

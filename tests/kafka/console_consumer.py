@@ -10,6 +10,7 @@ from contextlib import suppress
 from subprocess import DEVNULL, PIPE
 from typing import Any, Final
 
+from tests.support.java import java
 from tests.support.kafka_artifacts import tools_classpath
 
 DEADLINE_S: Final = 120
@@ -19,11 +20,10 @@ _TOOLS: Final = "org.apache.kafka.tools.consumer"
 async def printed(bootstrap: str, topic: str, formatter: str, ends: Callable[[Any], bool]) -> list[Any]:
     """What the console consumer prints of a topic, as a member of a group, up to the record that `ends` it.
     It puts nothing between one and the next."""
-    java = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", tools_classpath()]
     asked = ["--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
     asked += ["--group", f"watches-{uuid.uuid4()}", "--formatter", f"{_TOOLS}.{formatter}"]
     process = await asyncio.create_subprocess_exec(
-        *java, f"{_TOOLS}.ConsoleConsumer", *asked, stdin=DEVNULL, stdout=PIPE
+        *java(tools_classpath(), log="error"), f"{_TOOLS}.ConsoleConsumer", *asked, stdin=DEVNULL, stdout=PIPE
     )
     found: list[Any] = []
     begun = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.testing import Cluster
+from tests.support.java import java
 from tests.support.kafka_artifacts import tools_classpath
 
 pytestmark = pytest.mark.kafka
@@ -21,7 +22,7 @@ def test_partitions_are_reassigned_by_kafkas_tool(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
 
     def tool(name: str, *options: str) -> str:
-        command = ["java", "-cp", classpath, f"{_PACKAGE}.{name}", "--bootstrap-server", cluster.bootstrap]
+        command = [*java(classpath), f"{_PACKAGE}.{name}", "--bootstrap-server", cluster.bootstrap]
         done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, (done.stdout, done.stderr)
         return done.stdout

@@ -22,6 +22,7 @@ from muster.protocol.record_batch import Record, build
 from tests.cli.running import Ended, run
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import KAFKA_CONFIGS
+from tests.support.java import java
 from tests.support.kafka_artifacts import tools_classpath
 from tests.support.wire_blocking import WireConnection
 
@@ -60,7 +61,7 @@ class Cluster(NamedTuple):
 
     def tool(self, *arguments: str) -> list[list[str]]:
         """The rows that Kafka's tool prints, without its headings."""
-        command = ["java", "-cp", tools_classpath(), _TOOL, "--bootstrap-server", self.bootstrap, *arguments]
+        command = [*java(tools_classpath()), _TOOL, "--bootstrap-server", self.bootstrap, *arguments]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_S_MAX, check=False)
         assert ended.returncode == 0, (ended.stdout, ended.stderr)
         return [[cell.strip() for cell in line.split("\t")[:-1]] for line in ended.stdout.splitlines()][1:]

@@ -18,7 +18,7 @@ from muster.pipeline.journal.build import build
 from muster.pipeline.journal.tables import BRONZE
 from tests.pipeline.driven import Journal
 from tests.pipeline.generator import SEED, generate
-from tests.pipeline.java import QUICK
+from tests.support.java import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": SPARK,
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.log.level": "ERROR",
 }

@@ -15,8 +15,8 @@ from threading import Thread
 from typing import Final, Self
 
 from muster.coordinator.testing import AsyncCluster, Broker
-from tests.pipeline.java import QUICK
 from tests.pipeline.processes import ENDING_WITH_THE_TESTS, gone, kill, of_session
+from tests.support.java import SPARK
 
 STARTS_S: Final = 180.0
 """How long a job may take to come so far. Spark begins in seconds, on a machine with nothing else to do."""
@@ -38,7 +38,7 @@ class Job:
         cli = (sys.executable, "-m", "muster.pipeline.cli")
         self._process = subprocess.Popen(
             [*ENDING_WITH_THE_TESTS, *ignored, *cli, *command, f"--to={lake}", *options],
-            env=os.environ | {"MUSTER_BOOTSTRAP_SERVERS": broker.bootstrap, "SPARK_SUBMIT_OPTS": QUICK},
+            env=os.environ | {"MUSTER_BOOTSTRAP_SERVERS": broker.bootstrap, "SPARK_SUBMIT_OPTS": SPARK},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -23,8 +23,8 @@ from typing import Any, Final, Self
 import pyspark
 
 from tests.pipeline import processes
-from tests.pipeline.java import QUICK
 from tests.pipeline.processes import ENDING_WITH_THE_TESTS
+from tests.support.java import SPARK
 from tests.support.ports import free_ports
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
@@ -37,9 +37,9 @@ _DEFAULTS: Final = {
     "spark.driver.memory": "768m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": SPARK,
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": SPARK,
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -189,7 +189,7 @@ class Standalone:
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK,
+            "SPARK_DAEMON_JAVA_OPTS": SPARK,
             **more,
         }
 

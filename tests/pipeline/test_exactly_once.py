@@ -33,11 +33,11 @@ from muster.pipeline.rows import Rows
 from muster.pipeline.writer import batch_writer
 from muster.pipeline.writer_options import WriterOptions
 from tests.pipeline.committed import created, values
-from tests.pipeline.java import QUICK
 from tests.pipeline.jobs import STARTS_S
 from tests.pipeline.processes import ENDING_WITH_THE_TESTS, kill, of_session
 from tests.pipeline.submitted.copying import copy
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.java import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -362,7 +362,7 @@ def copying(kafka: ApacheKafka, source: str, topic: str, folder: Path) -> subpro
             str(folder),
             str(PER_BATCH),
         ],
-        env=os.environ | {"SPARK_SUBMIT_OPTS": QUICK},
+        env=os.environ | {"SPARK_SUBMIT_OPTS": SPARK},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

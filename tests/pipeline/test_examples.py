@@ -24,9 +24,9 @@ from pyspark.errors import StreamingQueryException
 from muster.client import Producer
 from muster.coordinator.testing import Broker
 from muster.pipeline.errors import from_spark
-from tests.pipeline.java import QUICK
 from tests.pipeline.logs import administered, committed, produced
 from tests.pipeline.processes import ENDING_WITH_THE_TESTS, gone, kill
+from tests.support.java import SPARK
 from tests.support.ports import free_ports
 from tests.support.postgres import Postgres
 
@@ -61,7 +61,7 @@ class Running:
             # What the session of the tests has set for itself.
             if name not in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
         }
-        variables["SPARK_SUBMIT_OPTS"] = QUICK
+        variables["SPARK_SUBMIT_OPTS"] = SPARK
         variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
         with self.output.open("w") as out, self.errors.open("w") as errors:
             self.process = subprocess.Popen(

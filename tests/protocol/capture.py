@@ -33,6 +33,7 @@ from muster.protocol.messages.metadata import (
     MetadataResponse,
 )
 from tests.protocol.golden_frames import GOLDEN, GoldenFrame, write_frames, write_records
+from tests.support import java as jvm
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.kafka_artifacts import KAFKA_VERSION, clients_classpath
 
@@ -307,8 +308,7 @@ def java_transactions(bootstrap: str) -> None:
 
 def _run_java(program: str, *arguments: str) -> None:
     scenario = Path(__file__).with_name(program)
-    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    command = ["java", quiet, "-cp", clients_classpath(), str(scenario), *arguments]
+    command = [*jvm.java(clients_classpath(), log="error"), str(scenario), *arguments]
     subprocess.run(command, check=True, timeout=2 * _DEADLINE_SECONDS)
 
 

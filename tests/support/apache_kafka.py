@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.java import SMALL, java
 from tests.support.kafka_artifacts import broker_classpath
 from tests.support.ports import free_ports
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
@@ -30,15 +31,12 @@ _NODE_ID = 1
 # Enough names that no one of 50 partitions goes without a group.
 _GROUPS_ON_EVERY_PARTITION = [f"readiness-{number}" for number in range(500)]
 
-# C1 alone and the serial collector: what lives for minutes gains more from a quick start than from speed.
-_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 SHIPPED_JVM = (
     *("-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
     *("-XX:MaxInlineLevel=15", "-Djava.awt.headless=true"),
 )
 """What Kafka's own scripts start a broker with (kafka-server-start.sh, kafka-run-class.sh)."""
-_LOG_WARNINGS = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 _CONFIGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -83,7 +81,7 @@ class ApacheKafka:
         configs: Mapping[str, str] | None = None,
         *,
         advertised_port: int | None = None,
-        jvm: Sequence[str] = _JVM,
+        jvm: Sequence[str] = SMALL,
         is_ready: Callable[[str, int], bool] | None = None,
         node_id: int = _NODE_ID,
         ports: Mapping[int, int] | None = None,
@@ -196,7 +194,7 @@ class ApacheKafka:
         output = folder / "output.txt"
         with output.open("wb") as out:
             formatting = [
-                *_java(classpath, _JVM),
+                *java(classpath),
                 "kafka.tools.StorageTool",
                 "format",
                 "-t",
@@ -216,7 +214,7 @@ class ApacheKafka:
 
     def _run(self, classpath: str, folder: Path) -> None:
         output = folder / "output.txt"
-        command = [*_java(classpath, self._jvm), "kafka.Kafka", str(folder / "server.properties")]
+        command = [*java(classpath, options=self._jvm), "kafka.Kafka", str(folder / "server.properties")]
         self.launched_s = time.monotonic()
         with output.open("ab") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out)
@@ -236,10 +234,6 @@ class ApacheKafka:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not ready after {_READY_SECONDS_MAX} s:\n{output.read_text()}")
             time.sleep(0.05)  # between two questions, not in place of one
-
-
-def _java(classpath: str, jvm: Sequence[str]) -> list[str]:
-    return ["java", *jvm, _LOG_WARNINGS, "-cp", classpath]
 
 
 def _is_ready(host: str, port: int) -> bool:

@@ -14,7 +14,8 @@ import pytest
 from muster.client.errors import AuthenticationFailed, ConnectionLost, Unreachable
 from muster.client.network.connection import IN_FLIGHT_MAX, Address, Connection, deadline
 from muster.client.security.login import log_in
-from muster.client.security.mechanisms import Mechanism, OAuthBearer, Plain, Scram
+from muster.client.security.mechanism import Mechanism
+from muster.client.security.mechanisms import OAuthBearer, Plain, Scram
 from muster.client.security.security import Security
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode

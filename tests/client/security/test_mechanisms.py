@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from muster.client.errors import AuthenticationFailed
-from muster.client.security.mechanisms import Exchange, OAuthBearer, Plain, Scram
+from muster.client.security.mechanism import Exchange
+from muster.client.security.mechanisms import OAuthBearer, Plain, Scram
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"

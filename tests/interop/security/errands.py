@@ -33,7 +33,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from muster import client
 from tests.interop.security.logins import Settings, write_json, write_properties
 from tests.interop.story.clients.built import FRANZ_GO, KAFKAJS, KCAT
-from tests.interop.story.clients.java import CONSOLE, JAVA, JVM
+from tests.interop.story.clients.java import CONSOLE, JAVA
+from tests.support.java import java
 from tests.support.kafka_artifacts import broker_classpath
 
 SOON_S: Final = 20.0
@@ -244,7 +245,7 @@ class Tools:
     """Kafka's own tools, one after the other in one JVM."""
 
     def __init__(self, folder: Path, classpath: str) -> None:
-        self._asked = Asked([*JVM, _LOGGING, "-cp", classpath, "Tools"])
+        self._asked = Asked([*java(classpath, _LOGGING), "Tools"])
         self._folder = folder
         self._numbers = count()
 
@@ -344,7 +345,7 @@ class Clients:
                 JAVA.prepare()
                 # It reads tokens with Jackson, which it does not bring along.
                 classpath = os.pathsep.join((JAVA.classpath(), broker_classpath()))
-                return self._program(name, [*JVM, "-cp", classpath, "Errands"], write_properties)
+                return self._program(name, [*java(classpath), "Errands"], write_properties)
             case "franz-go":
                 FRANZ_GO.prepare()
                 return self._program(name, [*FRANZ_GO.command(), "errands"], write_json)

@@ -28,9 +28,10 @@ from typing import Final
 from tests.interop.programs import python
 from tests.interop.story.clients.base import PROGRAMS, StockClient
 from tests.interop.story.clients.built import FRANZ_GO
-from tests.interop.story.clients.java import HINT, JAVA, JVM, compiled
+from tests.interop.story.clients.java import HINT, JAVA, compiled
 from tests.interop.story.clients.program import need
 from tests.interop.story.clients.python import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, MUSTER
+from tests.support.java import java
 from tests.support.kafka_artifacts import (
     KAFKA_BEFORE_4_VERSION,
     SPRING_KAFKA,
@@ -106,7 +107,7 @@ class JavaBefore4(Transformer):
 
     def command(self) -> list[str]:
         sources = [PROGRAMS / "java" / name for name in ("Lines.java", "Transform.java")]
-        return [*JVM, "-cp", compiled(sources, clients_classpath(self.version())), "Transform"]
+        return [*java(compiled(sources, clients_classpath(self.version()))), "Transform"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Spring(Transformer):
 
     def command(self) -> list[str]:
         sources = [PROGRAMS / "java" / "Lines.java", PROGRAMS / "spring" / "Listener.java"]
-        return [*JVM, "-cp", compiled(sources, spring_classpath()), "Listener"]
+        return [*java(compiled(sources, spring_classpath())), "Listener"]
 
 
 def _python(
@@ -133,7 +134,7 @@ def _python(
 
 
 TRANSFORMERS: Final[tuple[Transformer, ...]] = (
-    Stock(JAVA.name, True, JAVA, lambda: [*JVM, "-cp", JAVA.classpath(), "Transform"]),
+    Stock(JAVA.name, True, JAVA, lambda: [*java(JAVA.classpath()), "Transform"]),
     JavaBefore4("java-client-3", False),
     Stock(FRANZ_GO.name, True, FRANZ_GO, lambda: [*FRANZ_GO.command(), "transform"], steps=("began", "sent")),
     _python(CONFLUENT, "confluent", outlives_brokers=False),

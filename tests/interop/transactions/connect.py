@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from muster.client import Admin, ConfigResource
 from tests.interop.story.clients.base import PROGRAMS
-from tests.interop.story.clients.java import JVM, compiled
+from tests.interop.story.clients.java import compiled
 from tests.interop.story.oracle import Oracle
 from tests.interop.story.processes import StoryFailed
 from tests.interop.story.story import Outcome
@@ -34,6 +34,7 @@ from tests.interop.transactions import checker
 from tests.interop.transactions.clients import PARTITIONS
 from tests.interop.transactions.play import SESSION_TIMEOUT_MS
 from tests.interop.transactions.stage import WORKERS, Stage, perform
+from tests.support.java import java
 from tests.support.kafka_artifacts import connect_classpath
 from tests.support.ports import free_ports
 
@@ -216,7 +217,7 @@ class _Copying(Stage):
         properties = self._folder / f"{name}.properties"
         properties.write_text("".join(f"{config}={value}\n" for config, value in configs.items()))
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
-        self._members.start(name, [*JVM, _SAY_FENCING, "-cp", self._classpath(), main, str(properties)])
+        self._members.start(name, [*java(self._classpath(), _SAY_FENCING), main, str(properties)])
 
     def _classpath(self) -> str:
         """With our connector, and what makes it known."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.interop.story.clients.base import PROGRAMS
-from tests.interop.story.clients.java import JVM, compiled
+from tests.interop.story.clients.java import compiled
 from tests.interop.story.oracle import Oracle
 from tests.interop.story.processes import StoryFailed
 from tests.interop.story.story import Outcome
@@ -31,6 +31,7 @@ from tests.interop.transactions import checker
 from tests.interop.transactions.clients import PARTITIONS
 from tests.interop.transactions.play import write
 from tests.interop.transactions.stage import Stage, perform
+from tests.support.java import java
 from tests.support.kafka_artifacts import flink_classpath
 
 STRATEGIES: Final = ("INCREMENTING", "POOLING")
@@ -39,7 +40,6 @@ _JOB: Final = "job"
 _PREPARED: Final = "prepared"
 _HELD: Final = "held"
 _RESUMED: Final = "resumed"
-_MEMORY: Final = "-Xmx512m"
 _DELAY_MS_MAX: Final = 150.0
 """Longer than the time between two checkpoints."""
 
@@ -161,4 +161,4 @@ class _Transferring(Stage):
 def command() -> list[str]:
     """How it is called; compiled once per machine."""
     sources = [PROGRAMS / "java" / "Lines.java", *sorted((PROGRAMS / "flink").glob("*.java"))]
-    return [*JVM, _MEMORY, "-cp", compiled(sources, flink_classpath()), "Transfer"]
+    return [*java(compiled(sources, flink_classpath())), "Transfer"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.interop.story.clients.base import PROGRAMS
-from tests.interop.story.clients.java import JVM, compiled
+from tests.interop.story.clients.java import compiled
 from tests.interop.story.oracle import Oracle
 from tests.interop.story.story import Outcome
 from tests.interop.story.targets import Target
@@ -25,6 +25,7 @@ from tests.interop.transactions import checker
 from tests.interop.transactions.clients import PARTITIONS
 from tests.interop.transactions.play import SESSION_TIMEOUT_MS, write
 from tests.interop.transactions.stage import WORKERS, Stage, perform
+from tests.support.java import java
 from tests.support.kafka_artifacts import streams_classpath
 
 _VOCABULARY: Final = tuple(f"word{number}" for number in range(40))
@@ -140,4 +141,4 @@ class _Counting(Stage):
 def command() -> list[str]:
     """How it is called; compiled once per machine."""
     sources = [PROGRAMS / "java" / "Lines.java", PROGRAMS / "streams" / "WordCount.java"]
-    return [*JVM, "-cp", compiled(sources, streams_classpath()), "WordCount"]
+    return [*java(compiled(sources, streams_classpath())), "WordCount"]

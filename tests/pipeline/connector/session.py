@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.pipeline.connector.jars import connector_jars
-from tests.pipeline.java import QUICK
+from tests.support.java import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ WRITE: Final = "write"
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": SPARK,
     "spark.log.level": "ERROR",
 }
 _SECONDS_MAX: Final = 600

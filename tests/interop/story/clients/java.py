@@ -14,18 +14,10 @@ from tests.interop.programs import wrapped
 from tests.interop.story.clients.base import PROGRAMS, StockClient
 from tests.interop.story.clients.program import ALL_CODECS, ProgramClient, need, run
 from tests.support.cache import digest, filled_once
+from tests.support.java import java
 from tests.support.kafka_artifacts import clients_classpath, tools_classpath
 
 HINT: Final = "install a JDK of Java 17 or later, and Maven"
-# A short life: a quick start counts for more than speed.
-JVM: Final = (
-    "java",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-)
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class JavaClient(StockClient):
         return self._program("AdminCalls", bootstrap, prefix)
 
     def _program(self, name: str, *arguments: str) -> list[str]:
-        return [*JVM, "-cp", self.classpath(), name, *arguments]
+        return [*java(self.classpath()), name, *arguments]
 
     def classpath(self) -> str:
         """With its programs."""
@@ -74,8 +66,7 @@ class ConsoleTools(ProgramClient):
         self.classpath()
 
     def command(self) -> list[str]:
-        java = [*JVM, "-cp", self.classpath()]
-        return [sys.executable, "-m", f"{wrapped.__name__}.console", *java, "--"]
+        return [sys.executable, "-m", f"{wrapped.__name__}.console", *java(self.classpath()), "--"]
 
     def classpath(self) -> str:
         """With the class `Tools`, which runs them."""

@@ -1,0 +1,37 @@
+"""What a SASL mechanism is, and the names of those there are.
+
+Apart from `mechanisms`, which PLAINTEXT and TLS do not need, with the modules for hashes and tokens below it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator
+from typing import Final, TypeAlias
+
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
+SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
+
+TokenProvider: TypeAlias = Callable[[], str] | Callable[[], Awaitable[str]]
+"""Returns a token as its issuer wrote it: for most, a JWT in compact form. If it has an attribute
+`extensions`, a mapping, these are sent with the token (KIP-342)."""
+
+Exchange: TypeAlias = Generator[bytes, bytes, None]
+"""Yields what to send, and is sent what the broker answered. It returns when it is satisfied."""
+
+
+class Mechanism(ABC):
+    """A way to authenticate, with the credentials for it."""
+
+    name: str
+    is_slow = False
+    """Whether a round may keep the loop from its work for long."""
+
+    @abstractmethod
+    async def exchange(self) -> Exchange:
+        """The rounds of one authentication. Raises AuthenticationFailed if there are no credentials."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"  # never the credentials
