@@ -85,6 +85,31 @@ def wanted(
     }
 
 
+class Wanted:
+    """What `wanted` says of one node, worked out again only once something that decides it is another."""
+
+    def __init__(self) -> None:
+        self._decided_by: tuple[object, ...] | None = None
+        self._leases: set[Lease] = set()
+
+    def of(
+        self,
+        node_id: int,
+        node_ids: Iterable[int],
+        counts: Mapping[LeaseKind, int],
+        pins: Mapping[Lease, int],
+        replicas: Mapping[Lease, Replicas],
+        no_transactions: Set[int],
+    ) -> Set[Lease]:
+        """As `wanted`."""
+        live = tuple(node_ids)
+        decided_by = (node_id, live, counts, pins, replicas, no_transactions)
+        if decided_by != self._decided_by:
+            self._leases = wanted(node_id, live, counts, pins, replicas, no_transactions)
+            self._decided_by = (node_id, live, counts, dict(pins), replicas, no_transactions)
+        return self._leases
+
+
 class Plan(NamedTuple):
     """What a node should do now about its leases."""
 
@@ -205,7 +230,7 @@ class HeldLeases:
 
     def plan(
         self,
-        wanted: set[Lease],
+        wanted: Set[Lease],
         holders: Mapping[Lease, Grant],
         node_id: int,
         seen_ms: int,

@@ -15,9 +15,9 @@ from muster.coordinator.cluster.lease import (
     HeldLeases,
     Moves,
     Plan,
+    Wanted,
     home,
     placeable,
-    wanted,
     without_transactions,
 )
 from muster.coordinator.cluster.topology import Topology
@@ -108,6 +108,7 @@ class Membership:
         self._log = log or Logger(part="cluster")
         self._held = HeldLeases(term_ms // 10 if margin_ms is None else margin_ms)
         self._moves = Moves(MOVES_AT_ONCE, term_ms)
+        self._wanted = Wanted()
         self._holders: Mapping[LeaseKind, LeaseHolder] = {}
         self._node: NodeRow | None = None
         self._drained = False
@@ -444,7 +445,9 @@ class Membership:
             replicas = {}
         no_transactions = without_transactions(nodes.values())
         plan = self._held.plan(
-            wanted(node_id, placeable(nodes.values()), counts, self._pins, replicas, no_transactions),
+            self._wanted.of(
+                node_id, placeable(nodes.values()), counts, self._pins, replicas, no_transactions
+            ),
             {lease: grant for lease, grant in holders.items() if lease.kind in self._holders},
             node_id,
             seen_ms,
@@ -479,8 +482,8 @@ class Membership:
         )
         holders = {grant.lease: grant for of_kind in holders_of for grant in of_kind.values()}
         for lease, grant in holders.items():
-            if grant.announced:
-                self._announced_epochs[lease] = max(grant.epoch, self._announced_epochs.get(lease, 0))
+            if grant.announced and grant.epoch > self._announced_epochs.get(lease, 0):
+                self._announced_epochs[lease] = grant.epoch
         replicas = {Lease(LeaseKind.REPLICAS, number): each for each, number in lists.items()}
         for node in nodes:
             self._heard_ms.pop(node.node_id, None)  # the one that was heard of last stands last

@@ -19,13 +19,14 @@ Rows = Mapping[str, Mapping[str, str]]
 class ConfigRows:
     """The rows as they were read last.
 
-    `listeners` are told whenever they have been read, in order.
+    `listeners` are told when they have been read first and whenever they are others, in order.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._refreshing = asyncio.Lock()
         self._rows: Rows = {}
+        self._told = False
         self.listeners: list[Callable[[Rows], None]] = []
 
     def __repr__(self) -> str:
@@ -34,9 +35,13 @@ class ConfigRows:
     async def refresh(self) -> None:
         """Read the store, and tell. Raises StoreError."""
         async with self._refreshing:  # one after the other, or an older picture could come last
-            self._rows = {row.broker: row.configs for row in await self._store.broker_configs()}
+            rows = {row.broker: row.configs for row in await self._store.broker_configs()}
+            if self._told and rows == self._rows:
+                return
+            self._rows, self._told = rows, False
             for listener in self.listeners:
-                listener(self._rows)
+                listener(rows)
+            self._told = True
 
     async def change(
         self,

@@ -117,11 +117,12 @@ class LeaseTable:
     def holders(self, kind: LeaseKind, now_ms: int) -> dict[int, Grant]:
         """As `Store.holders`."""
         with self._guard:
-            return {
-                lease.number: grant._replace(remaining_ms=expires_ms - now_ms)
-                for lease, (grant, expires_ms) in sorted(self._held.items())
+            held = [
+                (lease.number, Grant(lease, grant.node_id, grant.epoch, expires_ms - now_ms, grant.announced))
+                for lease, (grant, expires_ms) in self._held.items()
                 if lease.kind is kind and expires_ms > now_ms
-            }
+            ]
+        return dict(sorted(held))
 
     def holds(self, lease: Lease, epoch: int) -> bool:
         """Whether the lease is held in this epoch, or was when it ran out, and nobody is claiming it: then it

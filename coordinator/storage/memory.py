@@ -103,7 +103,7 @@ class MemoryStore:
         self._now_ms = now_ms
         self._open = False
         self._counts = StoreCounts(cluster_id or uuid4(), counts)
-        self._leases = {Lease(kind, n): _LeaseRow() for kind, count in counts.items() for n in range(count)}
+        self._leases: dict[Lease, _LeaseRow] = {}  # of those that were ever asked for
         self._topics: dict[UUID, TopicRow] = {}
         self._replica_lists: dict[Replicas, int] = {}
         self._broker_configs: dict[str, BrokerConfigsRow] = {}
@@ -133,10 +133,10 @@ class MemoryStore:
     def restore(self, image: MemoryImage) -> None:
         """Put back what an image of this store has. Epochs stay: whoever has read what was stored before has
         to claim anew."""
-        for lease, row in image.leases.items():
-            epoch = self._leases[lease].epoch
-            self._leases[lease] = row.copy()
-            self._leases[lease].epoch = epoch
+        for lease, now in self._leases.items():
+            then = image.leases.get(lease)
+            self._leases[lease] = _LeaseRow() if then is None else then.copy()
+            self._leases[lease].epoch = now.epoch
         self._topics = dict(image.topics)
         self._replica_lists |= image.replica_lists  # numbers are never given twice
         self._broker_configs = dict(image.broker_configs)
@@ -409,7 +409,9 @@ class MemoryStore:
     def _lease_row(self, lease: Lease) -> _LeaseRow:
         row = self._leases.get(lease)
         if row is None:
-            raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
+            if not 0 <= lease.number < self._counts.leases.get(lease.kind, 0):
+                raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
+            row = self._leases[lease] = _LeaseRow()
         return row
 
     def _check_known(self, grants: Sequence[Grant]) -> None:

@@ -9,6 +9,7 @@ from muster.coordinator.cluster.lease import (
     HeldLeases,
     Moves,
     Plan,
+    Wanted,
     home,
     placeable,
     wanted,
@@ -166,6 +167,32 @@ def test_transaction_shards_are_wanted_by_those_nodes_alone_that_know_them() -> 
         NodeRow(each, "h", 1, None, 1, UUID(int=each), keeps_transactions=each > 1) for each in (1, 2)
     )
     assert without_transactions([old, new]) == {1}
+
+
+def test_what_is_wanted_follows_everything_that_decides_it() -> None:
+    remembered = Wanted()
+    pins: dict[Lease, int] = {}
+    counts = {**COUNTS, LeaseKind.TRANSACTION: 50}
+    here = next(iter(wanted(1, [1, 2], COUNTS)))
+    listed = {Lease(LeaseKind.REPLICAS, 4): (1, 2)}
+    sizes = []
+    for node_id, node_ids, of_kinds, replicas, older in (
+        (1, [1, 2], COUNTS, {}, frozenset[int]()),
+        (2, [1, 2], COUNTS, {}, frozenset[int]()),
+        (1, [1, 2, 3], COUNTS, {}, frozenset[int]()),
+        (1, [1], COUNTS, {}, frozenset[int]()),
+        (1, [1], COUNTS, listed, frozenset[int]()),
+        (1, [1], counts, listed, frozenset[int]()),
+        (1, [1, 2], counts, listed, frozenset({1})),
+    ):
+        for pinned in ({}, {here: 2}):
+            pins.clear()
+            pins |= pinned  # as those change who have given it: in place
+            found = remembered.of(node_id, node_ids, of_kinds, pins, replicas, older)
+            assert found == wanted(node_id, node_ids, of_kinds, pins, replicas, older)
+            assert found is remembered.of(node_id, list(node_ids), dict(of_kinds), pins, replicas, older)
+            sizes.append(len(found))
+    assert len(set(sizes)) > 6
 
 
 def test_no_more_is_claimed_in_one_call_or_given_up_at_a_time_than_was_said() -> None:

@@ -61,7 +61,8 @@ async def told(broker: Broker, name: str = "t") -> list[Told]:
 
 
 async def until_told(brokers: Brokers, wanted: list[Told], name: str = "t") -> None:
-    """All brokers that run say so."""
+    """All brokers that run say so, once they see the leaders and no broker that has left."""
+    live = {each.node_id for each in brokers.running}
     for broker in brokers.running:
 
         def leaders(broker: Broker = broker) -> bool:
@@ -70,7 +71,11 @@ async def until_told(brokers: Brokers, wanted: list[Told], name: str = "t") -> N
                 broker.leader(topic, index).node_id for index in range(topic.partitions)
             ]
 
+        def nodes(broker: Broker = broker) -> bool:
+            return set(broker.membership.topology.nodes) == live
+
         await until(leaders, f"{broker} sees the leaders of {wanted}")
+        await until(nodes, f"{broker} sees {live}")
         assert await told(broker, name) == wanted
 
 

@@ -38,6 +38,17 @@ async def test_an_image_is_of_its_moment_and_can_be_put_back_again_and_again() -
         assert await store.revision() > revision
 
 
+async def test_what_came_into_a_lease_that_had_nothing_goes_but_for_its_epoch() -> None:
+    store = MemoryStore()
+    await store.open()
+    image = store.image()
+    epoch = await claimed(store)
+    await store.append([Append(LEASE, epoch, [(b"k", b"v")])])
+    store.restore(image)
+    assert await store.load(LEASE) == []
+    assert await store.append([Append(LEASE, epoch, [(b"k", b"v")])]) == [Outcome.WRITTEN]
+
+
 async def test_epochs_and_ids_that_were_given_out_are_not_put_back() -> None:
     store = MemoryStore()
     await store.open()

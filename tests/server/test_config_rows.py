@@ -1,0 +1,43 @@
+"""Who is told of the rows of configs, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.coordinator.server.config_rows import ConfigRows, Rows
+from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import BrokerConfigsRow
+
+
+async def test_listeners_are_told_of_the_first_rows_and_of_others_alone() -> None:
+    store = MemoryStore()
+    await store.open()
+    rows = ConfigRows(store)
+    told: list[Rows] = []
+    rows.listeners.append(told.append)
+    await rows.refresh()
+    await rows.refresh()
+    assert told == [{}]
+    await store.update_broker_configs(BrokerConfigsRow("1", {"a": "b"}), expected={})
+    await rows.refresh()
+    await rows.refresh()
+    assert told == [{}, {"1": {"a": "b"}}]
+
+
+async def test_a_listener_that_failed_is_told_again() -> None:
+    store = MemoryStore()
+    await store.open()
+    rows = ConfigRows(store)
+    told: list[Rows] = []
+
+    def failing(found: Rows) -> None:
+        told.append(found)
+        if len(told) == 1:
+            raise RuntimeError("once")
+
+    rows.listeners.append(failing)
+    with pytest.raises(RuntimeError, match="once"):
+        await rows.refresh()
+    await rows.refresh()
+    await rows.refresh()
+    assert told == [{}, {}]
