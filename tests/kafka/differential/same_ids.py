@@ -11,10 +11,17 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from functools import partial
+from typing import Any, Final
 from unittest.mock import patch
 
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.cluster.lease import LeaseKeeper
+from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.runtime.groups import GroupRuntime, group_kind
+from muster.coordinator.server import broker
+from muster.coordinator.storage.store import Store
 from muster.coordinator.topics.catalogue import Catalogue
 from muster.protocol.java import spread, uuid_hash
 
@@ -44,8 +51,24 @@ class SameIds:
     def of_brokers(self) -> Iterator[None]:
         """Brokers that are started within have theirs from here."""
         self.decides = True
-        members, topics = Shard.__init__.__kwdefaults__, Catalogue.__init__.__kwdefaults__
-        with patch.dict(members, ids=self._next_member), patch.dict(topics, new_id=self._next_topic):
+
+        def runtime(
+            store: Store,
+            clock: Clock,
+            leases: LeaseKeeper,
+            config: GroupConfig,
+            configs: GroupConfigs,
+            **rest: Any,
+        ) -> GroupRuntime:
+            made = partial(Shard, config=config, configs=configs, ids=self._next_member)
+            kind = group_kind(config, configs)._replace(make=made)
+            return GroupRuntime(store, clock, leases, config, configs, kind=kind, **rest)
+
+        # Where brokers make them: defaults of the classes cannot be changed in the compiled build.
+        with (
+            patch.object(broker, "GroupRuntime", runtime),
+            patch.object(broker, "Catalogue", partial(Catalogue, new_id=self._next_topic)),
+        ):
             yield
 
     def topics(self, ids: Iterable[uuid.UUID]) -> None:
