@@ -46,7 +46,7 @@ def fingerprint(declaring: str) -> str | None:
     sources = []
     try:
         for name in (*_GENERATORS, declaring):
-            with open(str(sys.modules[name].__file__), "rb") as source:
+            with open(str(sys.modules[name].__file__), "rb") as source:  # a client imports no pathlib
                 sources.append(source.read())
     except OSError:
         return None

@@ -1,6 +1,6 @@
-"""What a SASL mechanism is, and the names of those there are.
+"""What a SASL mechanism is, and the names of those that `mechanisms` implements.
 
-Apart from `mechanisms`, which PLAINTEXT and TLS do not need, with the modules for hashes and tokens below it.
+A client over PLAINTEXT or TLS imports this alone, and none of the modules for hashes and tokens.
 """
 
 from __future__ import annotations

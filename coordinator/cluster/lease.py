@@ -86,7 +86,7 @@ def wanted(
 
 
 class Wanted:
-    """What `wanted` says of one node, worked out again only once something that decides it is another."""
+    """What `wanted` says of one node, worked out again only when something it depends on has changed."""
 
     def __init__(self) -> None:
         self._decided_by: tuple[object, ...] | None = None
@@ -102,11 +102,11 @@ class Wanted:
         no_transactions: Set[int],
     ) -> Set[Lease]:
         """As `wanted`."""
-        live = tuple(node_ids)
-        decided_by = (node_id, live, counts, pins, replicas, no_transactions)
+        # A copy of the pins, which change in place.
+        decided_by = (node_id, tuple(node_ids), counts, dict(pins), replicas, no_transactions)
         if decided_by != self._decided_by:
-            self._leases = wanted(node_id, live, counts, pins, replicas, no_transactions)
-            self._decided_by = (node_id, live, counts, dict(pins), replicas, no_transactions)
+            self._leases = wanted(*decided_by)
+            self._decided_by = decided_by
         return self._leases
 
 

@@ -19,7 +19,7 @@ Rows = Mapping[str, Mapping[str, str]]
 class ConfigRows:
     """The rows as they were read last.
 
-    `listeners` are told when they have been read first and whenever they are others, in order.
+    `listeners` are told of the first rows and of every change, in order.
     """
 
     def __init__(self, store: Store) -> None:

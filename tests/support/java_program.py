@@ -9,7 +9,9 @@ from threading import Timer
 from types import TracebackType
 from typing import Final, Self
 
-_OPTIONS: Final = ("-Xmx1g", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off")
+from tests.support.java import java
+
+_OPTIONS: Final = ("-Xmx1g", "-XX:+UseSerialGC")  # both compilers: it may work for minutes
 _LIFE_SECONDS_MAX: Final = 900
 
 
@@ -17,7 +19,7 @@ class JavaProgram:
     """Runs inside a `with` block; leaving it ends the program, and so does a life of a quarter of an hour."""
 
     def __init__(self, source: Path, classpath: str) -> None:
-        self._command = ["java", *_OPTIONS, "-cp", classpath, str(source)]
+        self._command = [*java(classpath, options=_OPTIONS, log="off"), str(source)]
 
     def __enter__(self) -> Self:
         self._errors = tempfile.TemporaryFile()
