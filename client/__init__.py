@@ -5,7 +5,7 @@
             await handle(record)
 
 The names below are public; each is imported on first use. The layers beneath (cluster connections, fetcher,
-membership) take deadlines in the running loop's time.
+membership) take deadlines on the running loop's clock.
 """
 
 from __future__ import annotations

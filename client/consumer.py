@@ -39,7 +39,7 @@ _HURRIED_CLOSE_S: Final = 10.0
 """How long closing may take when the block is left by an exception or a cancellation."""
 _STRETCH_S: Final = 0.02
 """How long a handler that never awaits may hold the loop before other tasks get a turn."""
-_FIRST_STRETCH: Final = 16  # records, until it is known how long they take
+_FIRST_STRETCH: Final = 16  # records, until the handler's speed is known
 
 
 class RebalanceListener:
@@ -49,29 +49,29 @@ class RebalanceListener:
     whole new assignment is passed to `assigned`. With cooperative ones (KIP-429), only partitions that move
     are revoked, after the join, and only new ones are passed to `assigned`. `assigned` is called after every
     rebalance, even with an empty set. The consumer protocol (KIP-848) works as cooperative assignors do, but
-    nothing is revoked before the coordinator says so. A member that was evicted from the group is told that
-    it has lost its partitions. They may have other owners by now, so it is too late to commit.
+    nothing is revoked before the coordinator says so. For a member that was evicted from the group, `lost` is
+    called: its partitions may have other owners by now, so it is too late to commit.
 
     Callbacks run inside the reading calls, on the reading task, never while that task handles a record. They
-    may call any method of the consumer except the reading ones. What they raise is raised from the reading
-    call once the rebalance is done.
+    may call any method of the consumer except the reading ones. If one raises an exception, the reading call
+    raises it once the rebalance is done.
     """
 
     def on_partitions_revoked(
         self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
     ) -> Any:
-        """These partitions are about to move to other members, or the consumer is closing. They are still
-        ours: finish work and commit now."""
+        """These partitions are about to move to other members, or the consumer is closing. This member still
+        owns them: finish work and commit now."""
 
     def on_partitions_assigned(
         self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
     ) -> Any:
-        """These partitions are ours from now on. Nothing has been read from them yet, so seek now if you need
-        to."""
+        """This member owns these partitions from now on. Nothing has been read from them yet, so seek now if
+        you need to."""
 
     def on_partitions_lost(self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]) -> Any:
-        """These partitions were ours and may have other owners by now. Calls `on_partitions_revoked` unless
-        overridden."""
+        """This member has lost these partitions, and they may have other owners by now. Calls
+        `on_partitions_revoked` unless overridden."""
         return self.on_partitions_revoked(consumer, partitions)
 
 
@@ -188,12 +188,12 @@ class Consumer(Generic[K, V]):
     async def close(self, timeout: float = 30.0) -> None:
         """Commit handled records (with auto-commit), call the listener, leave the group (a static member
         stays in it until its session times out), and release all resources. Takes at most `timeout` seconds;
-        what is not done by then is skipped, except leaving the group. When everything is closed, raises the
-        failure of the last commit, or what the listener raised. Safe to call again. If another task than the
-        reader's calls it, the record in hand counts as not handled.
+        whatever is not done by then is skipped, except leaving the group. Once everything is closed, raises
+        the failure of the last commit, or what the listener raised. Safe to call again. If called from a task
+        other than the reader's, the record in hand counts as not handled.
 
-        Leaving an `async with` block does this too; after an exception or a cancellation with a 10-second
-        timeout, and with the record in hand not handled.
+        Leaving an `async with` block does this too; after an exception or a cancellation, with a 10-second
+        timeout, and the record in hand counts as not handled.
         """
         await self._core.close(timeout, clean=True)
 
@@ -224,7 +224,7 @@ class Consumer(Generic[K, V]):
     def subscribe(self, topics: Topics, listener: RebalanceListener | None = None) -> None:
         """Subscribe to these topics as part of the group; replaces the current subscription. A pattern also
         covers topics created later. A listener given here replaces the previous one. Raises ValueError, and
-        ClientError if partitions are assigned by hand."""
+        ClientError if partitions are assigned by hand, or to switch between names and a pattern."""
         if self._settings.group_id is None:
             raise ValueError(
                 "group_id: subscribing requires one, because a group divides the partitions; or use assign"
@@ -243,8 +243,9 @@ class Consumer(Generic[K, V]):
         self._core.subscribed()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, whoever else reads them; replaces the current assignment. With a group_id,
-        reading starts at the group's committed offsets, and offsets can be committed. Raises ValueError."""
+        """Read these partitions, regardless of who else reads them; replaces the current assignment. With a
+        group_id, reading starts at the group's committed offsets, and offsets can be committed. Raises
+        ValueError."""
         self._core.changeable()
         self._subscription.assign(partitions)
         self._core.subscribed()
@@ -363,7 +364,7 @@ class Consumer(Generic[K, V]):
         self._stretch_began = time.perf_counter()
         return next(self._delivery.run)
 
-    # --- where ----------------------------------------------------------------------------------------------
+    # --- positions ------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record to be returned, looked up if necessary. Raises ClientError if the
@@ -449,8 +450,9 @@ class Consumer(Generic[K, V]):
         """Commit these offsets, each that of the next record to read. Without offsets, commit all records
         returned so far, including the one in hand.
 
-        The result has an outcome for each partition: Committed; StaleOwner, if it is not (or no longer) this
-        member's; Retry, if unknown or not yet possible. Raises KafkaError for permanent failures.
+        The result has an outcome for each partition: Committed; StaleOwner if the partition is not (or no
+        longer) this member's; Retry if the outcome is unknown or the commit is not yet possible. Raises
+        KafkaError for permanent failures.
         """
         self._group("commit")
         if offsets is not None and not isinstance(offsets, Mapping):
@@ -478,8 +480,9 @@ class Consumer(Generic[K, V]):
     async def offsets_for_transaction(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
     ) -> tuple[GroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
-        """What `Transaction.commit_offsets` commits, and for whom. From the first call on, nothing is
-        committed automatically. Raises TransactionAborted if the offsets are not this member's to commit."""
+        """The group metadata and the offsets that `Transaction.commit_offsets` commits. From the first call
+        on, nothing is committed automatically. Raises TransactionAborted if the offsets are not this member's
+        to commit."""
         group = self._group("commit_offsets")
         if self._core.auto_commit is not None:
             await self._core.auto_commit.hand_over(until)
@@ -504,8 +507,8 @@ class Consumer(Generic[K, V]):
         return self.group_metadata(), places
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
-        """The group refused a transaction's offsets for what it has become meanwhile. Returns whether this
-        member may hear of its next generation soon."""
+        """The group has changed, and refused a transaction's offsets. Returns whether this member may soon
+        learn of its next generation."""
         return self._group("commit_offsets").transaction_refused(code, group.generation_id)
 
     def group_metadata(self) -> GroupMetadata:
@@ -552,7 +555,7 @@ class Consumer(Generic[K, V]):
         """The state of the consumer; see Health."""
         return self._core.health()
 
-    # --- small things ---------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------
 
     def _group(self, what: str) -> Group:
         self._core.check()
@@ -575,8 +578,8 @@ class Consumer(Generic[K, V]):
 
 
 def _caller() -> asyncio.Task[Any] | None:
-    """The task that calls, and so handles the record; the call itself may run in another task
-    (asyncio.wait_for before Python 3.12, create_task). None outside a running loop."""
+    """The calling task, which handles the record; the call itself may run in another task (asyncio.wait_for
+    before Python 3.12, create_task). None outside a running loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:

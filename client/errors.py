@@ -1,5 +1,5 @@
-"""Errors between a client and a cluster, other than the error codes of brokers
-(`muster.protocol.errors.KafkaError`)."""
+"""Errors raised by the client itself; a broker's error codes are raised as
+`muster.protocol.errors.KafkaError`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 
 class ClientError(Exception):
-    """Base class. The text says what happened, to what, and what may help."""
+    """Base class. The message says what happened, to what, and what may help."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -23,11 +23,12 @@ class Unreachable(ClientError):
 
 
 class WrongBroker(Unreachable):
-    """A different broker answered at the address than expected (KIP-1242): the metadata is out of date."""
+    """A broker other than the expected one answered at the address (KIP-1242): the metadata is out of
+    date."""
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before the response arrived: the broker may or may not have applied the
+    """The connection was lost before the response arrived: the broker may or may not have applied the
     request."""
 
 
@@ -41,12 +42,12 @@ class NotKafka(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker did not let this client in, or could not prove who it is: credentials, certificates or
+    """The broker rejected this client, or could not prove its own identity: credentials, certificates or
     settings are wrong. Retrying does not help."""
 
 
 class TimedOut(ClientError):
-    """A call timed out; the text says what it was waiting for."""
+    """A call timed out; the message says what it was waiting for."""
 
 
 class Closed(ClientError):
@@ -54,8 +55,8 @@ class Closed(ClientError):
 
 
 class ConcurrentUse(ClientError):
-    """A second reading call while one is in progress: a consumer has one reader. Or a second transaction
-    while one is open: a producer has one at a time."""
+    """A second reading call was made while one is in progress (a consumer has one reader), or a second
+    transaction was begun while one is open (a producer has one at a time)."""
 
 
 class OffsetOutOfRange(ClientError):
@@ -77,8 +78,8 @@ class NoOffset(ClientError):
 
 class TruncationDetected(ClientError):
     """The logs of some partitions were truncated below the positions read (an unclean leader election,
-    KIP-320), and auto_offset_reset is "none". `diverging` has, per partition, the first offset that differs
-    from what was read; -1 if the leader cannot tell."""
+    KIP-320), and auto_offset_reset is "none". `diverging` maps each partition to the first offset that
+    differs from what was read; -1 if the leader does not know it."""
 
     def __init__(self, text: str, diverging: Mapping[TopicPartition, int]) -> None:
         super().__init__(text, diverging)
@@ -86,8 +87,8 @@ class TruncationDetected(ClientError):
 
 
 class DeserializationFailed(ClientError):
-    """A user's deserializer raised (the cause). The position stays at the record; to skip it, seek to `offset
-    + 1`."""
+    """A user's deserializer raised an exception (the cause). The position stays at the record; to skip it,
+    seek to `offset + 1`."""
 
     def __init__(self, text: str, partition: TopicPartition, offset: int) -> None:
         super().__init__(text, partition, offset)
@@ -106,31 +107,31 @@ class DeliveryTimedOut(ClientError):
 
 
 class NoTransaction(ClientError):
-    """A record or a commit of offsets outside of a transaction: the producer has a transactional_id, and no
-    transaction is open, or the one it is for has ended."""
+    """A record or an offset commit outside a transaction: the producer has a transactional_id, but no
+    transaction is open, or the one it was meant for has ended."""
 
 
 class TransactionAborted(ClientError):
-    """The transaction was aborted, or has to be: nothing of it is visible with read_committed, and its
-    offsets are not committed. The text and the cause say why. The producer goes on with the next."""
+    """The transaction was aborted, or must be: none of it is visible with read_committed, and its offsets are
+    not committed. The message and the cause say why. The producer can begin the next one."""
 
 
 class ProducerFenced(ClientError):
     """Another producer has started with the same transactional_id, or the broker has ended a transaction that
-    took longer than transaction_timeout_ms: this producer is of no use any more."""
+    took longer than transaction_timeout_ms: this producer can no longer be used."""
 
 
 E = TypeVar("E", bound=Exception)
 
 
 def again(error: E) -> E:
-    """A copy of the error for each of several waiters: a raised exception collects the traceback of every
-    frame it passes through."""
+    """Copy an error that several waiters raise, once for each: a raised exception collects the traceback of
+    every frame it passes through."""
     return copy.copy(error)
 
 
 NEVER_PASSES: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Kafka's clients retry this, since they wait for topics to appear; a caller that asks for one topic by name
+"""Kafka's clients retry these, since they wait for topics to appear; a caller that asks for a topic by name
 wants to know at once that it does not exist."""
 
 

@@ -1,4 +1,4 @@
-"""Partitions and offsets in them, and how requests list them."""
+"""Partitions, offsets in them, and their grouping in requests."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position in a partition: the offset of the next record to read, a text of the user's, and
-    the leader epoch of the last record read (KIP-320), -1 if unknown."""
+    """A committed position in a partition: the offset of the next record to read, free text from the user,
+    and the leader epoch of the last record read (KIP-320), -1 if unknown."""
 
     offset: int
     metadata: str = ""
@@ -40,7 +40,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def grouped(pairs: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:
-    """(partition, value) pairs by topic, as requests list partitions."""
+    """Group (partition, value) pairs by topic, as requests list partitions."""
     topics: dict[str, list[tuple[int, T]]] = {}
     for where, value in pairs:
         topics.setdefault(where.topic, []).append((where.partition, value))

@@ -1,6 +1,6 @@
 """`Producer`: records in, acknowledgements out.
 
-A record goes straight into its partition's batch and is sent with the records that follow; its future tells
+A record goes straight into its partition's batch and is sent with the records that follow; its future holds
 the outcome. Nothing is lost silently and nothing waits forever: every future is settled within
 `delivery_timeout_ms`, or when the producer is closed.
 """
@@ -46,7 +46,7 @@ class Producer(Generic[K, V]):
             metadata = await producer.send("orders", b"...", key=b"42")
 
     Any number of tasks may share a producer. Records that one task posts to a partition keep their order,
-    also through retries and with several requests in flight.
+    even across retries and with several requests in flight.
 
     With a `transactional_id`, records become visible together, or not at all:
 
@@ -126,7 +126,7 @@ class Producer(Generic[K, V]):
         self._lines: dict[str, _Line] = {}
         """Callers waiting for anything, by topic; later ones queue behind them."""
         self._pause = True
-        """The next record must wait, or will be refused."""
+        """Whether the next record must wait, or will be refused."""
         self._unusable: ClientError | KafkaError | None = Closed(_NOT_STARTED)
         self._transactions: Transactions | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -145,9 +145,10 @@ class Producer(Generic[K, V]):
         """Accept records from now on. It connects when the first record is sent, so the cluster may start
         later.
 
-        With a transactional_id it connects at once: an earlier producer with the same id is fenced, and what
-        it has left open is aborted. Raises TimedOut if that takes longer than max_block_ms, ProducerFenced if
-        another producer with the id starts meanwhile, and KafkaError; then it may be started again."""
+        With a transactional_id it connects at once: an earlier producer with the same id is fenced, and the
+        transaction it left open is aborted. Raises TimedOut if that takes longer than max_block_ms,
+        ProducerFenced if another producer with the id starts meanwhile, and KafkaError; after any of these it
+        may be started again."""
         if self._unusable is None:
             return self
         if self._unusable.args[0] != _NOT_STARTED:
@@ -192,19 +193,19 @@ class Producer(Generic[K, V]):
 
     def transaction(self) -> Transaction[K, V]:
         """A transaction, for `async with`: see `Transaction`. A producer with a transactional_id sends
-        records in transactions alone, one at a time. Raises ClientError without a transactional_id."""
+        records only in transactions, one at a time. Raises ClientError without a transactional_id."""
         self._check()
         if self._transactions is None:
             raise ClientError("transaction() requires a transactional_id: give the producer one")
         return Transaction(self, self._transactions)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send all buffered records, wait up to `timeout` seconds for them (None: delivery_timeout_ms, by
+        """Send all buffered records, wait up to `timeout` seconds for them (None: delivery_timeout_ms, within
         which every record is settled), and close. Records not acknowledged by then fail with Closed, which
-        says whether they may have been written. Safe to call again. If cancelled, it closes at once in the
-        same way.
+        says whether they may have been written. Safe to call again. If cancelled, it closes at once, and such
+        records fail in the same way.
 
-        A transaction that is open is aborted, and one that ends is waited for, within the same time.
+        An open transaction is aborted, and one that is ending is waited for, within the same time.
 
         Leaving an `async with` block does this too; after an exception, with a 5-second timeout."""
         if self._closing is None:
@@ -253,7 +254,7 @@ class Producer(Generic[K, V]):
         await self.close(None if error is None else _HURRIED_CLOSE_S)
 
     def _stop_records(self) -> None:
-        """The transaction takes no more of them."""
+        """The transaction takes no more records."""
         self._pause = True
 
     def _died(self, why: ClientError | KafkaError) -> None:
@@ -282,8 +283,8 @@ class Producer(Generic[K, V]):
         Unreachable or RequestTimedOut if no broker described the topic in time, DeliveryTimedOut, BufferFull,
         TimedOut, Closed; TypeError or ValueError if the record is invalid.
 
-        With a transactional_id, NoTransaction outside of a transaction, TransactionAborted in one that has
-        failed, ProducerFenced.
+        With a transactional_id, also raises NoTransaction outside a transaction, TransactionAborted in one
+        that has failed, and ProducerFenced.
 
         If cancelled while it waits for the topic or for room, the record is not sent. If cancelled while it
         waits for the acknowledgement, the record is still sent, and its outcome is lost.
@@ -310,7 +311,7 @@ class Producer(Generic[K, V]):
         headers: Iterable[tuple[str, bytes | None]] = (),
         urgent: bool = False,
     ) -> RecordFuture:
-        """Hand a record to the producer, and return a future of where it goes. It waits only for a topic not
+        """Hand a record to the producer, and return a future for its metadata. Waits only for a topic not
         known yet, for a partition being added (5 s at most), for room in the buffer (all up to max_block_ms),
         and for a turn of the loop when a batch is full. `urgent`: the record does not linger while no request
         to its broker is in flight.
@@ -391,7 +392,8 @@ class Producer(Generic[K, V]):
         headers: Iterable[tuple[str, bytes | None]],
         future: RecordFuture,
     ) -> PartitionQueue:
-        """Put a record into a new batch, of this partition or of any. Returns the partition."""
+        """Put a record into a new batch of this partition or, if None, of any. Returns the partition's
+        queue."""
         now = self._loop.time()
         if queue is None:
             begun = self._accumulator.begin_keyless(topic, timestamp_ms, value, headers, future, now)
@@ -401,23 +403,23 @@ class Producer(Generic[K, V]):
         if begun is not None:
             self._sender.wake()
         if self._accumulator.filled:
-            # A caller that posts in a loop never awaits otherwise, so nothing would be sent until the buffer
+            # Without this, a caller that posts in a loop never yields, and nothing is sent until the buffer
             # is full.
             self._accumulator.filled = False
             self._pause = True
         return queue
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send all buffered records without lingering, and return when they are settled: acknowledged, or
-        failed, as their futures tell. Raises TimedOut after `timeout` seconds (None: delivery_timeout_ms);
-        the records stay in flight."""
+        """Send all buffered records without lingering, and return when all are settled: acknowledged or
+        failed, as their futures show. Raises TimedOut after `timeout` seconds (None: delivery_timeout_ms);
+        the records then stay in flight."""
         self._check()
         await self._sender.flush(deadline(self._limit_s(timeout)))
         if self._unusable is not None and not isinstance(self._unusable, Closed):
             raise again(self._unusable)
 
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has. Raises as `post` does."""
+        """The number of partitions of the topic. Raises as `post` does."""
         self._check()
         found = self._topics.get(topic)
         if found is None:
@@ -438,7 +440,7 @@ class Producer(Generic[K, V]):
 
     def _patience(self, *, urgent: bool = False) -> Patience:
         """How long a call waits for a topic or for room. If it also waits for the acknowledgement (`urgent`),
-        it has no longer than the record."""
+        it waits no longer than the record's own limit."""
         settings = self._settings
         name, limit_ms = "max_block_ms", settings.max_block_ms
         if urgent and settings.delivery_timeout_ms < limit_ms:
@@ -493,7 +495,7 @@ class Producer(Generic[K, V]):
         return topic
 
     def _check_record(self, transaction: object) -> None:
-        """Raise unless a record can be taken, in the transaction in which it was given."""
+        """Raise unless a record can be taken in the transaction it was given in."""
         self._check()
         if self._transactions is not None:
             self._transactions.check(transaction)
@@ -519,7 +521,7 @@ class Producer(Generic[K, V]):
             self._next_turn()
 
     def _let_all_go(self) -> None:
-        """Release all callers that wait for room: there will be none."""
+        """Release all callers that wait for room: there will be no more."""
         for turn in self._turns:
             if not turn.done():
                 turn.set_result(None)
@@ -562,7 +564,7 @@ class _Line:
 
 
 def _no_record(key: object, value: object, headers: object, error: Exception) -> TypeError:
-    """Say what is wrong with a record, by argument name."""
+    """The error for an invalid record; it names the argument that is wrong."""
     for name, data in (("key", key), ("value", value)):
         if data is not None and not isinstance(data, (bytes, bytearray, memoryview)):
             return TypeError(

@@ -1,4 +1,4 @@
-"""What consumer and producer settings have in common."""
+"""Checks that consumer and producer settings share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Hidden:
 
 
 HIDDEN: Final = _Hidden()
-"""In place of a secret."""
+"""Shown in place of a secret."""
 
 
 def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -32,7 +32,7 @@ def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None
 
 
 def check(settings: Any) -> None:
-    """Raises ValueError if a value is not allowed, with the setting's name and what it takes."""
+    """Raises ValueError, naming the setting and what it takes, if a value is not allowed."""
     for name, each in settings_of(settings.__class__).items():
         value = getattr(settings, name)
         if not (each.optional if value is None else each.allows(value)):
@@ -47,7 +47,7 @@ def check_below(settings: Any, smaller: str, larger: str) -> None:
 
 
 def wrong(name: str, given: object, takes: str) -> ValueError:
-    """The error for a value that a setting cannot have."""
+    """The error for a value that a setting does not allow."""
     return ValueError(f"{name}={given!r}: it takes {takes}")
 
 

@@ -78,13 +78,13 @@ def fail(command: str, why: str, code: int) -> int:
     """Print the error on standard error and return the exit code."""
     try:
         print(f"{command}: {printable(why)}", file=sys.stderr, flush=True)
-    except OSError:  # the terminal is gone, and whoever would have read it
+    except OSError:  # the terminal is gone, and with it whoever would have read this
         give_up(sys.stderr)
     return code
 
 
 def give_up(stream: TextIO) -> None:
-    """Nothing can be written there any more, not even what the interpreter would flush at exit."""
+    """Discard what is still written to a broken stream, including what the interpreter flushes at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

@@ -1,10 +1,10 @@
-"""Settings of one listener alone: Kafka's `listener.name.NAME.ssl.client.auth`, which goes before
+"""Settings for one listener alone: Kafka's `listener.name.NAME.ssl.client.auth`, which overrides
 `ssl.client.auth` on that listener.
 
 It is the option `--listener-name-external-ssl-client-auth`, the variable
 `MUSTER_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH`, and in Python
-`listener_name={"external": {"ssl_client_auth": "required"}}`. As in Kafka case does not count in the name of
-the listener; in options and variables `.`, `-` and `_` are one.
+`listener_name={"external": {"ssl_client_auth": "required"}}`. As in Kafka, the listener's name is
+case-insensitive; in options and variables, `.`, `-` and `_` are equivalent.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _SASL: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 def normalised(name: str) -> str:
-    """A name as it is compared."""
+    """A name in the form used for comparison."""
     return re.sub("[.-]", "_", name).lower()
 
 
 def prefixed(listener: str, name: str) -> str:
-    """What the field `name` is called that is for `listener` alone."""
+    """The name of the field `name` for `listener` alone."""
     return f"{PREFIX}{normalised(listener)}_{name}"
 
 
 def split(given: str, listeners: Sequence[str], settings: Mapping[str, Setting]) -> tuple[str, str]:
-    """The listener and the field that a prefixed name is about, of these. Raises LookupError, whose text says
-    why there is none."""
+    """The listener and the field, among these, that a prefixed name refers to. Raises LookupError, whose text
+    says why there is none."""
     rest = normalised(given).removeprefix(PREFIX)
     named = [each for each in listeners if rest.startswith(normalised(each) + "_")]
     if not named:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _GARBAGE_THRESHOLDS = (5_000, 5, 40)
 """Thresholds of the cyclic garbage collector. A broker creates few cycles, and Python's default of 700
-rescans requests in flight over and over, which costs a tenth of the time. Few young generations before the
-next one, because a collection takes 50 ms while thousands of members join; a million objects before a full
-collection, which takes half a second on a heap of that size."""
+rescans requests in flight over and over, which costs a tenth of the time. Few young collections before one of
+the next generation, because a collection takes 50 ms while thousands of members join; a million objects
+before a full collection, which takes half a second on a heap of that size."""
 _LAST_LINES_S = 1.0  # how long to wait at exit for the log to drain
 
 
@@ -182,7 +182,7 @@ def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
 
 
 def _read_certificates_on_hangup(brokers: Brokers, page: Running | None) -> None:
-    """SIGHUP ends a broker without TLS, as it does any process."""
+    """Read certificates again on SIGHUP. Without TLS, SIGHUP ends the broker, as it does any process."""
     import signal
 
     from muster.coordinator.base.system import on_signals

@@ -30,15 +30,15 @@ OTHERS: Final = {
     "test": ("test_mode_command", "move the clock of brokers in test mode and inject faults"),
     "completion": ("completion_command", "print a completion script for a shell"),
 }
-"""Commands that do not speak the Kafka protocol, or not always, with their modules below
+"""Commands that do not, or not always, speak the Kafka protocol, with their modules below
 `muster.coordinator`."""
 SERVE: Final = "serve"
 EVERYTHING: Final = frozenset({SERVE, *CLIENTS, *OTHERS})
 
 
 def parser(chosen: Container[str], arguments: Iterable[str] = ()) -> Parser:
-    """The parser of `arguments`. Besides `serve` only the `chosen` commands are declared in full, since
-    declaring one imports its module."""
+    """The parser for `arguments`. Besides `serve`, only the `chosen` commands are declared in full, since
+    declaring a command imports its module."""
     made = Parser(
         prog="muster",
         description="A Kafka-wire-compatible broker with an exact consumer-group coordinator, and the\n"
@@ -93,7 +93,7 @@ def _declare_serve(commands: Any, arguments: Iterable[str]) -> None:
 
 
 def _by_listener(arguments: Iterable[str]) -> set[str]:
-    """The options among the arguments that are for one listener alone: names are the user's."""
+    """The options in the arguments that are for one listener alone: users choose listeners' names."""
     named = {each.partition("=")[0] for each in arguments}
     return {each for each in named if each.startswith(config.option(by_listener.PREFIX))}
 

@@ -1,8 +1,8 @@
 """Settings of a broker process: one frozen dataclass, filled from options and `MUSTER_*` variables.
 
 A field is declared once, with its default, unit, bounds and meaning; its option (`--group-max-size`), its
-variable (`MUSTER_GROUP_MAX_SIZE`), the help text and the checks all come from that declaration. Where Kafka
-has the same setting it has Kafka's name (`group.max.size`) and Kafka's default. Options win over variables,
+variable (`MUSTER_GROUP_MAX_SIZE`), the help text and the checks all come from that declaration. Settings that
+Kafka has, too, have Kafka's name (`group.max.size`) and Kafka's default. Options win over variables,
 variables over defaults.
 """
 
@@ -32,7 +32,7 @@ from muster.settings import (
 PORT_MAX: Final = 65_535
 _SHOWN_MAX: Final = 100  # characters of a refused value
 VARIABLE_PREFIX: Final = "MUSTER_"
-_MISSPELT: Final = 0.88  # how much alike two variables are of which one is the other misspelt, from 0 to 1
+_MISSPELT: Final = 0.88  # minimum similarity of a misspelt variable to the one meant, from 0 to 1
 
 
 NOT_GIVEN: Final = object()
@@ -40,8 +40,7 @@ NOT_GIVEN: Final = object()
 
 
 class SettingError(ValueError):
-    """A setting has a value it cannot have; the text names the setting as it was given and what is
-    allowed."""
+    """A setting has an invalid value; the text names the setting as it was given and what is allowed."""
 
     def __init__(self, given: str, value: object, allowed: str, *, secret: bool = False) -> None:
         shown = "the value given" if secret else repr(value)
@@ -56,8 +55,8 @@ class SettingError(ValueError):
 
 
 class NoSuchSetting(SettingError):
-    """What was given would have no effect; the text says why, and what was meant. The value, which may be a
-    password, is not shown."""
+    """A setting was given that would have no effect; the text says why, and what was meant. The value, which
+    may be a password, is not shown."""
 
     def __init__(self, given: str, why: str) -> None:
         ValueError.__init__(self, f"{given}: {why}")
@@ -67,7 +66,7 @@ class NoSuchSetting(SettingError):
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-"""Protocols of groups."""
+"""Group protocols."""
 
 PLAINTEXT: Final = "PLAINTEXT"
 PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -82,8 +81,8 @@ WITHOUT_EFFECT: Final = {
     "security_inter_broker_protocol": _ALONE,
     "sasl_mechanism_inter_broker_protocol": _ALONE,
 }
-"""Settings of Kafka's brokers that whoever brings their configuration along has to hear of: why they have no
-effect here."""
+"""Kafka broker settings that have no effect here, and why, for those who bring along their Kafka
+configuration."""
 
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
 STORE_SHAPE: Final = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
@@ -104,30 +103,30 @@ def _several(pattern: str) -> str:
 
 
 def _kafka(default: Any, meaning: str, *, low: float = 0, high: float = INT32_MAX, **rest: Any) -> Any:
-    """A setting of Kafka's brokers."""
+    """A Kafka broker setting."""
     if type(default) is not int:
         return setting(default, meaning, **rest)
     return setting(default, meaning, low=low, high=high, **rest)
 
 
 def _setting(default: Any, meaning: str, **rest: Any) -> Any:
-    """One that Kafka does not have, or not in this form."""
+    """A setting that Kafka does not have, or not in this form."""
     return _kafka(default, meaning, kafka=False, **rest)
 
 
 def _by_listener(default: Any, meaning: str, **rest: Any) -> Any:
-    """A setting of Kafka's brokers that can be set for one listener alone."""
+    """A Kafka broker setting that can be set for one listener alone."""
     return _kafka(default, meaning, by_listener=True, **rest)
 
 
 def _of_topics(name: str, **changed: Any) -> Any:
-    """The setting of Kafka's brokers that gives the topic config `name` its default."""
+    """The Kafka broker setting that gives the topic config `name` its default."""
     return setting_field(SPECS[name]._replace(default_from=None, **changed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a broker process can be told. Field names are Kafka's setting names with `_` for `.`."""
+    """All settings of a broker process. Field names are Kafka's setting names with `_` for `.`."""
 
     # ---- network
     host: str = _setting(
@@ -356,7 +355,7 @@ class Settings:
     )
 
     listener_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, hash=False)
-    """What is set for one listener alone, by its name and the names of fields; `on` has what follows."""
+    """Settings for one listener alone, by listener and field name; `on` applies them."""
 
     # ---- store and brokers
     data: str = _setting(
@@ -647,7 +646,7 @@ class Settings:
             self._check_tls_listener()
 
     def _check_tls_listener(self) -> None:
-        """Of the only listener, which has TLS."""
+        """Check the only listener, which has TLS."""
         if self.ssl_keystore_location is None:
             allowed = "the PEM file of the broker's key and certificate, which SSL and SASL_SSL need"
             raise SettingError("ssl_keystore_location", NOT_GIVEN, allowed)
@@ -676,7 +675,7 @@ class Settings:
 
     @property
     def http_lacks(self) -> dict[str, str]:
-        """What `http` lacks to be reached by others than this machine's users, and the option for it."""
+        """What `http` lacks to be reachable from other machines, and the option for each."""
         assert self.http is not None
         if is_loopback(read_endpoints(self.http)[0].host):
             return {}
@@ -709,7 +708,7 @@ class Settings:
             raise SettingError("group_coordinator_rebalance_protocols", given, allowed)
 
     def _check_room(self, name: str, first: int, last: int, noun: str = "") -> None:
-        """The brokers count up from `first`: refuse it when the last of them would come behind `last`."""
+        """The brokers count up from `first`: reject it if the last of them would exceed `last`."""
         first_max = last - self.brokers + 1
         if first > first_max:
             allowed = f"{noun}at most {first_max} with {self.brokers} brokers"
@@ -731,7 +730,7 @@ class Settings:
         ]
 
     def on(self, listener: str) -> OnListener:
-        """The settings on one listener, by its name. Raises SettingError when they contradict each other."""
+        """The settings on one listener, by its name. Raises SettingError if they contradict each other."""
         endpoint = next(each for each in self.listening(0) if each.bound.listener == listener)
         protocol = self.protocol_of(listener)
         own = {
@@ -745,7 +744,7 @@ class Settings:
         unused: dict[str, Any] = {}
         if "SSL" not in protocol:
             unused = {"ssl_keystore_location": None, "ssl_truststore_location": None}
-        if protocol != "SSL":  # KIP-684: on SASL_SSL it counts only if it is for that listener
+        if protocol != "SSL":  # KIP-684: on SASL_SSL it counts only if set for that listener
             unused["ssl_client_auth"] = "none"
         advertised = endpoint.advertised
         alone: dict[str, Any] = {
@@ -773,7 +772,7 @@ class Settings:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """Those of SASL that clients may use; empty where no listener has SASL."""
+        """The SASL mechanisms that clients may use; empty if no listener has SASL."""
         if not any("SASL" in protocol for protocol in self.protocols):
             return ()
         return self.sasl_enabled_mechanisms or _SCRAM
@@ -785,7 +784,7 @@ class Settings:
         return {name: protocol for name, _, protocol in pairs}
 
     def kafka_text(self, kafka_name: str) -> str | None:
-        """A setting's value by Kafka's name for it, as Kafka writes it; None for names that are no setting
+        """A setting's value by Kafka's name for it, as Kafka writes it; None for names that are not settings
         here."""
         value = getattr(self, kafka_name.replace(".", "_"), None)
         return None if value is None else text_of(value)
@@ -793,14 +792,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class OnListener:
-    """What is set on one listener."""
+    """The settings on one listener."""
 
     listener: str
     protocol: str
     settings: Settings
-    """As if the process had that listener alone."""
+    """As if the process had only that listener."""
     own: frozenset[str]
-    """The fields that are set for this listener alone."""
+    """The fields set for this listener alone."""
 
     def option(self, name: str) -> str:
         """The option that gives the field its value."""
@@ -813,7 +812,7 @@ class OnListener:
 
 
 SETTINGS: Final = settings_of(Settings)
-"""The declarations by the names of their fields, in the order of the help."""
+"""The declarations by field name, in the order of the help."""
 BY_LISTENER_FLAGS: Final = tuple(
     name for name, each in SETTINGS.items() if each.by_listener and each.kind is bool
 )
@@ -849,7 +848,7 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
     for name, each in SETTINGS.items():
         given, text = option(name), options.get(name)
         if text is None:
-            # Compose files pass on what is not set as an empty variable.
+            # Compose files pass unset variables on as empty ones.
             given, text = variable(name), variables.get(variable(name)) or None
             # Kubernetes links a service called "muster" as MUSTER_PORT=tcp://10.0.0.1:9092: not meant for us.
             if text is not None and name == "port" and text.startswith("tcp://"):
@@ -882,7 +881,7 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
 
 
 def _prefixed(options: Mapping[str, str | None], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What is given for one listener alone, as it was given: the options behind the variables."""
+    """Settings given for one listener alone, as they were given: variables first, then options."""
     prefix = variable(by_listener.PREFIX)
     yield from ((name, text) for name, text in variables.items() if name.startswith(prefix) and text)
     for name, text in options.items():
@@ -891,8 +890,8 @@ def _prefixed(options: Mapping[str, str | None], variables: Mapping[str, str]) -
 
 
 def _check_variables(variables: Mapping[str, str]) -> None:
-    """Refuse what can only be a misspelt variable: others may have variables of that prefix for themselves,
-    as Kubernetes has for a service called "muster"."""
+    """Reject what can only be a misspelt variable. Others may use the prefix, too, as Kubernetes does for a
+    service called "muster"."""
     known = {variable(name) for name in SETTINGS}
     others = {name for name in variables if name.startswith(VARIABLE_PREFIX)} - known
     others = {name for name in others if not name.startswith(variable(by_listener.PREFIX))}
@@ -915,8 +914,8 @@ _TRUTHS: Final = {"true": True, "yes": True, "on": True, "1": True} | {
 
 
 def _parse(each: Setting, text: str, given: str) -> Any:
-    """One setting's value from its text, which may be what people and YAML write; it is checked here so that
-    the refusal names what was given."""
+    """Parse a setting's value, which may be spelled as people and YAML write it. It is checked here so that
+    the error names what was given."""
     if each.optional and text == "":
         return None
     value: Any = text
@@ -944,7 +943,7 @@ def _refused(each: Setting, value: object, given: str) -> SettingError:
 
 
 def allowed(each: Setting) -> str:
-    """What is allowed, in the words of the command line."""
+    """What is allowed, in the command line's terms."""
     if not each.numeric:
         return each.allowed
     unit = f" of {each.unit}" if each.unit else ""

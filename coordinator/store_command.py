@@ -178,7 +178,7 @@ def _asked(given: Namespace, variables: Mapping[str, str], name: str) -> str | N
 
 
 def unlike_a_url(given: Namespace, url: str) -> int | None:
-    """Fail if this is not a URL of a database, without printing it: it may contain a password."""
+    """Fail if this is not a database URL, without printing it: it may contain a password."""
     if re.fullmatch(STORE_PATTERN, url) is not None:
         return None
     option = "--store" if given.store is not None else variable("store")

@@ -26,6 +26,7 @@ from urllib.request import (
     build_opener,
 )
 
+from muster import durations
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail, printable
 from muster.coordinator.security.http_token import Token, TokenError
 
@@ -34,6 +35,7 @@ TOKEN_VARIABLE: Final = "MUSTER_HTTP_TOKEN_FILE"
 CA_VARIABLE: Final = "MUSTER_HTTP_CA_FILE"
 _ANSWER_S: Final = 90.0
 """How long the broker may take in addition to the wait it is asked for; advancing the clock may take 40 s."""
+_WAIT_S_MAX: Final = 3_600.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _SHOWN_MAX: Final = 300
 
@@ -280,7 +282,8 @@ def run(given: Namespace, variables: Mapping[str, str]) -> int:
         return fail(given.prog, str(error), EXIT_FAILED)
     method, path, body = given.call(given)
     try:
-        print(json.dumps(_ask(server, method, path, body), ensure_ascii=False), flush=True)
+        answer = _ask(server, method, path, body, _ANSWER_S + _wait_s(given))
+        print(json.dumps(answer, ensure_ascii=False), flush=True)
     except Failed as error:
         return fail(given.prog, str(error), EXIT_FAILED)
     except BrokenPipeError:
@@ -289,20 +292,20 @@ def run(given: Namespace, variables: Mapping[str, str]) -> int:
 
 
 class _Misused(Exception):
-    """An option or variable has a value that it cannot have."""
+    """An option or variable has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The broker's HTTP port, and what it takes to be let in."""
+    """The broker's HTTP port, and what it takes to get in."""
 
     address: str
-    """As it was given."""
+    """As given."""
     base: str
     """`http://host:port`, or https."""
     token: Token | None
     token_from: str
-    """The option or variable, and its file."""
+    """The option or variable that named the token's file, and the file."""
     tls: SSLContext | None
 
 
@@ -318,7 +321,7 @@ def _server(given: Namespace, variables: Mapping[str, str]) -> _Server:
             f"--http or {HTTP_VARIABLE} must give the HOST:PORT of muster serve --test-mode --http"
         )
     ca_option, ca_file = value("--ca-file", given.ca_file, CA_VARIABLE)
-    if "@" in address:  # a password may stand there, which is not to be shown
+    if "@" in address:  # it may contain a password, which must not be shown
         raise _Misused(f"{option}: it takes HOST:PORT or https://HOST:PORT, without a user")
     base = _base(address, secured=ca_file is not None)
     if base is None:
@@ -351,7 +354,7 @@ def _base(address: str, *, secured: bool) -> str | None:
 
 
 def _context(option: str, ca_file: str | None) -> SSLContext:
-    """What verifies the broker's certificate: by the system's CAs, or by those in a file alone. Raises
+    """Verifies the broker's certificate against the system's CAs, or against those in a file alone. Raises
     Failed."""
     try:
         return create_default_context(cafile=ca_file)
@@ -362,13 +365,21 @@ def _context(option: str, ca_file: str | None) -> SSLContext:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """The token is for the server that was named."""
+    """Follows no redirects: the token is only for the server that was named."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-def _ask(server: _Server, method: str, path: str, body: dict[str, Any] | None) -> Any:
+def _wait_s(given: Namespace) -> float:
+    """How long the broker is asked to wait. It refuses longer waits, and texts that are not durations."""
+    try:
+        return min(durations.parse(getattr(given, "timeout", 0)) / 1000, _WAIT_S_MAX)
+    except ValueError:
+        return 0.0
+
+
+def _ask(server: _Server, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> Any:
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     if server.token is not None:
@@ -379,7 +390,7 @@ def _ask(server: _Server, method: str, path: str, body: dict[str, Any] | None) -
     if server.tls is not None:
         handlers.append(HTTPSHandler(context=server.tls))
     try:
-        with build_opener(*handlers).open(request, timeout=_ANSWER_S) as response:
+        with build_opener(*handlers).open(request, timeout=timeout_s) as response:
             return _read(response.read(_ANSWER_BYTES_MAX), server.address)
     except HTTPError as error:
         with error:

@@ -1,5 +1,5 @@
-"""`muster users`: SCRAM users. Brokers are asked, as by any client command; the first user of a cluster that
-lets nobody else in is written into its store."""
+"""`muster users`: manage SCRAM users. It goes through the brokers, like any client command, but can write the
+first user of a cluster that lets nobody else in directly into its store."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _name(text: str) -> str:
 
 
 def work(given: Namespace, variables: Mapping[str, str]) -> int:
-    """Do what was asked for; returns the exit code."""
+    """Run the action; returns the exit code."""
     named = [each for each in ("bootstrap_server", "command_config") if getattr(given, each) is not None]
     if named and (given.data is not None or given.store is not None):
         option = f"--{named[0].replace('_', '-')}"
@@ -138,7 +138,7 @@ def work(given: Namespace, variables: Mapping[str, str]) -> int:
         if url is None and given.data is None:
             return run(_on_cluster, given, variables)
         code = asyncio.run(_on_store(given, url))
-        if is_new:  # which a path that was mistyped is, too
+        if is_new:  # as a mistyped path is, too
             print(f"{given.prog}: {given.data} is a new data directory", file=sys.stderr)
         return code
 
@@ -146,7 +146,7 @@ def work(given: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def _no_data_directory(path: str) -> str | None:
-    """Why a path is no data directory; None if it is one."""
+    """Why a path is not a data directory; None if it is one."""
     from muster.coordinator.storage.soundness import NoDataDirectory, expect_data_directory
 
     try:

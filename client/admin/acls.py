@@ -30,8 +30,8 @@ class Acl(NamedTuple):
     """Who may, or may not, do what with which resources.
 
     `principal` is `User:NAME`; `User:*` is everyone. `host` is an address as the broker sees it, a network in
-    CIDR notation (brokers of Kafka 4.4 and muster), or `*`. A PREFIXED name stands for all that begin with
-    it; a LITERAL `*` for all.
+    CIDR notation (brokers of Kafka 4.4 and muster), or `*`. A PREFIXED name matches all names that begin with
+    it; a LITERAL `*` matches all.
     """
 
     resource_type: AclResourceType
@@ -46,7 +46,7 @@ class Acl(NamedTuple):
     def of_cluster(
         cls, principal: str, operation: AclOperation, permission: AclPermission = AclPermission.ALLOW
     ) -> Self:
-        """An ACL of the cluster itself, for any host."""
+        """An ACL on the cluster itself, for any host."""
         return cls(AclResourceType.CLUSTER, CLUSTER_NAME, principal, operation, permission)
 
     def __str__(self) -> str:
@@ -68,8 +68,8 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Selects ACLs; what is None or ANY lets all through. With the pattern type MATCH, the ones that apply to
-    the resource named."""
+    """Selects ACLs; a field that is None or ANY matches everything. The pattern type MATCH selects the ACLs
+    that apply to the named resource."""
 
     resource_type: AclResourceType = AclResourceType.ANY
     resource_name: str | None = None
@@ -114,7 +114,7 @@ async def describe_acls(cluster: Cluster, by: AclFilter, until: float) -> list[A
 
 
 async def create_acls(cluster: Cluster, acls: Iterable[Acl], until: float) -> Outcomes[Acl, None]:
-    """Create ACLs; one that exists stays as it is."""
+    """Create ACLs; existing ones stay unchanged."""
 
     async def find(wanted: list[Acl]) -> dict[Acl, int | KafkaError]:
         return dict.fromkeys(wanted, await controller(cluster, until))
@@ -146,7 +146,7 @@ async def create_acls(cluster: Cluster, acls: Iterable[Acl], until: float) -> Ou
 async def delete_acls(
     cluster: Cluster, filters: Iterable[AclFilter], until: float
 ) -> Outcomes[AclFilter, list[Acl]]:
-    """Delete the ACLs that each filter selects; the outcomes are those."""
+    """Delete the ACLs that each filter selects; its outcome is the list of deleted ACLs."""
 
     async def ask(node: int, wanted: list[AclFilter]) -> dict[AclFilter, list[Acl] | KafkaError]:
         request = DeleteAclsRequest(

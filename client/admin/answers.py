@@ -1,6 +1,5 @@
-"""Calls about several names, with an outcome for each. Retriable failures of a name are retried until the
-deadline, without the names already settled. A request that changes something is not resent if its response
-was lost.
+"""Calls about several names, with an outcome for each. Names with retriable failures are retried until the
+deadline; settled ones are not. A request that changes something is not resent if its response was lost.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataResponse
 
 _PERHAPS_DONE: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
-"""The request may have been applied anyway."""
+"""With these, the request may have been applied anyway."""
 
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", int, str)
@@ -24,18 +23,18 @@ V = TypeVar("V")
 
 
 class Outcomes(dict[K, V | KafkaError], Generic[K, V]):
-    """By name, in the order requested: the result (None if the call has none), or a KafkaError. If a broker
-    does not respond although others do, that is BROKER_NOT_AVAILABLE, NETWORK_EXCEPTION or
+    """By name, in the order requested: the result (None if the call has none), or a KafkaError. For a broker
+    that does not respond although others do, it is BROKER_NOT_AVAILABLE, NETWORK_EXCEPTION or
     REQUEST_TIMED_OUT."""
 
     @property
     def succeeded(self) -> dict[K, V]:
-        """The results of those that succeeded."""
+        """The results of the names that succeeded."""
         return {name: outcome for name, outcome in self.items() if not isinstance(outcome, KafkaError)}
 
     @property
     def failed(self) -> dict[K, KafkaError]:
-        """The failures of the others."""
+        """The failures of the other names."""
         return {name: outcome for name, outcome in self.items() if isinstance(outcome, KafkaError)}
 
     def raise_for_failures(self) -> dict[K, V]:
@@ -54,9 +53,9 @@ async def settle(
     api: str,
     repeatable: bool = True,
 ) -> Outcomes[K, V]:
-    """The outcome of each name. `ask` is called with the names not settled yet; `api` names the request, for
-    a response that leaves some out. Raises ClientError, or the KafkaError that refused the whole request, if
-    no name is settled.
+    """The outcome of each name. `ask` is called with the names not settled yet; `api` names the request in
+    the error for a response that leaves some out. Raises ClientError, or the KafkaError that refused the
+    whole request, if no name is settled.
     """
     wanted = list(dict.fromkeys(names))
     outcomes: dict[K, V | KafkaError] = {}
@@ -88,11 +87,11 @@ async def settle(
 
 
 class _Again(ClientError):
-    """Some names failed in a retriable way; never leaves `settle`."""
+    """Some names had retriable failures; never escapes `settle`."""
 
 
 def _passing(outcome: object, repeatable: bool) -> KafkaError | None:
-    """The failure, if it is retriable."""
+    """The failure, if it may be retried."""
     if not isinstance(outcome, KafkaError):
         return None
     passing = may_pass(outcome.code) or outcome.code == ErrorCode.BROKER_NOT_AVAILABLE
@@ -104,8 +103,8 @@ async def together(
     *,
     repeatable: bool = True,
 ) -> Outcomes[K, V]:
-    """The outcomes of several concurrent requests, each with its names. If a request fails as a whole, that
-    is the outcome of all its names; if all of them fail so, the worst failure is raised."""
+    """The outcomes of several concurrent requests, each with its names. If a request fails as a whole, its
+    failure is the outcome of all its names; if all requests do, the worst failure is raised."""
 
     async def part(
         asking: Coroutine[Any, Any, Mapping[K, V | KafkaError]],
@@ -148,7 +147,7 @@ def _lost(error: ClientError, repeatable: bool) -> KafkaError:
     )
 
 
-# --- where --------------------------------------------------------------------------------------------------
+# --- which node is asked ------------------------------------------------------------------------------------
 
 
 async def of_nodes(
@@ -161,7 +160,7 @@ async def of_nodes(
     api: str,
     repeatable: bool = True,
 ) -> Outcomes[K, V]:
-    """The outcome of each name, requested from the node that `find` gives; one request per node."""
+    """The outcome of each name, requested from the node that `find` returns; one request per node."""
 
     async def round(wanted: list[K]) -> dict[K, V | KafkaError]:
         outcomes: dict[K, V | KafkaError] = {}
@@ -183,7 +182,8 @@ async def of_nodes(
 
 
 async def present(cluster: Cluster, nodes: Iterable[N], until: float) -> dict[N, int | KafkaError]:
-    """For requests that only one node can answer: that node by its id, if it is in the cluster."""
+    """For requests that only one node can answer: each node's id, or a KafkaError if it is not in the
+    cluster."""
     there = {str(each.node_id): each.node_id for each in (await cluster.metadata([], until)).brokers}
     absent = ErrorCode.BROKER_ID_NOT_REGISTERED
     return {
@@ -201,8 +201,8 @@ async def of_leaders(
     api: str,
     repeatable: bool = True,
 ) -> Outcomes[TopicPartition, V]:
-    """The outcome of each partition, requested from its leader, and again if a response is lost, unless it is
-    not `repeatable`. A partition that does not exist is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """The outcome of each partition, requested from its leader; if `repeatable`, also again after a lost
+    response. A partition that does not exist gets KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
 
     async def find(wanted: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return _leaders(await cluster.metadata(sorted({each.topic for each in wanted}), until), wanted)
@@ -237,7 +237,7 @@ def _leaders(
 
 
 async def controller(cluster: Cluster, until: float) -> int:
-    """The node that takes changes. (Kafka's brokers forward to their controller what it decides.)"""
+    """The node to send changes to. (Kafka's brokers forward what their controller decides.)"""
     told = await cluster.metadata([], until)
     return told.controller_id if told.controller_id in {each.node_id for each in told.brokers} else ANY
 
@@ -250,7 +250,7 @@ async def of_controller(
     *,
     api: str,
 ) -> Outcomes[K, V]:
-    """The outcome of each change, requested once."""
+    """The outcome of each change; a change is not resent if its response is lost."""
 
     async def find(wanted: list[K]) -> dict[K, int | KafkaError]:
         return dict.fromkeys(wanted, await controller(cluster, until))
@@ -268,7 +268,7 @@ async def of_coordinators(
     key_type: int = GROUP,
     repeatable: bool = True,
 ) -> Outcomes[str, V]:
-    """The outcome of each group, or what else `key_type` says, requested from its coordinator."""
+    """The outcome of each group (or other key, by `key_type`), requested from its coordinator."""
 
     async def find(wanted: list[str]) -> dict[str, int | KafkaError]:
         return await cluster.coordinators(wanted, until, key_type=key_type)
@@ -286,7 +286,7 @@ async def of_coordinator(
     api: str,
     repeatable: bool = True,
 ) -> Outcomes[K, V]:
-    """The outcome of each name within one group."""
+    """The outcome of each name within one group, requested from its coordinator."""
 
     async def find(wanted: list[K]) -> dict[K, int | KafkaError]:
         return dict.fromkeys(wanted, await cluster.coordinator(group_id, until))
@@ -300,5 +300,5 @@ def refused(code: int, why: str | None = None, *, about: str = "") -> KafkaError
 
 
 def left_ms(until: float) -> int:
-    """Milliseconds left until the deadline, to tell the broker."""
+    """Milliseconds left until the deadline, to send to the broker."""
     return max(1, int((until - deadline(0)) * 1000))

@@ -52,14 +52,15 @@ _API_TIMEOUT_MS: Final = 60_000
 
 
 class Admin:
-    """Manages topics, configs, groups, offsets, transactions, users and the cluster itself, of any Kafka.
+    """Manages any Kafka cluster: topics, configs, groups, offsets, transactions, users and the cluster
+    itself.
 
         async with Admin("127.0.0.1:9092") as admin:
             await admin.create_topic("orders", num_partitions=3)
             await admin.reset_group_offsets("billing", Earliest(), topics=["orders"])
 
     Calls about several names return `Outcomes`: a result or a KafkaError by name; `raise_for_failures()`
-    returns the results alone. Calls about one name return its result, or raise KafkaError. ClientError is
+    returns only the results. Calls about one name return its result, or raise KafkaError. ClientError is
     raised if no broker responds. `timeout` is in seconds (default: default_api_timeout_ms); a single request
     gets at most request_timeout_ms of it. Reads are retried until then after retriable failures. Changes are
     not sent twice unless that is harmless: a lost response raises a ClientError that says the change may have
@@ -77,7 +78,7 @@ class Admin:
         default_api_timeout_ms: int = _API_TIMEOUT_MS,
         **security: Unpack[SecurityOptions],
     ) -> None:
-        """Raises ValueError that names the argument and says what it takes."""
+        """Raises a ValueError that names the argument and says what it takes."""
         addresses = parse_servers(bootstrap_servers)
         self._default_timeout_s = _seconds(default_api_timeout_ms / 1000, "default_api_timeout_ms")
         _seconds(request_timeout_ms / 1000, "request_timeout_ms")
@@ -115,11 +116,11 @@ class Admin:
     async def describe_topics(
         self, names: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, TopicDescription]:
-        """These topics. One that does not exist is UNKNOWN_TOPIC_OR_PARTITION."""
+        """Describe topics. One that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
         return await topic_calls.describe_topics(self._cluster, _names(names, "names"), self._until(timeout))
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
-        """One topic."""
+        """Describe one topic."""
         return (await self.describe_topics([name], timeout=timeout)).raise_for_failures()[name]
 
     async def create_topics(
@@ -170,8 +171,7 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[str, None]:
-        """Add partitions to topics, and wait until they have leaders. The number is each topic's new
-        total."""
+        """Add partitions to topics, and wait until they have leaders. Each count is a topic's new total."""
         return await topic_calls.create_partitions(
             self._cluster, counts, self._until(timeout), validate_only=validate_only
         )
@@ -204,8 +204,8 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, None]:
-        """Change configs: a text sets one, None resets it to the inherited value, Append and Subtract change
-        a list. Others stay unchanged. All changes to one resource are made, or none."""
+        """Change configs: a string sets one, None resets it to the inherited value, Append and Subtract
+        change a list. Others stay unchanged. Either all changes to a resource are made, or none."""
         return await config_calls.alter_configs(
             self._cluster, changes, self._until(timeout), validate_only=validate_only
         )
@@ -224,20 +224,20 @@ class Admin:
     async def describe_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, GroupDescription]:
-        """Groups with their members. One that does not exist is GROUP_ID_NOT_FOUND."""
+        """Describe groups and their members. A group that does not exist gets GROUP_ID_NOT_FOUND."""
         return await group_calls.describe_groups(
             self._cluster, _names(group_ids, "group_ids"), self._until(timeout)
         )
 
     async def describe_group(self, group_id: str, *, timeout: float | None = None) -> GroupDescription:
-        """One group."""
+        """Describe one group and its members."""
         return (await self.describe_groups([group_id], timeout=timeout)).raise_for_failures()[group_id]
 
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, None]:
-        """Delete groups without members, with their offsets. One with members is NON_EMPTY_GROUP, which names
-        them."""
+        """Delete groups without members, and their offsets. A group with members gets NON_EMPTY_GROUP, which
+        names its members."""
         return await group_calls.delete_groups(
             self._cluster, _names(group_ids, "group_ids"), self._until(timeout)
         )
@@ -271,15 +271,15 @@ class Admin:
     async def list_group_offsets(
         self, group_id: str, *, require_stable: bool = False, timeout: float | None = None
     ) -> GroupOffsets:
-        """All committed offsets of a group, by partition; empty if it does not exist. `require_stable`: wait
-        for offsets of open transactions instead of ignoring them (KIP-447)."""
+        """All committed offsets of a group, by partition; empty if the group does not exist.
+        `require_stable`: wait for offsets of open transactions instead of ignoring them (KIP-447)."""
         found = await self.list_groups_offsets([group_id], require_stable=require_stable, timeout=timeout)
         return found.raise_for_failures()[group_id]
 
     async def list_groups_offsets(
         self, group_ids: Iterable[str], *, require_stable: bool = False, timeout: float | None = None
     ) -> Outcomes[str, GroupOffsets]:
-        """The same of several groups."""
+        """All committed offsets of several groups; see `list_group_offsets`."""
         return await offset_calls.list_group_offsets(
             self._cluster,
             _names(group_ids, "group_ids"),
@@ -294,15 +294,15 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, None]:
-        """Commit offsets for a group without members, which is created if missing. If it has members,
-        UNKNOWN_MEMBER_ID."""
+        """Commit offsets for a group without members, which is created if missing. If it has members, the
+        outcomes are UNKNOWN_MEMBER_ID."""
         return await offset_calls.alter_group_offsets(self._cluster, group_id, offsets, self._until(timeout))
 
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, None]:
-        """Delete a group's committed offsets for partitions. For a topic that members subscribe to,
-        GROUP_SUBSCRIBED_TO_TOPIC; raises GROUP_ID_NOT_FOUND if the group does not exist."""
+        """Delete a group's committed offsets for partitions. Those of a topic that members subscribe to get
+        GROUP_SUBSCRIBED_TO_TOPIC. Raises GROUP_ID_NOT_FOUND if the group does not exist."""
         return await offset_calls.delete_group_offsets(
             self._cluster, group_id, partitions, self._until(timeout)
         )
@@ -318,8 +318,9 @@ class Admin:
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, ResetOffset]:
         """Reset a group without members to Earliest(), Latest(), Current(), Offset(n), Shift(n), At(datetime)
-        or By(timedelta), as near as the logs allow: in all partitions of these topics and in these
-        partitions, or, without either, wherever it has committed offsets. `dry_run`: only compute the new
+        or By(timedelta): in all partitions of these topics and in these partitions, or, without either,
+        wherever it has committed offsets; or to PerPartition(offsets), which names them. Except for
+        Current(), an offset outside the log becomes the nearest one in it. `dry_run`: only compute the new
         offsets.
 
         Raises KafkaError(NON_EMPTY_GROUP) if the group has members: stop them first. A missing group is
@@ -361,7 +362,7 @@ class Admin:
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, list[ProducerState]]:
-        """The producer ids that have written to partitions."""
+        """The producer ids that have written to each partition."""
         return await replica_calls.describe_producers(self._cluster, partitions, self._until(timeout))
 
     # --- transactions ---------------------------------------------------------------------------------------
@@ -376,8 +377,8 @@ class Admin:
         timeout: float | None = None,
     ) -> list[TransactionListing]:
         """The transactional ids of all brokers, by id; optionally only those in one of these states (Ongoing,
-        CompleteCommit, ...), with one of these producer ids, or of an id that a regular expression matches
-        whole. `longer_than_ms`: only those with a transaction open for longer, unless `states` says
+        CompleteCommit, ...), with one of these producer ids, and whose whole id matches a regular expression.
+        `longer_than_ms`: only those whose transaction has been open for longer, unless `states` says
         otherwise."""
         return await transaction_calls.list_transactions(
             self._cluster,
@@ -391,7 +392,7 @@ class Admin:
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, TransactionDescription]:
-        """Where transactional ids stand. One that does not exist is TRANSACTIONAL_ID_NOT_FOUND."""
+        """Describe transactional ids. One that does not exist gets TRANSACTIONAL_ID_NOT_FOUND."""
         return await transaction_calls.describe_transactions(
             self._cluster, _names(transactional_ids, "transactional_ids"), self._until(timeout)
         )
@@ -399,14 +400,14 @@ class Admin:
     async def describe_transaction(
         self, transactional_id: str, *, timeout: float | None = None
     ) -> TransactionDescription:
-        """Where one transactional id stands."""
+        """Describe one transactional id."""
         described = await self.describe_transactions([transactional_id], timeout=timeout)
         return described.raise_for_failures()[transactional_id]
 
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, FencedProducer]:
-        """Shut out the producers of transactional ids: their transactions are aborted, and whatever they send
+        """Fence the producers of transactional ids: their transactions are aborted, and whatever they send
         from now on is refused. An id that does not exist is created."""
         return await transaction_calls.fence_producers(
             self._cluster, _names(transactional_ids, "transactional_ids"), self._until(timeout)
@@ -420,8 +421,8 @@ class Admin:
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, list[HangingTransaction]]:
         """The transactions in each partition (default: all) that no coordinator will end, and whose producer
-        has written nothing for `longer_than_ms` (default: the brokers' transaction.max.timeout.ms and five
-        minutes). One whose transactional id may not be described looks as if it were hanging."""
+        has written nothing for `longer_than_ms` (default: the brokers' transaction.max.timeout.ms plus five
+        minutes). A transaction whose id you may not describe looks as if it were hanging."""
         return await hanging_calls.find_hanging_transactions(
             self._cluster, self._until(timeout), partitions=partitions, longer_than_ms=longer_than_ms
         )
@@ -429,8 +430,8 @@ class Admin:
     async def find_held_back_groups(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, HeldBack]:
-        """The groups that open transactions in these partitions hold back, if they read committed records
-        alone: those that have committed no offset beyond the last stable one."""
+        """The groups that open transactions in these partitions hold back if they read only committed
+        records: those whose committed offset is not beyond the last stable offset."""
         return await hanging_calls.find_held_back_groups(self._cluster, partitions, self._until(timeout))
 
     async def abort_transaction(
@@ -442,9 +443,10 @@ class Admin:
         coordinator_epoch: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Abort a hanging transaction on a partition, without its coordinator. One that the coordinator still
-        has would be aborted here and perhaps committed elsewhere: `fence_producers` ends that.
-        INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the partition knows newer epochs."""
+        """Abort a hanging transaction on a partition, bypassing its coordinator. A transaction that the
+        coordinator still knows would be aborted here and perhaps committed elsewhere: end it with
+        `fence_producers`. Raises INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the partition
+        knows newer epochs."""
         await transaction_calls.abort_transaction(
             self._cluster,
             partition,
@@ -473,8 +475,8 @@ class Admin:
         election_type: ElectionType = ElectionType.PREFERRED,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, None]:
-        """Elect leaders for these partitions; None means all that need it. ELECTION_NOT_NEEDED if a partition
-        already has the right leader."""
+        """Elect leaders for these partitions; None means all that need it. A partition that already has the
+        right leader gets ELECTION_NOT_NEEDED."""
         return await replica_calls.elect_leaders(
             self._cluster, self._until(timeout), partitions, election_type=election_type
         )
@@ -498,7 +500,7 @@ class Admin:
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """Reassignments in progress, of these partitions (default: all). muster never has any."""
+        """The reassignments of these partitions (default: all) that are in progress. muster never has any."""
         return await replica_calls.list_partition_reassignments(
             self._cluster, self._until(timeout), partitions
         )
@@ -506,18 +508,18 @@ class Admin:
     # --- ACLs -----------------------------------------------------------------------------------------------
 
     async def describe_acls(self, by: AclFilter | None = None, *, timeout: float | None = None) -> list[Acl]:
-        """The ACLs that a filter selects (default: all). SECURITY_DISABLED if the cluster has no
+        """The ACLs that a filter selects (default: all). Raises SECURITY_DISABLED if the cluster has no
         authorizer."""
         return await acl_calls.describe_acls(self._cluster, by or AclFilter(), self._until(timeout))
 
     async def create_acls(self, acls: Iterable[Acl], *, timeout: float | None = None) -> Outcomes[Acl, None]:
-        """Create ACLs; one that exists stays as it is."""
+        """Create ACLs; existing ones stay unchanged."""
         return await acl_calls.create_acls(self._cluster, acls, self._until(timeout))
 
     async def delete_acls(
         self, filters: Iterable[AclFilter], *, timeout: float | None = None
     ) -> Outcomes[AclFilter, list[Acl]]:
-        """Delete the ACLs that each filter selects; the outcomes are those."""
+        """Delete the ACLs that each filter selects; its outcome is the list of deleted ACLs."""
         return await acl_calls.delete_acls(self._cluster, filters, self._until(timeout))
 
     # --- quotas ---------------------------------------------------------------------------------------------
@@ -525,8 +527,8 @@ class Admin:
     async def describe_client_quotas(
         self, entity: QuotaEntity | None = None, *, strict: bool = False, timeout: float | None = None
     ) -> dict[QuotaEntity, Quotas]:
-        """The quotas of every entity that has the parts of this one (default: all); `strict`: and no others.
-        `QuotaEntity(user=QuotaName.ANY)` stands for every user."""
+        """The quotas of every entity that has the parts of this one (default: all) and, if `strict`, no
+        others. `QuotaEntity(user=QuotaName.ANY)` matches every user."""
         return await quota_calls.describe_client_quotas(
             self._cluster, entity or QuotaEntity(), self._until(timeout), strict=strict
         )
@@ -538,7 +540,7 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[QuotaEntity, None]:
-        """Set quotas of entities, by Kafka's names such as `producer_byte_rate`; None removes one."""
+        """Set the quotas of entities, by Kafka's names such as `producer_byte_rate`; None removes one."""
         return await quota_calls.alter_client_quotas(
             self._cluster, changes, self._until(timeout), validate_only=validate_only
         )
@@ -549,7 +551,7 @@ class Admin:
         self, users: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> Outcomes[str, Credentials]:
         """The SCRAM credentials of these users (default: all), by name: iterations by mechanism. A user
-        without any is RESOURCE_NOT_FOUND."""
+        without any gets RESOURCE_NOT_FOUND."""
         return await user_calls.describe_user_scram_credentials(
             self._cluster, None if users is None else _names(users, "users"), self._until(timeout)
         )
@@ -564,7 +566,7 @@ class Admin:
         timeout: float | None = None,
     ) -> None:
         """Set a user's password for SCRAM, and create the user if missing. The password is salted and hashed
-        here, and not sent."""
+        here, and never sent."""
         await user_calls.upsert_user_scram_credentials(
             self._cluster,
             user,
@@ -577,7 +579,7 @@ class Admin:
     async def delete_user_scram_credentials(
         self, user: str, *, mechanisms: Iterable[str] | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a user's SCRAM credentials, by default all. Connections that have logged in stay."""
+        """Delete a user's SCRAM credentials, by default all. Connections that have logged in stay open."""
         await user_calls.delete_user_scram_credentials(
             self._cluster,
             user,
@@ -593,7 +595,7 @@ def _seconds(value: float, name: str) -> float:
 
 
 def _names(given: Iterable[str], parameter: str) -> list[str]:
-    """A str is an iterable of strs, and hardly ever meant as one."""
+    """Raises TypeError for a str: it is an iterable of strs, but hardly ever meant as one."""
     if isinstance(given, str):
         raise TypeError(f"{parameter}: it takes several names, such as [{given!r}]")
     return list(given)

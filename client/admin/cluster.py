@@ -29,9 +29,9 @@ class Node(NamedTuple):
 
 class Lease(NamedTuple):
     """One broker's right to serve a shard: of groups ("group"), of topic partitions ("data"), or of those
-    with one replica list ("replicas"). If nobody holds it, `holder` and the fields after it are None.
-    `announced`: the holder has loaded the shard, and clients are sent to it. It expires in `remaining_ms`
-    unless renewed.
+    that share a replica list ("replicas"). If nobody holds it, `holder` and the fields after it are None.
+    `announced`: the holder has loaded the shard, and clients are sent to it. The lease expires in
+    `remaining_ms` unless renewed.
     """
 
     kind: str
@@ -52,8 +52,8 @@ class Registration(NamedTuple):
 
 
 class Leases(NamedTuple):
-    """What muster's brokers report in addition: every lease, and every broker's registration by node id.
-    `answering` is the broker that responded, `version` its release and build."""
+    """What only muster's brokers report: every lease, and every broker's registration by node id. `answering`
+    is the broker that responded, `version` its release and build."""
 
     answering: int
     version: str
@@ -67,7 +67,7 @@ class Leases(NamedTuple):
 
 class ClusterDescription(NamedTuple):
     """The cluster as one broker describes it. `controller` is a node id, -1 if there is none. `leases` is
-    None if not requested, and if the broker is not muster's."""
+    None if not requested, or if the broker is not muster's."""
 
     cluster_id: str
     controller: int

@@ -99,7 +99,7 @@ class Subtract(NamedTuple):
 
 
 ConfigChange = str | None | Append | Subtract
-"""A text sets a config, None resets it to the inherited value."""
+"""A string sets a config, None resets it to the inherited value."""
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
@@ -165,8 +165,8 @@ async def alter_configs(
     *,
     validate_only: bool = False,
 ) -> Outcomes[ConfigResource, None]:
-    """Change configs; others stay unchanged (IncrementalAlterConfigs, KIP-339). All changes to one resource
-    are made, or none."""
+    """Change configs; others stay unchanged (IncrementalAlterConfigs, KIP-339). Either all changes to a
+    resource are made, or none."""
 
     altered = {
         resource: [_change(name, change) for name, change in wanted.items()]
@@ -214,7 +214,7 @@ def _change(name: str, change: ConfigChange) -> IncrementalAlterConfigsRequest.A
 async def _nodes(
     cluster: Cluster, until: float, of_others: int, resources: list[ConfigResource]
 ) -> dict[ConfigResource, int | KafkaError]:
-    """Whom to ask: each broker about itself, `of_others` about the rest."""
+    """Which node to ask: each broker about itself, `of_others` about the rest."""
     of_brokers = {
         each: each.name
         for each in resources

@@ -30,16 +30,16 @@ REASON: Final = "removed by an administrator"
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-"""Types of groups."""
+"""Group types."""
 
 _SPEAKS_CLASSIC: Final = 0
-"""The member type of ConsumerGroupDescribe; before v1 there is none."""
+"""ConsumerGroupDescribe's member type for members of the classic protocol; before v1 there is none."""
 _NAMED_MAX: Final = 5  # members named in an error
 
 
 class GroupListing(NamedTuple):
-    """A group as ListGroups returns it; the type is "" from brokers before Kafka 3.8, the state before
-    2.6."""
+    """A group as ListGroups returns it; the type is "" from brokers before Kafka 3.8, the state from those
+    before 2.6."""
 
     group_id: str
     group_type: str
@@ -50,8 +50,9 @@ class GroupListing(NamedTuple):
 class MemberDescription(NamedTuple):
     """A member. `assignment` is None if its bytes are not a consumer assignment.
 
-    `protocol` is "classic" or "consumer" (KIP-848). In a consumer group, which may have members of both, each
-    has the `epoch` that it has reached, and its `target`, the assignment that it is to have; None in others.
+    `protocol` is "classic" or "consumer" (KIP-848). In a consumer group, which may have members of both,
+    `epoch` is the epoch that the member has reached, and `target` its target assignment; in other groups they
+    are None.
     """
 
     member_id: str
@@ -66,8 +67,8 @@ class MemberDescription(NamedTuple):
 
 class GroupDescription(NamedTuple):
     """A group, of type "classic" or "consumer" (KIP-848). `assignor` is the selected protocol, "" unless the
-    group is stable. A consumer group has an `epoch`, and the one that its members' targets were computed for,
-    `target_epoch`; None in classic groups."""
+    group is stable. `epoch` is that of a consumer group, and `target_epoch` the one that its members' targets
+    were computed for; in classic groups they are None."""
 
     group_id: str
     group_type: str
@@ -81,7 +82,7 @@ class GroupDescription(NamedTuple):
 
     @property
     def member_names(self) -> str:
-        """The number of members and the names of the first, in words."""
+        """The number of members and the names of the first few, in words."""
         count = "1 member" if len(self.members) == 1 else f"{len(self.members)} members"
         shown = [
             f"{each.group_instance_id or each.client_id or each.member_id} at {each.host.removeprefix('/')}"
@@ -115,7 +116,7 @@ async def list_groups(
 async def describe_groups(
     cluster: Cluster, group_ids: Iterable[str], until: float
 ) -> Outcomes[str, GroupDescription]:
-    """Groups with their members. A group that does not exist is KafkaError(GROUP_ID_NOT_FOUND)."""
+    """Describe groups and their members. A group that does not exist gets KafkaError(GROUP_ID_NOT_FOUND)."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, GroupDescription | KafkaError]:
         response = await cluster.call(DescribeGroupsRequest(groups=wanted), until, node=node)
@@ -220,7 +221,7 @@ def _assigned(told: ConsumerGroupDescribeResponse.DescribedGroup.Member.Assignme
 
 
 async def delete_groups(cluster: Cluster, group_ids: Iterable[str], until: float) -> Outcomes[str, None]:
-    """Delete groups without members, with their offsets. The failure of a group that has members names
+    """Delete groups without members, and their offsets. The failure of a group that has members names
     them."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, KafkaError | None]:

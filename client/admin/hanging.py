@@ -32,20 +32,20 @@ from muster.protocol.record_batch import HEADER_BYTES, peek
 
 MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 _STATE_TOPIC: Final = "__transaction_state"
-"""Who leads a partition of it coordinates the transactional ids of that partition."""
+"""The leader of each of its partitions coordinates that partition's transactional ids."""
 _MAX_TIMEOUT_DEFAULT_MS: Final = 900_000
 _GRACE_MS: Final = 300_000
-"""What Kafka's tool adds to transaction.max.timeout.ms: markers may take their time."""
+"""What Kafka's tool adds to transaction.max.timeout.ms: markers may take a while."""
 _READING_S: Final = 5.0
-"""How long to wait for a transaction's first record, whose time is worth no more."""
+"""How long to wait for a transaction's first record: its timestamp is not worth more."""
 
 
 class HangingTransaction(NamedTuple):
     """A transaction that is open on a partition, and that no coordinator will end there.
 
-    The timestamps are those of its first record, None if that cannot be read, and of its producer's last, in
-    epoch ms. The epochs and ids are what `abort_transaction` takes. `transactional_id` is None if no
-    coordinator knows the producer id. `why` says in words how it is known to hang.
+    The timestamps, in epoch ms, are those of its first record (None if it cannot be read) and of its
+    producer's last one. The epochs and ids are what `abort_transaction` takes. `transactional_id` is None if
+    no coordinator knows the producer id. `why` explains how it is known to hang.
     """
 
     partition: TopicPartition
@@ -60,8 +60,8 @@ class HangingTransaction(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What coordinators say of a transaction that is open on a partition: it hangs because of `why`, or is
-    theirs to end (None)."""
+    """What the coordinators report on a transaction that is open on a partition: it hangs because of `why`
+    or, if that is None, is still theirs to end."""
 
     transactional_id: str | None
     why: str | None
@@ -75,10 +75,10 @@ async def find_hanging_transactions(
     longer_than_ms: int | None = None,
 ) -> Outcomes[TopicPartition, list[HangingTransaction]]:
     """The hanging transactions of each partition (default: all), in the order of their offsets: those whose
-    producer has written nothing for `longer_than_ms` (default: the brokers' transaction.max.timeout.ms and
+    producer has written nothing for `longer_than_ms` (default: the brokers' transaction.max.timeout.ms plus
     five minutes), and that no coordinator will end.
 
-    Needs READ on topics, and DESCRIBE on all transactional ids: a transaction whose id may not be described
+    Needs READ on topics, and DESCRIBE on all transactional ids: a transaction whose id you may not describe
     looks as if it were hanging. The default of `longer_than_ms` needs DESCRIBE_CONFIGS on the cluster.
     """
     if longer_than_ms is None:
@@ -106,7 +106,7 @@ async def find_hanging_transactions(
 
 
 def open_transactions(producers: Iterable[ProducerState]) -> list[ProducerState]:
-    """Those that have a transaction open, in the order of its first offsets."""
+    """The producers that have an open transaction, ordered by its first offset."""
     found = [each for each in producers if each.transaction_start_offset is not None]
     return sorted(found, key=lambda each: each.transaction_start_offset or 0)
 
@@ -114,9 +114,9 @@ def open_transactions(producers: Iterable[ProducerState]) -> list[ProducerState]
 async def judge(
     cluster: Cluster, suspects: Mapping[TopicPartition, Iterable[ProducerState]], until: float
 ) -> dict[tuple[TopicPartition, int], Verdict | KafkaError]:
-    """What coordinators say of open transactions, by partition and producer id. Raises
-    KafkaError(COORDINATOR_NOT_AVAILABLE) if some cannot be asked: what they have must not look as if nobody
-    had it."""
+    """The coordinators' verdicts on open transactions, by partition and producer id. Raises
+    KafkaError(COORDINATOR_NOT_AVAILABLE) if some coordinator cannot be asked: its transactions must not look
+    as if nobody knew them."""
     asked = [(where, each.producer_id) for where, producers in suspects.items() for each in producers]
     if not asked:
         return {}
@@ -163,7 +163,7 @@ async def _hanging(
     cluster: Cluster, suspects: Mapping[TopicPartition, list[ProducerState]], until: float
 ) -> dict[TopicPartition, list[HangingTransaction] | KafkaError]:
     verdicts = await judge(cluster, suspects, until)
-    # Markers may have come while the coordinators were asked.
+    # Markers may have been written while the coordinators were asked.
     again = await describe_producers(cluster, suspects, until)
     found: dict[TopicPartition, list[HangingTransaction] | KafkaError] = {}
     for where, producers in suspects.items():
@@ -208,7 +208,7 @@ async def _max_timeout_ms(cluster: Cluster, until: float) -> int:
 
 async def _timestamp_at(cluster: Cluster, where: TopicPartition, offset: int, until: float) -> int | None:
     """The timestamp of the first record of the batch at this offset; None if it is gone or unreadable.
-    However few bytes a Fetch asks for, it gets one batch whole."""
+    However few bytes a Fetch asks for, it gets one whole batch."""
     request = FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
@@ -234,7 +234,7 @@ async def _timestamp_at(cluster: Cluster, where: TopicPartition, offset: int, un
     return None
 
 
-# --- who is held back ---------------------------------------------------------------------------------------
+# --- groups held back ---------------------------------------------------------------------------------------
 
 
 class HeldBackGroup(NamedTuple):
@@ -248,8 +248,8 @@ class HeldBackGroup(NamedTuple):
 
 class HeldBack(NamedTuple):
     """A partition's last stable offset (KIP-98), where consumers that read only committed records have to
-    stop, the end of its log, and the groups that are not beyond the one, the nearest first. Whether a group
-    reads only committed records is for its members to know."""
+    stop; its log end offset; and the groups that are not beyond the former, the nearest first. Only a group's
+    members know whether they read only committed records."""
 
     last_stable_offset: int
     log_end_offset: int
@@ -259,7 +259,7 @@ class HeldBack(NamedTuple):
 async def find_held_back_groups(
     cluster: Cluster, partitions: Iterable[TopicPartition], until: float
 ) -> Outcomes[TopicPartition, HeldBack]:
-    """The groups that open transactions in these partitions hold back, or will when they come to them; none
+    """The groups that open transactions in these partitions hold back, or will once they get there; none
     where the last stable offset is the end of the log."""
     wanted = dict.fromkeys(partitions, LATEST)
     stable = await list_offsets(cluster, wanted, until, isolation_level=READ_COMMITTED)

@@ -1,4 +1,4 @@
-"""Offsets: of logs, and committed by groups."""
+"""Offsets of logs, and offsets committed by groups."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ timestamp (KIP-734)."""
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-"""Isolation levels (KIP-98): with the second, the end of the log is the last stable offset."""
+"""Isolation levels (KIP-98): with READ_COMMITTED, the end of the log is the last stable offset."""
 
 HIGH_WATERMARK: Final = -1
-"""Instead of an offset: delete all records."""
+"""In place of an offset: delete all records."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONSUMER: Final = -1  # the replica id of clients
@@ -204,8 +204,8 @@ async def alter_group_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
     until: float,
 ) -> Outcomes[TopicPartition, None]:
-    """Commit offsets for a group without members, which is created if missing. If it has members,
-    KafkaError(UNKNOWN_MEMBER_ID). Retried if the response is lost."""
+    """Commit offsets for a group without members, which is created if missing. If it has members, the
+    outcomes are KafkaError(UNKNOWN_MEMBER_ID). Retried if the response is lost."""
     wanted = {
         where: OffsetAndMetadata(each) if isinstance(each, int) else each for where, each in offsets.items()
     }
@@ -247,8 +247,8 @@ def _commit_refused(code: int, group_id: str, where: TopicPartition) -> KafkaErr
 async def delete_group_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], until: float
 ) -> Outcomes[TopicPartition, None]:
-    """Delete a group's committed offsets for partitions, if there are any (KIP-496). For a topic that members
-    subscribe to, KafkaError(GROUP_SUBSCRIBED_TO_TOPIC)."""
+    """Delete a group's committed offsets for partitions, if there are any (KIP-496). Those of a topic that
+    members subscribe to get KafkaError(GROUP_SUBSCRIBED_TO_TOPIC)."""
 
     async def ask(node: int, wanted: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
         request = OffsetDeleteRequest(

@@ -24,18 +24,17 @@ QUOTAS: Final = (
     "controller_mutation_rate",
     "connection_creation_rate",
 )
-"""Kafka's names of quotas; the last is that of an IP address, the others are those of users and client
-ids."""
+"""Kafka's quota names; the last applies to IP addresses, the others to users and client ids."""
 
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 _EXACTLY, _DEFAULT, _ANY = range(3)
 
 
 class QuotaName(Enum):
-    """In place of a name."""
+    """Used in place of a name."""
 
     DEFAULT = "default"
-    """The quota of those that have none by their name."""
+    """The default, for all without a quota by name."""
     ANY = "any"
     """When describing: every name, and the default."""
 
@@ -44,8 +43,8 @@ Name = str | QuotaName
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a quota is for: a user, a client id, a user together with a client id, or an IP address. None:
-    that is not part of it."""
+    """What a quota applies to: a user, a client id, a user together with a client id, or an IP address. A
+    part that is None is left out."""
 
     user: Name | None = None
     client_id: Name | None = None
@@ -66,14 +65,14 @@ class QuotaEntity(NamedTuple):
 
 
 Quotas = Mapping[str, float]
-"""An entity's quotas, by Kafka's names: bytes a second, percent of a thread, partitions or connections a
+"""An entity's quotas, by Kafka's names: bytes per second, percent of a thread, partitions or connections per
 second."""
 
 
 async def describe_client_quotas(
     cluster: Cluster, entity: QuotaEntity, until: float, *, strict: bool = False
 ) -> dict[QuotaEntity, Quotas]:
-    """The quotas of every entity that has the parts of this one; `strict`: and no others."""
+    """The quotas of every entity that has the parts of this one and, if `strict`, no others."""
     Component = DescribeClientQuotasRequest.ComponentData
     request = DescribeClientQuotasRequest(
         components=[
@@ -109,7 +108,7 @@ async def alter_client_quotas(
     *,
     validate_only: bool = False,
 ) -> Outcomes[QuotaEntity, None]:
-    """Set quotas of entities; None removes one. Raises ValueError for an entity with QuotaName.ANY."""
+    """Set the quotas of entities; None removes one. Raises ValueError for an entity with QuotaName.ANY."""
     for entity in changes:
         if any(name is QuotaName.ANY for _, name in entity._parts()):
             raise ValueError(f"changes: {entity} stands for many; quotas are set one entity at a time")

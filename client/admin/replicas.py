@@ -107,8 +107,8 @@ async def elect_leaders(
     *,
     election_type: ElectionType = ElectionType.PREFERRED,
 ) -> Outcomes[TopicPartition, None]:
-    """Elect leaders for these partitions. None means all that need it; the outcomes are for those.
-    ELECTION_NOT_NEEDED: the partition already has the right leader."""
+    """Elect leaders for these partitions. None means all that need it; the outcomes are for those. A
+    partition that already has the right leader gets ELECTION_NOT_NEEDED."""
 
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
 
@@ -133,7 +133,7 @@ async def elect_leaders(
                 outcomes[where] = refused(each.error_code, each.error_message, about=str(where))
         return outcomes
 
-    # Kafka calls a partition's error retriable, but it is what the caller wants to know.
+    # Kafka marks a partition's error as retriable, but the caller wants to see it.
     told = await cluster.retrying(ask, until, repeatable=False)
     if wanted is None:
         return Outcomes(told)
@@ -161,7 +161,7 @@ async def alter_partition_reassignments(
     allow_replication_factor_change: bool = True,
 ) -> Outcomes[TopicPartition, None]:
     """Assign partitions to brokers, by node id, the preferred leader first; None cancels a reassignment in
-    progress (KIP-455). Apache Kafka has only started when this returns (`list_partition_reassignments`);
+    progress (KIP-455). When this returns, Apache Kafka has only started (see `list_partition_reassignments`);
     muster is done. Without `allow_replication_factor_change`, the number of replicas must stay the same
     (KIP-860).
     """
@@ -200,7 +200,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     cluster: Cluster, until: float, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """Reassignments in progress, of these partitions (default: all). muster never has any."""
+    """The reassignments of these partitions (default: all) that are in progress. muster never has any."""
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
 
     async def ask() -> dict[TopicPartition, Reassignment]:
@@ -234,7 +234,7 @@ async def list_partition_reassignments(
 
 class ProducerState(NamedTuple):
     """A producer id that has written to a partition. The timestamp is that of its last batch, in epoch ms.
-    Outside a transaction, `coordinator_epoch` and `transaction_start_offset` are None."""
+    `transaction_start_offset` is None outside a transaction, `coordinator_epoch` until the first marker."""
 
     producer_id: int
     producer_epoch: int
@@ -247,7 +247,7 @@ class ProducerState(NamedTuple):
 async def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], until: float
 ) -> Outcomes[TopicPartition, list[ProducerState]]:
-    """The producers that write to each partition with a producer id (KIP-664), by producer id."""
+    """The producer ids that have written to each partition (KIP-664), in order."""
 
     async def ask(
         node: int, wanted: list[TopicPartition]

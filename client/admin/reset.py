@@ -81,7 +81,7 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class PerPartition:
-    """An offset for each partition; other partitions cannot be reset to it."""
+    """An offset for each partition; other partitions cannot be reset."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -95,8 +95,8 @@ Target = Earliest | Latest | Current | Offset | Shift | At | By | PerPartition
 
 
 class ResetOffset(NamedTuple):
-    """A group's committed offset in a partition (None: none), the requested one, and the new one: the nearest
-    that the log has."""
+    """A group's committed offset in a partition (None if there is none), the requested one, and the new one:
+    the nearest in the log, except for `Current`."""
 
     before: int | None
     wanted: int
@@ -118,7 +118,7 @@ async def reset_group_offsets(
     only compute the new offsets.
 
     Raises KafkaError(NON_EMPTY_GROUP) if the group has members. A missing group is created. A topic that does
-    not exist appears in the outcomes as one partition, -1.
+    not exist appears in the outcomes as its partition -1.
     """
     if not isinstance(to, Target):
         raise TypeError(

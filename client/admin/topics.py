@@ -79,8 +79,8 @@ class NewTopic:
 
 
 class CreatedTopic(NamedTuple):
-    """A topic as it was created. The topic id is None if it was only validated. Numbers are -1 if the broker
-    (before Kafka 2.4) does not report them."""
+    """A topic as created. The topic id is None if it was only validated. Numbers are -1 if the broker (before
+    Kafka 2.4) does not report them."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -90,8 +90,8 @@ class CreatedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic's new number of partitions, and the node ids of each new one's replicas, the preferred leader
-    first; None lets the cluster choose them."""
+    """A topic's new total of partitions, and for each new one the node ids of its replicas, the preferred
+    leader first; None lets the cluster choose them."""
 
     total_count: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -119,7 +119,7 @@ async def list_topics(
 async def describe_topics(
     cluster: Cluster, names: Iterable[str], until: float
 ) -> Outcomes[str, TopicDescription]:
-    """These topics. A topic that does not exist is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """Describe topics. A topic that does not exist gets KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
 
     async def ask(wanted: list[str]) -> dict[str, TopicDescription | KafkaError]:
         response = await cluster.metadata(wanted, until)
@@ -224,7 +224,8 @@ async def ensure_topic(cluster: Cluster, name: str, until: float) -> TopicDescri
 async def _led(
     cluster: Cluster, partitions_min: Mapping[str, int], until: float
 ) -> Outcomes[str, TopicDescription]:
-    """The same for topics known to exist, whichever broker does not respond."""
+    """Like `_until_led`, for topics known to exist: a ClientError becomes their outcome,
+    LEADER_NOT_AVAILABLE."""
     try:
         return await _until_led(cluster, partitions_min, until)
     except ClientError as error:
@@ -260,7 +261,7 @@ async def _until_led(
 
 
 def _not_led(name: str, topic: TopicDescription | KafkaError, partitions_min: int) -> KafkaError | None:
-    """Why to ask again; None if the topic is ready, or never will be."""
+    """Why the topic must be described again; None if it is ready, or never will be."""
     if isinstance(topic, KafkaError):
         return topic if topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
     if len(topic.partitions) >= partitions_min and all(each.leader >= 0 for each in topic.partitions):

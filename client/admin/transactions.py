@@ -30,10 +30,10 @@ from muster.protocol.messages.transactions import (
 OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 """States in which a transaction is open, or its markers are not all written yet."""
 STATES: Final = ("Empty", *OPEN, "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead")
-"""Kafka's names of states."""
+"""Kafka's state names."""
 
 _TIMEOUT_MAX_MS: Final = 60_000
-"""Kafka's default of transaction.timeout.ms; brokers may refuse much more."""
+"""Kafka's default transaction.timeout.ms; brokers may refuse a much longer one."""
 
 
 class TransactionListing(NamedTuple):
@@ -60,12 +60,12 @@ class TransactionDescription(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a transaction that has not ended, or not on all of its partitions."""
+        """Whether a transaction is open, or has not ended on all of its partitions yet."""
         return self.state in OPEN
 
 
 class FencedProducer(NamedTuple):
-    """The producer id of a fenced transactional id, and the epoch that now fences whoever had it."""
+    """The producer id of a fenced transactional id, and the epoch that now fences its previous holder."""
 
     producer_id: int
     producer_epoch: int
@@ -81,11 +81,11 @@ async def list_transactions(
     pattern: str | None = None,
 ) -> list[TransactionListing]:
     """The transactional ids of all brokers, by id, with or without a transaction; optionally only those in
-    one of these states, with one of these producer ids, or of an id that a regular expression (Java's on
-    Apache Kafka) matches whole. `longer_than_ms`: only those with a transaction open for longer, unless
+    one of these states, with one of these producer ids, and whose whole id matches a regular expression
+    (Java's on Apache Kafka). `longer_than_ms`: only those whose transaction has been open for longer, unless
     `states` says otherwise.
 
-    Ids that may not be described are left out. Raises ValueError for a state that no broker knows;
+    Ids that you may not describe are left out. Raises ValueError for a state that no broker knows;
     EncodeError if a broker is too old for `longer_than_ms` (KIP-994) or `pattern` (KIP-1152).
     """
     wanted = list(states) or list(OPEN if longer_than_ms is not None else ())
@@ -120,8 +120,8 @@ async def list_transactions(
 async def describe_transactions(
     cluster: Cluster, transactional_ids: Iterable[str], until: float
 ) -> Outcomes[str, TransactionDescription]:
-    """Where transactional ids stand. One that does not exist is KafkaError(TRANSACTIONAL_ID_NOT_FOUND).
-    Partitions of topics that may not be described are left out."""
+    """Describe transactional ids. One that does not exist gets KafkaError(TRANSACTIONAL_ID_NOT_FOUND).
+    Partitions of topics that you may not describe are left out."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, TransactionDescription | KafkaError]:
         request = DescribeTransactionsRequest(transactional_ids=wanted)
@@ -153,8 +153,8 @@ def _described(
 async def fence_producers(
     cluster: Cluster, transactional_ids: Iterable[str], until: float
 ) -> Outcomes[str, FencedProducer]:
-    """Shut out the producers of transactional ids: their transactions are aborted, and whatever they send
-    from now on is refused. An id that does not exist is created."""
+    """Fence the producers of transactional ids: their transactions are aborted, and whatever they send from
+    now on is refused. An id that does not exist is created."""
 
     async def ask_one(node: int, transactional_id: str) -> dict[str, FencedProducer | KafkaError]:
         request = InitProducerIdRequest(
@@ -184,11 +184,12 @@ async def abort_transaction(
     *,
     coordinator_epoch: int | None = None,
 ) -> None:
-    """Abort a producer's transaction on one partition, at its leader; its coordinator is not asked, and hears
-    nothing. `describe_producers` has the epochs, None where no coordinator has written yet.
+    """Abort a producer's transaction on one partition, at its leader; its coordinator is neither asked nor
+    notified. `describe_producers` returns the epochs; `coordinator_epoch` is None if no coordinator has
+    written yet.
 
-    Only for a hanging transaction (`find_hanging_transactions`): one that its coordinator still has would be
-    aborted here and perhaps committed elsewhere. Needs ALTER or CLUSTER_ACTION on the cluster.
+    Only for a hanging transaction (`find_hanging_transactions`): one that its coordinator still knows would
+    be aborted here and perhaps committed elsewhere. Needs ALTER or CLUSTER_ACTION on the cluster.
     """
     marker = WriteTxnMarkersRequest.WritableTxnMarker(
         producer_id=producer_id,
@@ -214,6 +215,6 @@ async def abort_transaction(
             for each in topic.partitions
         }
 
-    # Not twice: a producer that goes on under the same epoch may have begun the next transaction.
+    # Not twice: a producer that continues under the same epoch may have begun the next transaction.
     outcomes = await of_leaders(cluster, [partition], ask, until, api="WriteTxnMarkers", repeatable=False)
     outcomes.raise_for_failures()

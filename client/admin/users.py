@@ -1,6 +1,6 @@
-"""Users who log in by SCRAM: describe, upsert, delete their credentials (KIP-554).
+"""SCRAM credentials of users: describe, upsert, delete (KIP-554).
 
-The client salts and hashes: a password never leaves it.
+The client salts and hashes passwords: they never leave it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from muster.protocol.messages.scram import (
 
 MECHANISMS: Final = tuple(SCRAM_HASHES)
 ITERATIONS_DEFAULT: Final = 16_384
-"""The most that Kafka takes; the least is 4,096."""
+"""The most that Kafka accepts; the least is 4,096."""
 
 _NAMES: Final = dict(enumerate(MECHANISMS, start=1))
 _NUMBERS: Final = {name: number for number, name in _NAMES.items()}
@@ -35,13 +35,13 @@ _Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 _Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
 Credentials = dict[str, int]
-"""A user's SCRAM credentials, as far as brokers tell: iterations by mechanism."""
+"""A user's SCRAM credentials, as far as brokers reveal them: iterations by mechanism."""
 
 
 async def describe_user_scram_credentials(
     cluster: Cluster, users: Iterable[str] | None, until: float
 ) -> Outcomes[str, Credentials]:
-    """The credentials of these users, None: of all, by name. A user without any is RESOURCE_NOT_FOUND."""
+    """The credentials of these users (None: all), by name. A user without any gets RESOURCE_NOT_FOUND."""
     if users is None:
         everyone = await cluster.retrying(lambda: _asked(cluster, None, until, ANY), until)
         return Outcomes(sorted(everyone.items()))
@@ -87,8 +87,8 @@ async def upsert_user_scram_credentials(
 ) -> None:
     """Set a user's password for these mechanisms; a user that does not exist is created.
 
-    Raises KafkaError; if some mechanisms were set before, it names them. Raises ValueError for a mechanism
-    that is not SCRAM, for an empty password and for `iterations` below 1.
+    Raises KafkaError, which names the mechanisms already set, if any. Raises ValueError for a mechanism that
+    is not SCRAM, for an empty password and for `iterations` below 1.
     """
     wanted = _known(mechanisms)
     if not password:
@@ -116,11 +116,11 @@ async def upsert_user_scram_credentials(
 async def delete_user_scram_credentials(
     cluster: Cluster, user: str, until: float, *, mechanisms: Iterable[str] | None = None
 ) -> None:
-    """Delete a user's credentials for these mechanisms, None: all. A user without credentials is gone;
-    connections that have logged in stay.
+    """Delete a user's credentials for these mechanisms (None: all). A user without credentials no longer
+    exists; connections that have logged in stay open.
 
-    Raises KafkaError: RESOURCE_NOT_FOUND if there is no such credential. If some were deleted before, it
-    names them. Raises ValueError for a mechanism that is not SCRAM.
+    Raises KafkaError, which names the mechanisms already deleted, if any; it is RESOURCE_NOT_FOUND if there
+    is no such credential. Raises ValueError for a mechanism that is not SCRAM.
     """
     wanted = MECHANISMS if mechanisms is None else _known(mechanisms)
     done: list[str] = []

@@ -1,6 +1,6 @@
-"""Assignors: who in a group reads which partition. Pure; no I/O, no clock.
+"""Assignors decide which member of a group reads which partition. Pure: no I/O, no clock.
 
-`assignor(RANGE)` makes one of Kafka's four by its name; `interface` says how to write one's own.
+`assignor(RANGE)` creates one of Kafka's four by name; `interface` explains how to write your own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CLASSES: Final[Mapping[str, Callable[[], Assignor]]] = {
 
 
 def assignor(which: str | Assignor) -> Assignor:
-    """A new assignor of that name, one of Kafka's four; an assignor is returned as it is. Raises ValueError
+    """A new assignor of this name, one of Kafka's four; an assignor is returned unchanged. Raises ValueError
     for any other name."""
     if isinstance(which, Assignor):
         return which

@@ -1,4 +1,4 @@
-"""Look at what an assignor returned before members act on it: one's own may be wrong."""
+"""Checks what an assignor returns before members act on it: a user's own may be wrong."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from muster.client.partitions import TopicPartition
 def assign_checked(
     assignor: Assignor, members: Mapping[str, MemberSubscription], topics: Mapping[str, TopicPartitions]
 ) -> dict[str, list[TopicPartition]]:
-    """What `assignor` assigns. Raises ValueError that says what is wrong with it: a partition that does not
-    exist, or of a topic that its member does not subscribe to; one for two members; one that another member
-    still has, by an assignor that offers the cooperative protocol. Members left out get nothing."""
+    """The assignment that `assignor` makes. Raises a ValueError that says what is wrong with it: a member
+    that is not in the group; a partition that does not exist, or whose topic its member does not subscribe
+    to; a partition given to two members; from an assignor that offers the cooperative protocol, a partition
+    that another member still owns. Members left out get nothing."""
     assigned = assignor.assign(members, topics)
     if unknown := assigned.keys() - members.keys():
         raise ValueError(f"it names {min(unknown)!r}, which is not a member of the group")

@@ -1,4 +1,4 @@
-"""Who had which partition before: what members say of themselves, settled where two say the same."""
+"""Who had which partition before: the members' own claims, settled where two claim the same one."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from muster.client.assignors.layout import Layout
 
 
 class Claim(NamedTuple):
-    """What a member says it had, and since which generation."""
+    """The partitions that a member says it had, and since which generation."""
 
     owned: Iterable[tuple[str, int]]
-    """Topics and partitions."""
+    """(topic, partition) pairs."""
     generation_id: int
 
 
 class Settled(NamedTuple):
-    """The claims of members 0 to n - 1, as numbers of a layout."""
+    """The settled claims of members 0 to n - 1, as partition numbers of a layout."""
 
     owned: list[list[int]]
-    """For each member what it had, in the order in which it says so."""
+    """For each member, what it had, in the order it claims it."""
     disputed: set[int]
-    """What two members claim to have had in one generation: nobody is believed."""
+    """Partitions that two members claim in the same generation: neither is believed."""
 
 
 def settle(claims: Sequence[Claim], layout: Layout) -> Settled:
-    """A partition belongs to whoever had it in the highest generation: a member that was away for a while
-    does not know that others got what it had."""
+    """A partition belongs to the member that had it in the highest generation: a member that was away for a
+    while does not know that others got its partitions."""
     owner = [-1] * layout.total
     owned: list[list[int]] = []
     disputed: set[int] = set()
@@ -59,7 +59,7 @@ def settle(claims: Sequence[Claim], layout: Layout) -> Settled:
 
 
 def earlier_owners(claims: Sequence[Claim], layout: Layout) -> dict[int, int]:
-    """Of those claims that are older than the latest, the latest for each partition."""
+    """For each partition, the member with the latest claim of those older than the latest generation."""
     latest = max(claim.generation_id for claim in claims)
     found: dict[int, int] = {}
     for member, claim in enumerate(claims):

@@ -1,4 +1,4 @@
-"""Kafka's CooperativeStickyAssignor: as the sticky one, but nobody gets what another member still has."""
+"""Kafka's CooperativeStickyAssignor: like the sticky one, but no member gets what another still owns."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _GENERATION: Final = struct.Struct(">i")
 
 
 class CooperativeStickyAssignor(Assignor):
-    """What is to move goes to nobody at first: its owner sees that it has lost it, gives it up and joins
-    again, and in that next generation it moves. Everything else is read without a break (KIP-429)."""
+    """A partition that is to move is at first assigned to nobody: its owner sees that it has lost it, gives
+    it up and rejoins, and in that next generation it moves. All others are read without a break (KIP-429)."""
 
     name = "cooperative-sticky"
     protocols = frozenset({RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER})
@@ -36,7 +36,7 @@ class CooperativeStickyAssignor(Assignor):
     def user_data(
         self, topics: Iterable[str], owned: Iterable[TopicPartition], generation_id: int
     ) -> bytes | None:
-        """The generation of the last assignment, for leaders that read no subscription of version 2."""
+        """The generation of the last assignment, for leaders that cannot read version 2 subscriptions."""
         return _GENERATION.pack(self._generation_id)
 
     def assign(

@@ -1,5 +1,5 @@
-"""Sticky assignment among members that subscribe to the same topics: shares that differ by one at most, and
-each member keeps what it had up to its share."""
+"""Sticky assignment among members that subscribe to the same topics: shares differ by at most one, and each
+member keeps what it had, up to its share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from muster.client.assignors.racks import Racks
 
 
 def share_equally(owned: Sequence[list[int]], layout: Layout, racks: Racks | None) -> list[list[int]]:
-    """What each member gets of the layout's partitions, given what it had. In the order of the members, the
-    first ones that had a longer share keep it."""
+    """Each member's share of the layout's partitions, given what it had. The first members, in order, that
+    had a longer share keep it."""
     dealing = _Dealing(owned, layout, racks)
     left = dealing.left()
     if racks is not None:
@@ -26,7 +26,7 @@ class _Dealing:
     def __init__(self, owned: Sequence[list[int]], layout: Layout, racks: Racks | None) -> None:
         self.layout = layout
         self.share, self.longer = divmod(layout.total, len(owned))
-        """What everybody gets, and how many get one more."""
+        """What every member gets, and how many get one more."""
         self.longest = self.share + (self.longer > 0)
         self.shares: list[list[int]] = []
         self.short: list[int] = []
@@ -49,13 +49,13 @@ class _Dealing:
                     self.even.append(member)
 
     def first(self, numbers: list[int], count: int) -> list[int]:
-        """What a member keeps that had too much: the low partitions of every topic."""
+        """What a member that had too much keeps: the low partitions of every topic."""
         if len(numbers) == count:
             return list(numbers)
         return sorted(numbers, key=self.layout.within_topic)[:count]
 
     def left(self) -> list[int]:
-        """What nobody keeps."""
+        """The partitions that nobody keeps."""
         taken = bytearray(self.layout.total)
         for mine in self.shares:
             for number in mine:
@@ -63,12 +63,13 @@ class _Dealing:
         return [number for number in range(self.layout.total) if not taken[number]]
 
     def deal(self, left: Sequence[int]) -> None:
-        """One to each that has less than the share, round and round; then one to each that may get more."""
+        """Deal one partition at a time to members with less than the share, in turn; then one to each that
+        may get one more."""
         numbers = iter(left)
         turn = self.short
         while turn:
             again = []
-            # zip asks for a member first: a number that it took would be lost when the members end.
+            # zip takes a member first: a number taken first would be lost when the members run out.
             for member, number in zip(turn, numbers, strict=False):
                 mine = self.shares[member]
                 mine.append(number)
@@ -81,9 +82,9 @@ class _Dealing:
             self.shares[self.even.popleft()].append(number)
 
     def deal_nearby(self, racks: Racks, left: Sequence[int]) -> list[int]:
-        """Those with a replica in the rack of a member that may get more, the ones with the least choice of
-        members first. Members with less than the share take turns; when none of them is near, it is the turn
-        of the first of those that may get one more. What is left then."""
+        """Deal partitions with a replica in the rack of a member that may get more, those with the least
+        choice of members first. Members with less than the share take turns; if none of them is near, the
+        first near one that may get one more is next. Returns the partitions left."""
         in_turn = sorted(left, key=racks.members_near)
         short = _Circle(self.short, racks)
         even = _Line(self.even, racks)
@@ -136,7 +137,7 @@ class _Circle:
         return self._members[found]
 
     def leave(self, member: int) -> None:
-        """The member that was found last."""
+        """Remove the member that was found last."""
         place = (self._next - 1) % len(self._members)
         places = self._places[self._racks.of_members[member]]
         del places[bisect_left(places, place)]
@@ -167,7 +168,7 @@ class _Line:
         return min(heads, key=self._line.__getitem__, default=None)
 
     def leave(self, member: int) -> None:
-        """One that was first."""
+        """Remove a member that was first."""
         self._places[self._racks.of_members[member]].popleft()
         del self._line[member]
 

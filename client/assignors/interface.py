@@ -1,6 +1,6 @@
-"""What an assignor is: it divides the partitions among the members of a group. Pure; no I/O, no clock.
+"""The interface of assignors, which divide partitions among the members of a group. Pure: no I/O, no clock.
 
-To write one's own, derive from `Assignor`, give it a name of its own, and implement `assign`:
+To write your own, derive from `Assignor`, give it a name of its own, and implement `assign`:
 
     from muster.client.assignors import Assignor, everything
 
@@ -13,13 +13,13 @@ To write one's own, derive from `Assignor`, give it a name of its own, and imple
             assigned[first] = everything(members[first].topics, topics)
             return assigned
 
-and pass an instance to each consumer, `Consumer(..., assignors=[FirstAssignor()])`. Every member of the
-group has to offer an assignor of that name: the group uses one that all members offer, and the leader's
-instance alone is asked.
+and pass an instance to each consumer, `Consumer(..., assignors=[FirstAssignor()])`. Every member of the group
+must offer an assignor of that name: the group uses one that all members offer, and only the leader's instance
+is asked.
 
-An assignor that offers RebalanceProtocol.COOPERATIVE must not hand a partition to a member while another one
-of `members` has it among its `owned`, since members keep what they own during the rebalance. Leave it out:
-its owner gives it up, and the group rebalances again.
+An assignor that offers RebalanceProtocol.COOPERATIVE must not give a partition to a member while another of
+`members` has it in `owned`, since members keep what they own during the rebalance. Leave it out: its owner
+gives it up, and the group rebalances again.
 """
 
 from __future__ import annotations
@@ -35,58 +35,58 @@ from typing import ClassVar, Final, NamedTuple
 from muster.client.partitions import TopicPartition
 
 NO_GENERATION: Final = -1
-"""The generation of a member that was in none yet, or does not say."""
+"""The generation of a member that has not been in one yet, or does not report it."""
 
 
 class RebalanceProtocol(IntEnum):
-    """What members do before they join again: give up everything, or keep what they own (KIP-429)."""
+    """What members do before they rejoin: give up everything, or keep what they own (KIP-429)."""
 
     EAGER = 0
     COOPERATIVE = 1
 
 
 class MemberSubscription(NamedTuple):
-    """What the leader knows of a member."""
+    """What the leader knows about a member."""
 
     topics: frozenset[str] | tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
-    """What it had before this rebalance and, in a cooperative one, still has."""
+    """What it owned before this rebalance and, in a cooperative one, still owns."""
     generation_id: int = NO_GENERATION
-    """The generation in which it came to own that (KIP-792)."""
+    """The generation in which it got them (KIP-792)."""
     rack: str | None = None
     """Its `client.rack` (KIP-881)."""
     group_instance_id: str | None = None
-    """Of a static member (KIP-345)."""
+    """Set for a static member (KIP-345)."""
     user_data: bytes | None = None
     """What the member's own assignor returned from `user_data`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitions:
-    """What the leader knows of a topic: partitions 0 to `count` - 1."""
+    """What the leader knows about a topic: partitions 0 to `count` - 1."""
 
     count: int
     racks: tuple[frozenset[str], ...] = ()
-    """For each partition the racks in which it has replicas; empty when no broker says its rack."""
+    """For each partition, the racks of its replicas; empty if no broker reports its rack."""
 
 
 class Assignor(ABC):
     """Divides partitions among members. One instance belongs to one consumer: it may keep state between
-    generations, which `on_assignment` tells it."""
+    generations, which `on_assignment` reports to it."""
 
     name: ClassVar[str]
-    """As members name it in JoinGroup: the group uses an assignor that all of them offer."""
+    """The name in JoinGroup: the group uses an assignor that all members offer."""
     protocols: ClassVar[frozenset[RebalanceProtocol]] = frozenset({RebalanceProtocol.EAGER})
-    """Those it works with. A consumer uses the highest that all its assignors have in common."""
+    """The protocols it works with. A consumer uses the highest that all its assignors have in common."""
     version: ClassVar[int] = 0
-    """Of its user data, for its own use."""
+    """The version of its user data, for its own use."""
 
     def user_data(
         self, topics: Iterable[str], owned: Iterable[TopicPartition], generation_id: int
     ) -> bytes | None:
-        """What goes with the subscription to the leader's instance, as bytes of any form.
+        """Bytes in any format, sent with the subscription to the leader's instance.
 
-        Equal state has to give equal bytes: the coordinator takes other bytes for another subscription.
+        Equal state must give equal bytes: to the coordinator, different bytes are a different subscription.
         """
         return None
 
@@ -94,14 +94,15 @@ class Assignor(ABC):
     def assign(
         self, members: Mapping[str, MemberSubscription], topics: Mapping[str, TopicPartitions]
     ) -> dict[str, list[TopicPartition]]:
-        """Each member's partitions, an empty list for those that get none. Called on the leader alone.
+        """Each member's partitions; an empty list for members that get none. Called only on the leader.
 
-        `members` is keyed by member id. `topics` has the topics of all members as far as they exist; a member
-        may subscribe to others. Equal arguments must give equal results, whatever the order of the mappings.
+        `members` is keyed by member id. `topics` holds the topics that members subscribe to and that exist; a
+        member may subscribe to others. Equal arguments must give equal results, whatever the order of the
+        mappings.
         """
 
     def on_assignment(self, assigned: Iterable[TopicPartition], generation_id: int) -> None:
-        """This member got `assigned` in that generation: kept by assignors that tell it in `user_data`."""
+        """This member got `assigned` in this generation. Assignors that report it in `user_data` keep it."""
         return None
 
 
@@ -132,5 +133,5 @@ def common_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
     return max(common)
 
 
-# Skips the keyword handling of TopicPartition(...), at a third of the time.
+# Skips the keyword handling of TopicPartition(...): takes a third of the time.
 _new_partition: Final = partial(tuple.__new__, TopicPartition)

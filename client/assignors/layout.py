@@ -1,4 +1,4 @@
-"""The partitions of a group's topics, numbered: the sticky assignors count with ints."""
+"""Numbers the partitions of a group's topics: the sticky assignors work with ints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.client.partitions import TopicPartition
 
 
 class Layout:
-    """Topics in order of their names, and in each its partitions, are 0 to `total` - 1."""
+    """Numbers partitions from 0 to `total` - 1, in order of topic names, and in order within each topic."""
 
     def __init__(self, topics: Mapping[str, TopicPartitions]) -> None:
         self.topics = sorted((topic for topic in topics if topics[topic].count), key=text_order)
@@ -25,7 +25,7 @@ class Layout:
         self._racks = {topic: topics[topic].racks for topic in self.topics}
 
     def numbers(self, partitions: Iterable[tuple[str, int]]) -> list[int]:
-        """Those that exist, in the order given."""
+        """The numbers of the partitions that exist, in the order given."""
         found = []
         extents, nowhere = self._extents, (0, 0)
         for topic, partition in partitions:
@@ -35,7 +35,7 @@ class Layout:
         return found
 
     def within_topic(self, number: int) -> tuple[int, int]:
-        """Sorts by the partition, then by the topic."""
+        """A sort key: by partition, then by topic."""
         start = self._starts[bisect_right(self._starts, number) - 1]
         return number - start, start
 

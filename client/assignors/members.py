@@ -1,4 +1,4 @@
-"""In which order members and texts stand: Kafka's."""
+"""The order of members and strings, as in Kafka."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from muster.client.assignors.interface import MemberSubscription
 
 
 def text_order(text: str) -> bytes:
-    """Texts sort by their UTF-16 code units, as in Java; beyond the Basic Multilingual Plane that is not
-    Python's order."""
+    """A sort key: strings by their UTF-16 code units, as in Java; beyond the Basic Multilingual Plane that is
+    not Python's order."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def in_order(members: Mapping[str, MemberSubscription]) -> list[str]:
-    """Member ids; static members first, by their instance, so that a restart under a new id
-    changes nothing."""
+    """Member ids in order; static members first, by instance id, so that a restart under a new id changes
+    nothing."""
 
     def place(member_id: str) -> tuple[bool, bytes, bytes]:
         instance_id = members[member_id].group_instance_id
@@ -25,7 +25,7 @@ def in_order(members: Mapping[str, MemberSubscription]) -> list[str]:
 
 
 def subscribers(member_ids: Iterable[str], members: Mapping[str, MemberSubscription]) -> dict[str, list[str]]:
-    """Who subscribes to each topic, in the order of `member_ids`."""
+    """The subscribers of each topic, in the order of `member_ids`."""
     found: dict[str, list[str]] = {}
     for member_id in member_ids:
         for topic in set(members[member_id].topics):

@@ -1,4 +1,4 @@
-"""Which members and partitions share a rack (KIP-881): reading from a replica nearby saves traffic between
+"""Which members and partitions share a rack (KIP-881): reading from a nearby replica saves traffic between
 data centres."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Racks:
 
     @classmethod
     def that_matter(cls, of_members: Sequence[str | None], layout: Layout) -> Racks | None:
-        """None where racks make no difference."""
+        """None if racks make no difference."""
         if not any(of_members):
             return None
         of_partitions = layout.racks()
@@ -39,7 +39,7 @@ class Racks:
         )
 
     def apart(self, member: int, number: int) -> bool:
-        """Whether the partition has no replica in the rack of the member, which has one."""
+        """Whether the member has a rack, and the partition no replica in it."""
         rack = self.of_members[member]
         return rack is not None and rack not in self.of_partitions[number]
 

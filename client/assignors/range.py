@@ -1,4 +1,4 @@
-"""Kafka's RangeAssignor: each topic cut into runs, one for each of its subscribers."""
+"""Kafka's RangeAssignor: each topic is cut into runs, one for each of its subscribers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _NOBODY: Final = deque[str]()
 
 
 class RangeAssignor(Assignor):
-    """Topic by topic: as many runs of partitions as there are subscribers, the first ones longer by one where
-    it does not come out even. Topics with as many partitions and the same subscribers are cut alike, so that
-    one member gets the same partition numbers of all of them.
+    """Cuts each topic into as many runs of partitions as it has subscribers; if they do not divide evenly,
+    the first runs are longer by one. Topics with equally many partitions and the same subscribers are cut
+    alike, so that a member gets the same partition numbers of all of them.
 
     Where racks matter (KIP-881), each member first gets partitions with a replica in its rack, up to its
-    share; topics that are cut alike go together, a partition number at a time. The rest is cut into runs.
+    share; topics that are cut alike are dealt together, one partition number at a time. The rest is cut into
+    runs.
     """
 
     name = "range"
@@ -47,7 +48,7 @@ class RangeAssignor(Assignor):
 
 
 class _Cut:
-    """A topic on its way to its subscribers."""
+    """A topic while it is divided among its subscribers."""
 
     def __init__(self, topic: str, partitions: TopicPartitions, rack_of: Mapping[str, str | None]) -> None:
         self.topic = topic
@@ -64,7 +65,7 @@ class _Cut:
         return self._racks[number] if number < len(self._racks) else _NOWHERE
 
     def room(self, member_id: str) -> int:
-        """How many more the member may get; that never grows."""
+        """How many more partitions the member may get; never grows."""
         return max(0, self._share + (self._longer > 0) - len(self.taken[member_id]))
 
     def take(self, member_id: str, numbers: Collection[int]) -> None:
@@ -76,13 +77,14 @@ class _Cut:
             self._is_taken[number] = True
 
     def deal_runs(self) -> None:
-        """To each member in turn as many of the first partitions left as it may get."""
+        """Give each member in turn as many of the first partitions left as it may get."""
         left = self._left(range(self.count))
         for member_id in self.taken:
             self._deal(member_id, left)
 
     def deal_nearby(self) -> None:
-        """The same, of those with a replica in the member's rack. A member without a rack gets any."""
+        """The same, but only partitions with a replica in the member's rack. A member without a rack gets
+        any."""
         here: dict[str | None, list[int]] = {}
         for number in range(self.count):
             for rack in (None, *self.racks(number)):
@@ -113,8 +115,8 @@ def _match_racks(cuts: Collection[_Cut]) -> None:
 
 
 def _match_racks_together(cuts: list[_Cut]) -> None:
-    """Each partition number, of all these topics, to the first member that is near to all of them and may get
-    more. As nothing else was dealt yet, that is as many of the one topic as of the other."""
+    """Give each partition number, of all these topics, to the first member that is near all of them and may
+    get more. Nothing else has been dealt yet, so it may get equally many of each topic."""
     first = cuts[0]
     place = {member_id: index for index, member_id in enumerate(first.taken)}
     waiting: dict[str | None, deque[str]] = {}

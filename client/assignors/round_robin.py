@@ -10,7 +10,8 @@ from muster.client.partitions import TopicPartition
 
 
 class RoundRobinAssignor(Assignor):
-    """Topic by topic, partition by partition, to the next member in a circle that subscribes to the topic."""
+    """Deals topic by topic, partition by partition, to the next member in a circle that subscribes to the
+    topic."""
 
     name = "roundrobin"
 

@@ -1,4 +1,4 @@
-"""Kafka's StickyAssignor: even shares, and each member keeps what it had as far as they allow."""
+"""Kafka's StickyAssignor: even shares, and each member keeps what it had as far as that allows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster.protocol.types import Array, Int32, String
 
 @record(versions="0-1")
 class StickyAssignorUserData(Message):
-    """What a member of the sticky assignor had. The bytes do not tell their version."""
+    """What a member had, as the sticky assignor's user data. The bytes do not state their version."""
 
     @struct
     class TopicAssignment(Struct):
@@ -39,8 +39,8 @@ class StickyAssignorUserData(Message):
 
 
 class StickyAssignor(Assignor):
-    """Members give up everything before they join (the eager protocol), so what they had travels as user
-    data: what `on_assignment` told last."""
+    """Members give up everything before they join (the eager protocol), so what they had is sent as user
+    data: the last assignment that `on_assignment` reported."""
 
     name = "sticky"
     version = 1
@@ -64,7 +64,7 @@ class StickyAssignor(Assignor):
 
 
 def user_data_bytes(had: Iterable[TopicPartition], generation_id: int) -> bytes:
-    """The latest version; equal content gives equal bytes."""
+    """User data of the latest version; equal content gives equal bytes."""
     listed = [
         StickyAssignorUserData.TopicAssignment(topic=topic, partitions=numbers)
         for topic, numbers in by_topic(had).items()
@@ -74,7 +74,8 @@ def user_data_bytes(had: Iterable[TopicPartition], generation_id: int) -> bytes:
 
 
 def read_user_data(blob: bytes | None) -> Claim:
-    """Version 1, or else version 0, which has no generation. Members whose bytes are neither had nothing."""
+    """Read version 1, or else version 0, which has no generation. Members whose bytes are neither count as
+    having had nothing."""
     for version in (1, 0) if blob else ():
         try:
             data, _ = codec.decode_prefix(StickyAssignorUserData, version, blob or b"", 0)
@@ -106,7 +107,7 @@ def share(
     topics: Mapping[str, TopicPartitions],
     claims: Mapping[str, Claim],
 ) -> Shares:
-    """Even shares among the members, each with as much of what it had as that allows. Members stand in the
+    """Even shares among the members, each with as much of what it had as that allows. Members are in the
     order of their ids."""
     member_ids = sorted(members, key=text_order)
     wanted = {frozenset(each.topics) for each in members.values()}

@@ -32,7 +32,8 @@ def subscription_bytes(
     *,
     version: int = SUBSCRIPTION_VERSION,
 ) -> bytes:
-    """A member's metadata for JoinGroup. Fields that `version` lacks are left out; an empty rack is none."""
+    """A member's metadata for JoinGroup. Fields that `version` lacks are left out; an empty rack counts as
+    none."""
     return encode_subscription(
         ConsumerProtocolSubscription(
             topics=sorted(set(topics)),
@@ -49,7 +50,8 @@ def subscription_bytes(
 
 
 def read_subscription(blob: bytes | memoryview, group_instance_id: str | None = None) -> MemberSubscription:
-    """What JoinGroup told the leader of a member. Raises DecodeError for bytes that are no subscription."""
+    """A member's subscription, as JoinGroup gives it to the leader. Raises DecodeError if the bytes are not
+    one."""
     read = decode_subscription(blob)
     return MemberSubscription(
         topics=frozenset(read.topics),
@@ -71,7 +73,7 @@ def assignment_bytes(
     *,
     version: int = SUBSCRIPTION_VERSION,
 ) -> bytes:
-    """A member's assignment for SyncGroup. Even of nothing it is a real blob: Java's consumer raises on zero
+    """A member's assignment for SyncGroup. Even an empty one is a real blob: Java's consumer raises on zero
     bytes."""
     return encode_assignment(
         ConsumerProtocolAssignment(
@@ -86,8 +88,8 @@ def assignment_bytes(
 
 
 def read_assignment(blob: bytes | memoryview) -> list[TopicPartition]:
-    """What SyncGroup told a member. Zero bytes are nothing: the leader forgot the member. Raises DecodeError
-    for bytes that are no assignment."""
+    """A member's assignment from SyncGroup. Zero bytes mean no partitions: the leader forgot the member.
+    Raises DecodeError for bytes that are not an assignment."""
     if not blob:
         return []
     return [
@@ -98,7 +100,7 @@ def read_assignment(blob: bytes | memoryview) -> list[TopicPartition]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic; both sorted, each once."""
+    """Partition numbers by topic; both sorted, without duplicates."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(set(partitions)):
         topics.setdefault(topic, []).append(partition)

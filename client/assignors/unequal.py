@@ -1,5 +1,5 @@
-"""Sticky assignment among members that subscribe to different topics: loads as even as the subscriptions let
-them be, with few partitions moved."""
+"""Sticky assignment among members that subscribe to different topics: loads as even as the subscriptions
+allow, with few partitions moved."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def share_unequally(
     subscribers: Sequence[tuple[range, tuple[int, ...]]],
     racks: Racks | None,
 ) -> list[list[int]]:
-    """What each member gets of the partitions, given what it had.
+    """Each member's share of the partitions, given what it had.
 
-    `subscribers` has for each topic, in order of their names, its partitions and the members that want it,
-    ascending. `previous` names for some partitions the member that had it before its owner had.
+    `subscribers` holds, for each topic in order of names, its partitions and the members that want it,
+    ascending. `previous` maps some partitions to the member that had them before their owner.
     """
     balance = _Balance(owned, previous, subscribers, racks)
     balance.keep(owned)
@@ -43,12 +43,12 @@ class _Balance:
         total = sum(len(numbers) for numbers, _ in subscribers)
         self.owner = [-1] * total
         self.queue_of = [_Queue((), self.load)] * total
-        """The subscribers of each partition's topic; topics with the same ones share a queue."""
+        """The subscribers of each partition's topic; topics with the same subscribers share a queue."""
         self.queues_with: list[list[_Queue]] = [[] for _ in owned]
-        """For each member those it stands in."""
+        """For each member, the queues it is in."""
         self.topic_of = [0] * total
         self.order: list[int] = []
-        """Partitions whose topic has few subscribers first: later there is less choice for them."""
+        """Partitions, those whose topic has few subscribers first: later there is less choice for them."""
         queues: dict[tuple[int, ...], _Queue] = {}
         for numbers, members in sorted(subscribers, key=lambda each: len(each[1])):
             queue = queues.get(members)
@@ -61,7 +61,7 @@ class _Balance:
             self.topic_of[numbers.start : numbers.stop] = [numbers.start] * len(numbers)
         self.queues = list(queues.values())
         self.gave_up = False
-        """Whether somebody may not keep what it had."""
+        """Whether some member may not keep all it had."""
         self.began_empty = False
         """Whether nobody keeps anything."""
         self.dealt: list[int] = []
@@ -75,7 +75,7 @@ class _Balance:
         return found
 
     def keep(self, owned: Sequence[list[int]]) -> None:
-        """What members had, as far as they still subscribe to it and racks allow."""
+        """Let members keep what they had, as far as they still subscribe to it and racks allow."""
         for member, numbers in enumerate(owned):
             for number in numbers:
                 if member not in self.queue_of[number].members or (
@@ -87,8 +87,8 @@ class _Balance:
                     self.load[member] += 1
 
     def deal(self) -> None:
-        """What nobody keeps, to the subscriber with the lowest load; where racks matter, first what has a
-        replica in the rack of some subscriber, to one of those."""
+        """Give what nobody keeps to the subscriber with the lowest load; if racks matter, first give
+        partitions with a replica in some subscriber's rack to such a subscriber."""
         self.began_empty = not any(self.load)
         self.dealt = [number for number in self.order if self.owner[number] < 0]
         if self.racks is not None:
@@ -100,7 +100,7 @@ class _Balance:
                 self._give(number, self.queue_of[number].lowest())
 
     def _deal_nearby(self, racks: Racks) -> None:
-        """A member without a rack is near to everything."""
+        """A member without a rack is near everything."""
         near_queues: dict[_Queue, dict[str | None, _Queue]] = {}
         for queue in self.queues:
             by_rack: dict[str | None, list[int]] = {}
@@ -119,8 +119,8 @@ class _Balance:
         self.load[member] += 1
 
     def even_out(self) -> None:
-        """Move partitions from members with a higher load to such with a lower one, those just dealt first.
-        Undone when the loads are no more even than before."""
+        """Move partitions from members with a higher load to members with a lower one, those just dealt
+        first. Undone if the loads are no more even than before."""
         before_owner, before_load = list(self.owner), list(self.load)
         if not self.gave_up:
             self._move([number for number in self.dealt if self.queue_of[number].has_choice])
@@ -132,7 +132,8 @@ class _Balance:
                 self.owner = before_owner
 
     def _move(self, numbers: Sequence[int]) -> bool:
-        """Again and again until nothing moves, or what moves evens nothing out. Whether anything moved."""
+        """Repeat until nothing moves, or moving no longer evens out the loads. Returns whether anything
+        moved."""
         moved_ever = False
         while True:
             moved = False
@@ -164,10 +165,10 @@ class _Balance:
 
 
 class _Queue:
-    """The members that subscribe to some topics, the one with the lowest load first, among equals the first.
+    """The members that subscribe to some topics, by load and then by number, the lowest first.
 
-    An entry is a load and a member. Loads that grew are found out when their entry comes up, so growing costs
-    nothing; a member whose load fell is pushed.
+    An entry is a load and a member. A load that grew is noticed when its entry comes up, so growing costs
+    nothing; a member whose load fell is pushed again.
     """
 
     def __init__(self, members: Sequence[int], load: list[int]) -> None:
@@ -177,7 +178,7 @@ class _Queue:
         self.restart()
 
     def restart(self) -> None:
-        """Look at all loads again."""
+        """Rebuild the queue from the current loads."""
         self._heap = [(self._load[member], member) for member in self.members]
         heapify(self._heap)
 
@@ -185,7 +186,7 @@ class _Queue:
         heappush(self._heap, (self._load[member], member))
 
     def lowest(self) -> int:
-        """The first member, -1 when there is none."""
+        """The first member, -1 if there is none."""
         heap, load = self._heap, self._load
         while heap:
             noted, member = heap[0]
@@ -199,16 +200,16 @@ class _Queue:
 
 
 class _Moves:
-    """What went from whom to whom. Instead of two partitions of a topic in opposite directions none moves:
-    the one that went before goes back."""
+    """Which partition moved from which member to which. Instead of two partitions of a topic moving in
+    opposite directions, neither moves: the one that moved before moves back."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[int, int]] = {}
         self._between: dict[tuple[int, int, int], list[int]] = {}
 
     def instead(self, topic: int, number: int, source: int, to: int) -> int:
-        """The partition to be moved in place of this one, which may be itself. Of several that went the other
-        way it is the last; Kafka takes the first of a hash set."""
+        """The partition to move in place of this one, or this one itself. Of several that moved the other
+        way, it is the last; Kafka takes the first of a hash set."""
         if number in self._of:
             source = self._of[number][0]
         back = self._between.get((topic, to, source))

@@ -1,6 +1,6 @@
-"""The partitions that a consumer reads: which of them may be returned, and the position in each. Records
+"""The partitions that a consumer reads: whose records may be returned, and the position in each. Records
 fetched but not returned yet are in two places: still in the fetcher, or handed over to the delivery. The
-delivery's come first, so they determine the position.
+delivery's records come first, so they determine the position.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.client.partitions import OffsetAndMetadata, TopicPartition
 
 
 class Assigned:
-    """The assigned partitions. Only this class tells the fetcher and the delivery about them."""
+    """The assigned partitions. Only this class reports them to the fetcher and the delivery."""
 
     def __init__(self, subscription: Subscription, delivery: Delivery[Any, Any]) -> None:
         self.partitions: frozenset[TopicPartition] = frozenset()
@@ -31,13 +31,13 @@ class Assigned:
         self._fetcher = fetcher
 
     def check(self, *partitions: TopicPartition) -> None:
-        """Raise ClientError unless all of these are read."""
+        """Raise ClientError unless all of these are assigned."""
         for where in partitions:
             if where not in self.partitions:
                 raise ClientError(f"{where} is not assigned to this consumer: {self._subscription}")
 
     def adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
-        """Read exactly these; until `settled`, paused partitions may come back."""
+        """Read exactly these. Unless `settled`, paused partitions may come back, so they stay paused."""
         self._delivery.drop(self.partitions - partitions)
         self._fetcher.set_assigned(partitions)
         self.partitions, self._held = partitions, frozenset()
@@ -51,7 +51,7 @@ class Assigned:
         self._delivery.drop(self.partitions)
         self.partitions = frozenset()
 
-    # --- what may be given out ------------------------------------------------------------------------------
+    # --- what may be returned -------------------------------------------------------------------------------
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Read and return nothing more of these, which are about to be revoked, until the next `adopt`."""
@@ -67,7 +67,7 @@ class Assigned:
         self._block()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """The opposite."""
+        """Undo `pause` for these."""
         chosen = set(partitions)
         self._fetcher.resume(chosen & self.partitions)
         self._paused -= chosen
@@ -80,7 +80,7 @@ class Assigned:
     def _block(self) -> None:
         self._delivery.block(self._paused | self._held)
 
-    # --- where ----------------------------------------------------------------------------------------------
+    # --- positions ------------------------------------------------------------------------------------------
 
     def place(self, where: TopicPartition) -> OffsetAndMetadata | None:
         """The position of the next record to return; None while unknown."""

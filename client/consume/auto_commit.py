@@ -1,6 +1,6 @@
 """Commits handled records on the reader's behalf: every interval, before a rebalance, and on close. Periodic
-commits run in their own task, and nobody waits for them. Commits before a rebalance do too, so that a reading
-call may end before they do, and the next one finds them further on. If the generation has ended, a commit is
+commits run in their own task, and nobody waits for them. Commits before a rebalance do too, so a reading call
+may end before they do, and the next one finds them further along. If the generation has ended, a commit is
 dropped: the partition's new owner reads those records again.
 """
 
@@ -22,9 +22,8 @@ _LOG: Final = logging.getLogger("muster.client.consumer")
 
 class AutoCommit:
     """Commits what `handled()` returns and is not committed yet, by calling `commit` with a deadline; each
-    periodic attempt gets `attempt_s`. `wake` is called when `tick` has something to do. `are_gone` asks
-    whether none of these partitions exists, with a deadline: a coordinator may not have heard of a new topic
-    yet."""
+    periodic attempt gets `attempt_s`. `wake` is called when `tick` has something to do. `are_gone` returns,
+    by a deadline, whether none of these partitions exists: a coordinator may not know a new topic yet."""
 
     def __init__(
         self,
@@ -53,8 +52,8 @@ class AutoCommit:
         self._off = False
 
     async def hand_over(self, until: float) -> None:
-        """Commit nothing any more: transactions do. Returns when the commit in progress is done, so that it
-        does not overtake them; raises TimedOut."""
+        """Commit nothing from now on: transactions do. Returns when the commit in progress is done, so that
+        it does not overtake them. Raises TimedOut."""
         self._off = True
         if self._periodic is not None:
             await asyncio.wait([self._periodic], timeout=max(0.0, until - deadline(0)))
@@ -79,7 +78,7 @@ class AutoCommit:
     # --- every interval -------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Start a commit if the interval has passed. Raises as `raise_failure`."""
+        """Start a commit if the interval has passed. Raises as `raise_failure` does."""
         self.raise_failure()
         if self._off:
             return
@@ -108,12 +107,12 @@ class AutoCommit:
             self._periodic = None
         self._count(again_s)
 
-    # --- to the end -----------------------------------------------------------------------------------------
+    # --- before a rebalance and on close --------------------------------------------------------------------
 
     async def catch_up(self, partitions: frozenset[TopicPartition], until: float, give_up: float) -> bool:
-        """Commit the handled records of these partitions. True when that is done, impossible or abandoned;
-        False if `until` came first: the commit continues. Permanent failures are left to `raise_failure`: the
-        rebalance goes on anyway."""
+        """Commit the handled records of these partitions. Returns True when that is done, impossible or
+        abandoned; False if `until` came first: the commit continues. Permanent failures are left to
+        `raise_failure`: the rebalance continues anyway."""
         if self._last is None:
             self._last = asyncio.create_task(self._catch_up(partitions, give_up), name="last auto-commit")
             self._last.add_done_callback(lambda _: self._wake())
@@ -189,5 +188,5 @@ class AutoCommit:
 
 
 def _is_unknown(why: Exception) -> bool:
-    """Whether it is because the coordinator does not know the topic."""
+    """Whether a commit failed because the coordinator does not know the topic."""
     return isinstance(why, KafkaError) and why.code in NEVER_PASSES

@@ -1,4 +1,4 @@
-"""What a consumer's calls share: its parts, and the reading call that drives them.
+"""The parts of a consumer that its calls share, and the reading call that drives them.
 
 Each turn of a reading call does what is due, in this order: the rebalance, periodic commits, starting
 positions; then it returns records, or waits for some. Events (a heartbeat that announces a rebalance, a
@@ -49,8 +49,9 @@ _LOG: Final = logging.getLogger("muster.client.consumer")
 _LEAVE_S: Final = 2.0
 """The part of the closing time reserved for leaving the group."""
 _PART_S: Final = 5.0
-"""The part before that, reserved for the last commit and the listener while the reader may still finish."""
-_A_WHILE_S: Final = 60.0  # unbounded waits are made of these
+"""The part before that, reserved for the last commit and the listener: the reader may finish only before
+it."""
+_A_WHILE_S: Final = 60.0  # unbounded waits are split into these
 
 
 class ConsumerCore(Generic[K, V]):
@@ -135,7 +136,7 @@ class ConsumerCore(Generic[K, V]):
         await self.group.start()
         if given.enable_auto_commit:
             self.auto_commit = AutoCommit(
-                # For a topic that was deleted there is nothing to commit: no rebalance waits for it.
+                # A deleted topic has nothing to commit: no rebalance waits for it.
                 partial(self.commit, waits_for_topics=False),
                 self.assigned.handled,
                 self.wake,
@@ -182,7 +183,8 @@ class ConsumerCore(Generic[K, V]):
             self.wake()
 
     def refuse_if_stopped(self) -> None:
-        """A caller that asks again has handled its last records, but gets no more. Raises Closed."""
+        """Raise Closed once stopped: a caller that asks again has handled its last records, but gets no
+        more."""
         if self.state == "stopping" and not self._reading:
             self.delivery.asked()
             self._tasks.tell()
@@ -190,13 +192,13 @@ class ConsumerCore(Generic[K, V]):
 
     @property
     def ended_in_order(self) -> bool:
-        """Whether it is closed, but the reader's loop should end without an error."""
+        """Whether the consumer is closed, but the reader's loop should end without an error."""
         return self.state == "closed" and self.orderly
 
     async def close(self, timeout: float, *, clean: bool, drain: bool = False) -> None:
         """Commit handled records, give up all partitions, leave the group, end all tasks and connections.
         Without `clean`, the record in hand was not handled. With `drain`, the reader may finish it, and the
-        scopes' tasks get all of the time.
+        scopes' tasks may take longer than their grace period.
         """
         if self.state == "new":
             self.state = "closed"
@@ -240,8 +242,8 @@ class ConsumerCore(Generic[K, V]):
                 self._tasks.tell()
 
     async def leave(self, timeout: float, reason: str) -> None:
-        """Give up all partitions, and leave the group. If the reader itself calls this, it has handled what
-        it has in hand."""
+        """Give up all partitions, and leave the group. If the reader itself calls this, the records it has in
+        hand count as handled."""
         until = deadline(timeout)
         self._begin_reading()
         try:
@@ -272,7 +274,7 @@ class ConsumerCore(Generic[K, V]):
             self.auto_commit.raise_failure()
 
     async def _reader_is_out(self, until: float, *, finish: bool) -> None:
-        """Wait for a reading call in progress in another task; with `finish`, also wait until that time for
+        """Wait for a reading call in progress in another task; with `finish`, also wait, up to `until`, for
         the reader to ask once more, which means that it has finished what it has in hand."""
         finish = finish and asyncio.current_task() is not self._reader
         while self._reading or (
@@ -300,9 +302,9 @@ class ConsumerCore(Generic[K, V]):
     async def more(
         self, until: float | None, max_records: int, reader: asyncio.Task[Any] | None = None
     ) -> bool:
-        """Records in hand are handled. Do what is due, and return True once `delivery` has something, ideally
-        this many records; False if `until` came first or the consumer is stopped. `reader` (None for this
-        task) handles them."""
+        """Count records in hand as handled, and do what is due. Returns True once `delivery` has something,
+        ideally this many records; False if `until` came first or the consumer is stopped. `reader` (None for
+        this task) handles the records."""
         self.check()
         self._begin_reading()
         self._reader = asyncio.current_task() if reader is None else reader
@@ -384,7 +386,7 @@ class ConsumerCore(Generic[K, V]):
             raise failure
 
     def _asked(self) -> None:
-        """The reader got records without coming here."""
+        """The reader got records without calling `more`."""
         try:
             if self.group is not None:
                 self.group.polled()
@@ -431,16 +433,16 @@ class ConsumerCore(Generic[K, V]):
         self.assigned.adopt(partitions, settled=settled)
         self.starting.anew(due=bool(partitions))
 
-    # --- where ----------------------------------------------------------------------------------------------
+    # --- positions ------------------------------------------------------------------------------------------
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets for a commit without any: after the records returned, unless the reader left with
-        them."""
+        """The offsets for a commit that gives none: after the records returned or, once closing no longer
+        waits for the reader, after those handled."""
         return self.assigned.handled() if self._abandoned else self.assigned.given_out()
 
     async def _are_gone(self, partitions: Iterable[TopicPartition], until: float) -> bool:
-        """Whether none of the topics read exists any more, by those who led these partitions: other brokers
-        may not have heard of a new topic yet. Asking creates none."""
+        """Whether none of these partitions' topics exists any more, according to the brokers that led them:
+        others may not know a new topic yet. Asking creates no topic."""
         ids, image = self.fetcher.topic_ids(partitions), self.cluster.image
         for where in {each.topic: each for each in partitions}.values():  # one of each topic
             led = image.partition(where)
@@ -466,7 +468,7 @@ class ConsumerCore(Generic[K, V]):
         *,
         waits_for_topics: bool = True,
     ) -> CommitResult:
-        """Commit these."""
+        """Commit these offsets."""
         assert self.group is not None
         topic_ids = self.fetcher.topic_ids(offsets)
         result = await self.group.commit(offsets, until, topic_ids, waits_for_topics=waits_for_topics)

@@ -4,8 +4,8 @@ A record is in hand from when it is returned until the reader asks for the next 
 partition has two offsets: the position, that of the next record to return, and the offset up to which records
 are handled, which may be auto-committed.
 
-Records are returned one by one from a run, a part of one batch. The consumer iterates over it without coming
-here for each record; how much of the run is left tells how many were returned.
+Records are returned one by one from a run, a part of one batch. The consumer iterates over it without calling
+this module for each record; how much of the run is left shows how many were returned.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Delivery(Generic[K, V]):
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._queue: deque[RawBatch] = deque()
-        self._raw: RawBatch | None = None  # what the run was made of
-        self._asked = 0  # how much of the run the reader has asked beyond
+        self._raw: RawBatch | None = None  # the batch that the run was made from
+        self._asked = 0  # how many records of the run are handled
         self._in_hand: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}
 
     # --- in -------------------------------------------------------------------------------------------------
 
     def add(self, batches: Iterable[RawBatch]) -> None:
-        """Batches from the fetcher."""
+        """Add batches from the fetcher."""
         self._queue.extend(batches)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -61,12 +61,12 @@ class Delivery(Generic[K, V]):
             self._epochs.pop(where, None)
 
     def block(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return nothing of these until called with others."""
+        """Return nothing of these until called again with others."""
         self._end_run()
         self._blocked = frozenset(partitions)
 
     def interrupt(self) -> None:
-        """End the run: the reader must come here again for more."""
+        """End the run, so that the reader must call again for more."""
         self._end_run()
 
     # --- out ------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Delivery(Generic[K, V]):
         return True
 
     def take(self, max_records: int, *, max_batches: int | None = None) -> list[Batch[K, V]]:
-        """Batches with up to this many records, which are then in hand. Raises as `start_run`."""
+        """Batches with up to this many records, which are then in hand. Raises as `start_run` does."""
         self._end_run()
         taken: list[Batch[K, V]] = []
         left = max_records
@@ -121,7 +121,7 @@ class Delivery(Generic[K, V]):
         self._in_hand.clear()
         self._asked = self._given_out()
 
-    # --- where ----------------------------------------------------------------------------------------------
+    # --- positions ------------------------------------------------------------------------------------------
 
     def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The position of each partition that has records here."""
@@ -139,7 +139,7 @@ class Delivery(Generic[K, V]):
         return places
 
     def in_hand(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offset of the first record in hand, of each partition."""
+        """The offset of each partition's first record in hand."""
         offsets = dict(self._in_hand)
         raw, index = self._raw, self._given_out()
         if raw is not None and index > self._asked:
@@ -171,7 +171,7 @@ class Delivery(Generic[K, V]):
         self._raw, self._asked, self.run = None, 0, iter(())
 
     def _next(self, max_records: int) -> RawBatch | None:
-        """The next batch to return, or as much of it as is wanted; the rest stays."""
+        """The next batch to return, or as much of it as wanted; the rest stays."""
         for place, raw in enumerate(self._queue):
             if raw.topic_partition in self._blocked:
                 continue

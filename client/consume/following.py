@@ -1,4 +1,4 @@
-"""A subscription by pattern: topics come and go."""
+"""Follows a subscription by pattern: topics come and go."""
 
 from __future__ import annotations
 

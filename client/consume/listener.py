@@ -1,4 +1,4 @@
-"""Tells a consumer's listener about rebalances."""
+"""Notifies a consumer's listener of rebalances."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Watches how long the reader has been away from its consumer, and how far the loop is behind.
+"""Watches how long the reader has been away from its consumer, and how far behind the loop is.
 
-A reader that does not ask for records within max.poll.interval.ms loses its partitions: the group takes it
-for dead. The watch warns at half and at four fifths of that time, and names the code it is busy in; Kafka's
+A reader that does not ask for records within max.poll.interval.ms loses its partitions: the group considers
+it dead. The watch warns at half and at four fifths of that time, and names the code it is busy in; Kafka's
 clients only report it afterwards. In its own thread, the watch warns even while the loop is blocked, and
 names what blocks it.
 """
@@ -32,10 +32,10 @@ _LOOP: Final = frozenset({asyncio.base_events.__file__, asyncio.events.__file__,
 class ReaderWatch:
     """Watches one reader, which is away unless it waits for records.
 
-    `progress` returns a new value each time the reader got records without `came` and `went` being called;
-    `asked` is then called on the loop now and then, and while it waits. `silence_s` is how long this loop's
-    heartbeats may be missing, if it has any. While `missed()` is false, nobody misses the reader, and only
-    the loop is watched.
+    `progress` returns a new value each time the reader gets records without `came` and `went` being called;
+    `asked` is then called on the loop now and then, as it is while the reader waits. `silence_s` is how long
+    this loop's heartbeats may be missing, if it sends any. While `missed()` is false, nobody misses the
+    reader, and only the loop is watched.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ReaderWatch:
     # --- looking --------------------------------------------------------------------------------------------
 
     def start(self, *, thread: bool) -> None:
-        """Start watching; also from a thread, which sees a blocked loop."""
+        """Start watching; if `thread`, also from a thread, which sees a blocked loop."""
         self._loop_thread = threading.get_ident()
         self._task = asyncio.create_task(self._look_now_and_then(), name="watch of the reader")
         if thread:
@@ -119,7 +119,7 @@ class ReaderWatch:
         if not self._missed():
             return
         with self._lock:
-            if self._progress() != self._seen:  # It got a record since, and asks for each.
+            if self._progress() != self._seen:  # It got a record since, so it has asked.
                 self._seen = self._progress()
                 if self._away_since is not None:
                     self._away_since, self._warned = self._clock(), 0
@@ -165,8 +165,8 @@ class ReaderWatch:
 
 
 def whereabouts(task: asyncio.Task[Any] | None, loop_thread: int) -> str:
-    """The functions and lines a task is in, from its coroutine inwards; if it is running, or held up by what
-    runs, also that code. May be called from another thread."""
+    """The functions and lines a task is in, from its coroutine inwards; if it is running, or blocked by other
+    code that runs, also that code. May be called from another thread."""
     if task is None:
         return "a callback"
     chain = _awaited(task.get_coro())
@@ -207,7 +207,7 @@ def _running(thread: int) -> list[FrameType]:
 
 
 def _beyond_the_loop(frames: list[FrameType]) -> list[FrameType]:
-    """What the loop has called; nothing while it is idle."""
+    """The frames that the loop has called; none while it is idle."""
     files = [frame.f_code.co_filename for frame in frames]
     called = frames[
         max((index for index, file in enumerate(files) if file in _LOOP), default=len(files)) + 1 :

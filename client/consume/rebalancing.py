@@ -7,7 +7,7 @@ In the consumer protocol (KIP-848) only the second line remains: each assignment
 after `assigned` the member acknowledges it to the group.
 
 A long step pauses when the reading call times out or is cancelled, and the next reading call continues it.
-Each callback is made once; between a callback and the change it announces there is no point of cancellation.
+Each callback is called once, and no cancellation can come between a callback and the change it announces.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NONE: Final[frozenset[TopicPartition]] = frozenset()
 
 
 class Rebalancing:
-    """Owns the set of assigned partitions. `hold` stops reading and returning records of some; `adopt` makes
-    a set the one to read."""
+    """Owns the set of assigned partitions. `hold` stops reading and returning records of some; `adopt` sets
+    the partitions to read."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Rebalancing:
         self._give_up_by = 0.0
         self._grace_by = 0.0
         self._prepared = False
-        self._told = False  # of what `prepare` says, since the last join
+        self._told = False  # whether `prepare`'s callbacks were called since the last join
         self._joined: Joined | None = None
 
     async def go_on(self, until: float) -> None:
@@ -71,7 +71,7 @@ class Rebalancing:
         wakes the reader when that is done. Raises what the callbacks raised, and permanent failures."""
         while self._joined is not None or self._group.rejoin_needed:
             if self._group.lost:
-                self._joined = None  # What it says is void.
+                self._joined = None  # It is void now.
             if self._joined is None:
                 if not await self._prepare(until):
                     return
@@ -87,8 +87,8 @@ class Rebalancing:
         self._scopes.lose(self.owned)
 
     async def leave(self, until: float, grace_s: float) -> None:
-        """Give up all partitions before leaving the group: commit, end the scopes, then call back. Raises
-        what the callback raised."""
+        """Give up all partitions before leaving the group: commit, end the scopes, then call the listener.
+        Raises what the callback raised."""
         owned = self.owned
         if owned:
             self._hold(owned)
@@ -114,7 +114,7 @@ class Rebalancing:
     # --- before the join ------------------------------------------------------------------------------------
 
     async def _prepare(self, until: float) -> bool:
-        """Give up what must be given up before the join. False on timeout."""
+        """Give up what must be given up before the join. Returns False on timeout."""
         group = self._group
         if self._told and not group.lost:
             return True  # A callback raised, so the join did not happen.
@@ -146,7 +146,7 @@ class Rebalancing:
     # --- after the join -------------------------------------------------------------------------------------
 
     async def _complete(self, joined: Joined, until: float) -> bool:
-        """Take the new assignment. False on timeout."""
+        """Take the new assignment. Returns False on timeout."""
         if joined.revoked and not await self._finish(joined.revoked, until, commit=joined.revoked):
             return False
         if self._group.lost:
@@ -176,7 +176,8 @@ class Rebalancing:
     async def _finish(
         self, partitions: frozenset[TopicPartition], until: float, *, commit: frozenset[TopicPartition]
     ) -> bool:
-        """Let the work on these partitions finish, and commit. False on timeout; may be called again."""
+        """Let the work on these partitions finish, and commit. Returns False on timeout; may be called
+        again."""
         if self._giving_up != partitions:
             self._giving_up = partitions
             self._give_up_by = deadline(self._rebalance_s)

@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class AssignmentScope:
-    """The tasks of one partition while it is assigned; `consumer.scope(partition)` returns it. What a task
-    raises is raised from the consumer's next reading call.
+    """The tasks of one partition while it is assigned; `consumer.scope(partition)` returns it. The consumer's
+    next reading call raises what a task has raised.
     """
 
     def __init__(self, partition: TopicPartition, on_failure: Callable[[BaseException], None]) -> None:
@@ -32,7 +32,7 @@ class AssignmentScope:
 
     @property
     def ended(self) -> bool:
-        """Whether the partition is no longer ours."""
+        """Whether the partition is no longer assigned to this consumer."""
         return self._ended
 
     @property
@@ -41,7 +41,7 @@ class AssignmentScope:
         return frozenset(self._tasks)
 
     def create_task(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Start a task for the partition. Raises Closed if it is no longer ours."""
+        """Start a task for the partition. Raises Closed if it is no longer assigned to this consumer."""
         if self._ended:
             work.close()
             raise Closed(f"{self.partition} is no longer assigned to this consumer")
@@ -97,7 +97,7 @@ class Scopes:
         self, partitions: Iterable[TopicPartition], grace_s: float, *, unwind_s: float = 1.0
     ) -> None:
         """End the scopes of these partitions: wait for their tasks, cancel those not done in time, and wait
-        for them to end, up to the longer of the two times. Cancelling this cancels the tasks."""
+        for them to end, up to the longer of the two times. Cancelling this call cancels the tasks."""
         ending = self._known(partitions)
         try:
             if tasks := _tasks(ending):

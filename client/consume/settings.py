@@ -59,7 +59,7 @@ class ConsumerOptions(SecurityOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(SecuritySettings):
-    """The settings of a consumer. Raises ValueError that names the setting and says what it takes."""
+    """The settings of a consumer. Raises a ValueError that names the setting and says what it takes."""
 
     bootstrap_servers: tuple[Address, ...]
     """The bootstrap addresses: some of the cluster's brokers."""
@@ -224,7 +224,7 @@ def parse_reset(given: str | timedelta) -> ResetStrategy | None:
 
 
 def _read_duration(text: str) -> timedelta | None:
-    from muster import durations  # exact, by way of fractions and decimals: rarely wanted
+    from muster import durations  # exact, with fractions and decimals: rarely needed
 
     try:
         return timedelta(milliseconds=durations.parse(text))
@@ -233,7 +233,8 @@ def _read_duration(text: str) -> timedelta | None:
 
 
 def _assignors(given: Any) -> tuple[Assignor, ...]:
-    """Assignors, or made from their names: one may keep state, so each consumer has its own."""
+    """The assignors, created from their names if need be: one may keep state, so each consumer has its
+    own."""
     listed = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
     if not listed or not all(isinstance(each, str | Assignor) for each in listed):
         raise wrong("assignors", given, "a list of assignors or their names, at least one")

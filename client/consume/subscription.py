@@ -1,5 +1,5 @@
-"""What a consumer reads: topics by name, topics by our pattern or the broker's, or partitions. Pure. These
-are mutually exclusive, as in Kafka: unsubscribe to change from one to another.
+"""What a consumer reads: topics by name, topics by a pattern that we or the brokers match, or partitions.
+Pure. These are mutually exclusive, as in Kafka: unsubscribe to change from one to another.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from muster.client.partitions import TopicPartition
 @dataclass(frozen=True, slots=True)
 class SubscriptionPattern:
     """All topics whose whole name matches this regular expression in RE2 syntax. The brokers find them, and
-    notice new ones, so it takes the consumer protocol (KIP-848): `group_protocol="consumer"`, or "auto".
-    Raises ValueError."""
+    notice new ones, so it requires the consumer protocol (KIP-848): `group_protocol="consumer"`, or "auto".
+    Raises ValueError if it is not text, or empty."""
 
     pattern: str
 
@@ -128,8 +128,8 @@ class Subscription:
         return where.topic in self.topics if self._by_group else where in self.assigned
 
     def adopt(self, partitions: Iterable[TopicPartition]) -> None:
-        """A leader with newer metadata may assign matching topics that we have not seen yet. The topics that
-        match the broker's pattern are known from assignments alone."""
+        """Learn topics from an assignment: a leader with newer metadata may assign matching topics that we
+        have not seen yet. Topics that match the broker's pattern are known only from assignments."""
         if self.remote is not None:
             self.topics = frozenset(where.topic for where in partitions)
         if self.pattern is not None:

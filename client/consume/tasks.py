@@ -10,7 +10,7 @@ from muster.client.errors import TimedOut
 
 
 class Tasks:
-    """Tasks whose failures go to `fail`: none is silent."""
+    """Tasks whose failures are passed to `fail`: none is silent."""
 
     def __init__(self, fail: Callable[[BaseException], None]) -> None:
         self._fail = fail
@@ -44,8 +44,8 @@ class Tasks:
             self._news = None
 
     async def hear(self, until: float, what: str, why: Callable[[], object] = lambda: None) -> None:
-        """Wait for something to change. Raises TimedOut at `until`, with `what` was waited for and, if known,
-        `why` it did not happen."""
+        """Wait for something to change. Raises TimedOut at `until`; it says `what` was waited for and, if
+        known, `why` it did not happen."""
         if self._news is None:
             self._news = asyncio.Event()
         try:

@@ -1,6 +1,6 @@
 """Fetches from one broker, ahead of the reader, one Fetch at a time. Memory is bounded: a partition is
-fetched while less than max.partition.fetch.bytes of it are buffered, and a broker while less than
-fetch.max.bytes from it are.
+fetched while less than max.partition.fetch.bytes of it is buffered, and a broker is queried while less than
+fetch.max.bytes from it is.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LANES: Final = ("fetch", "fetch anew")
 _CHECKS_EPOCHS: Final = 12  # the first Fetch version that detects truncation by itself (KIP-595)
 _TOPIC_IDS: Final = 13
 _SOON_S: Final = 0.05
-"""How long a Fetch is delayed for partitions that will be needed in a moment; if some are missing, it does
-not wait at the broker, so that they are never held up for long."""
+"""How long a Fetch is delayed for partitions that will be needed in a moment; if some are still missing then,
+it does not wait at the broker, so that they are never held up for long."""
 _SESSION_CLOSE_S: Final = 1.0
 _SESSION_ERRORS: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
@@ -48,8 +48,8 @@ class _Choice(NamedTuple):
 
 
 class BrokerReader:
-    """Reads its partitions from one broker, until cancelled. `on_moved` is called when some must be read
-    elsewhere, or cannot be read at the moment."""
+    """Reads its partitions from one broker, until cancelled. `on_moved` is called when some of them must be
+    read elsewhere, or cannot be read at the moment."""
 
     def __init__(self, cluster: Cluster, reading: Reading, node: int, on_moved: Callable[[], None]) -> None:
         self.partitions: dict[TopicPartition, PartitionState] = {}
@@ -70,8 +70,8 @@ class BrokerReader:
         self._failures = 0
 
     def look_at(self, state: PartitionState) -> None:
-        """There may be something to fetch. A Fetch in flight is abandoned for it, if it may take a while and
-        does not fetch this partition from its current position."""
+        """The partition may have something to fetch. A Fetch in flight is abandoned for it, if that may take
+        a while and does not fetch this partition from its current position."""
         self._changed.set()
         if (
             self._waiting is not None
@@ -153,7 +153,7 @@ class BrokerReader:
         topic_id = None if topic is None else topic.topic_id
         if state.topic_id is not None and topic_id is not None and topic_id != state.topic_id:
             if state.has_buffered:
-                return False  # They are returned first.
+                return False  # The buffered records are returned first.
             self._reading.cut(state, f"topic {state.where.topic} was deleted and created again", Position(0))
             if state.topic_id is not None:
                 return False  # There is no reset policy; it raises.
@@ -249,7 +249,7 @@ class BrokerReader:
             self._on_moved()
 
     def _received(self, state: PartitionState, position: Position, each: FetchResponse.PartitionData) -> bool:
-        """Take a partition's response. Returns whether it must be read elsewhere from now on."""
+        """Take a partition's response. Returns whether the partition must be read elsewhere from now on."""
         state.settled()
         state.high_watermark = each.high_watermark
         state.last_stable_offset = each.last_stable_offset if each.last_stable_offset >= 0 else None
@@ -286,14 +286,14 @@ class BrokerReader:
         )
         state.add(part)
         if part.is_damaged:
-            state.drain_first = True  # The same would be returned again, until it is raised.
+            state.drain_first = True  # The same data would be fetched again, until the error is raised.
         if state.has_buffered:
             self._reading.buffer(state)
         if part.next_offset > position.offset:
             if state.where in self.partitions:  # not if it has moved to another broker meanwhile
                 self.partitions[state.where] = self.partitions.pop(state.where)
         elif not state.has_buffered:
-            # Not one complete batch. That may happen behind other partitions; it comes first next time.
+            # Not one complete batch. Other partitions may have taken the room; it comes first next time.
             why = (
                 f"broker {self._node} sends less than one batch of {state.where} at offset {position.offset}"
             )
@@ -311,7 +311,7 @@ class BrokerReader:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             self._reading.try_again(state, error)
         elif state.replica is not None:
-            # A follower may not have it yet, or no longer: the leader decides.
+            # A follower may not have the offset yet, or no longer: the leader decides.
             state.replica = None
         elif state.has_buffered:
             state.drain_first = True
@@ -345,8 +345,8 @@ class BrokerReader:
     # --- older brokers --------------------------------------------------------------------------------------
 
     async def _validate(self, wanted: Mapping[TopicPartition, PartitionState], until: float) -> bool:
-        """If Fetch does not detect truncation by itself, ask before it, once for every new leader epoch
-        (KIP-320). Returns whether the choice must be made again."""
+        """If Fetch does not detect truncation by itself, ask before it, once per new leader epoch (KIP-320).
+        Returns whether the choice must be made again."""
         image = self._cluster.image
         unchecked = {
             where: (leader_epoch(image, where), state.fetch_position.leader_epoch)

@@ -48,7 +48,7 @@ class Packed(NamedTuple):
 
 
 class Part:
-    """Batches from `offset` on, as received; the last one may be incomplete if the broker had no more room.
+    """Batches from `offset` on, as received; the last one may be incomplete if the response had no more room.
     `aborted` are the aborted transactions of a read_committed response, None for read_uncommitted.
     """
 
@@ -110,7 +110,7 @@ class Part:
 
     def take(self, records_max: int) -> Batch[bytes | None, bytes | None] | None:
         """The next records, at most this many; None if there are no more. Small batches are merged. Raises
-        KafkaError(CORRUPT_MESSAGE) at unreadable data, once all before it was taken."""
+        KafkaError(CORRUPT_MESSAGE) at unreadable data, once everything before it is taken."""
         ready = self._ready
         if ready is None:
             ready = self._unpack(records_max)
@@ -131,7 +131,8 @@ class Part:
 
     def take_packed(self) -> Packed | None:
         """The next batch, for callers that unpack it themselves; None if there are no more. Its first records
-        may lie before the requested offset. Must not be mixed with `take`. Raises KafkaError as `take`."""
+        may lie before the requested offset. Must not be mixed with `take`. Raises KafkaError as `take`
+        does."""
         if not self._items:
             if self._failure is not None:
                 raise self._failure
@@ -143,7 +144,7 @@ class Part:
         return packed
 
     def corrupt(self, offset: int, why: object) -> KafkaError:
-        """The error raised at the batch of this offset."""
+        """The error raised at the batch at this offset."""
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"{self._where}: the batch at offset {offset} cannot be read: {why}"
         )
@@ -190,7 +191,7 @@ class Part:
                 found = self._read(item, keys, values)
             except KafkaError:
                 if places:
-                    break  # It is met again once these are returned.
+                    break  # The error comes up again once these are returned.
                 raise
             self._items.popleft()
             following = self._following.popleft()
@@ -237,7 +238,7 @@ class Part:
 
 
 class _Aborted:
-    """Which batches belong to aborted transactions, queried in log order."""
+    """Knows which batches belong to aborted transactions; must be queried in log order."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
         self._coming = deque(sorted(transactions, key=lambda each: each.first_offset))
@@ -261,7 +262,7 @@ class _Aborted:
 
 
 def _go_together(first: Header, second: Header) -> bool:
-    """Whether the records of both fit one Batch."""
+    """Whether the records of both fit into one Batch."""
     return first.leader_epoch == second.leader_epoch and first.is_log_append_time == second.is_log_append_time
 
 
@@ -280,7 +281,7 @@ def _joined(several: Sequence[Places]) -> Places:
 
 
 def _joined_offsets(several: Sequence[Sequence[int]]) -> Sequence[int]:
-    """One range if both are ranges without a gap between them."""
+    """One range if all are ranges without gaps between them."""
     expected = several[0][0]
     for each in several:
         if not isinstance(each, range) or each.start != expected:

@@ -1,7 +1,7 @@
-"""Fetches records of the assigned partitions ahead, in the background. A task per broker keeps one Fetch in
-flight (`broker_reader`) while the user works through earlier records (`reading`). This module is the
-consumer's interface, and distributes partitions to brokers: it looks up leaders and missing positions. A
-partition without a leader, or that fails, waits by itself.
+"""Fetches records of the assigned partitions in the background, ahead of the reader. A task per broker keeps
+one Fetch in flight (`broker_reader`) while the user works through earlier records (`reading`). This module is
+the consumer's interface, and distributes partitions to brokers: it looks up leaders and missing positions. A
+partition that has no leader, or fails, holds up no other.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Trouble(NamedTuple):
 
 class Fetcher:
     """Reads the assigned partitions from given positions. `on_reset` is called whenever a partition continues
-    from another offset than the reader expects. The methods that are not coroutines return at once, and must
-    be called on the loop; tasks start when needed, and `close` ends them all.
+    from an offset other than the reader expects. Methods that are not coroutines return at once, and must be
+    called on the loop; tasks start when needed, and `close` ends them all.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class Fetcher:
     # --- reading --------------------------------------------------------------------------------------------
 
     async def poll(self, max_records: int, wait_s: float) -> list[RawBatch]:
-        """The next records, at most this many, in order within each partition; partitions take turns. None if
-        there are none for `wait_s`, or after `wake`.
+        """The next records, at most this many, in order within each partition; partitions take turns. Returns
+        an empty list if none arrive within `wait_s` seconds, or after `wake`.
 
-        Raises OffsetOutOfRange or TruncationDetected without a reset policy, KafkaError for permanent
-        refusals and damaged records: after records fetched before, in the next poll at the latest. Other
-        partitions continue; the failed one is retried, and raises again, until it works. Cancelling loses
-        nothing.
+        Raises OffsetOutOfRange or TruncationDetected without a reset policy, and KafkaError for permanent
+        refusals and damaged records: after the records fetched before, but in the next poll at the latest.
+        Other partitions continue; the failed one is retried, and raises again, until it works. Cancelling
+        loses nothing.
         """
         until = deadline(wait_s)
         if self._reading.has_buffered:
@@ -247,7 +247,7 @@ class Fetcher:
         if self._broken is not None:
             raise self._broken
 
-    # --- who is asked for what ------------------------------------------------------------------------------
+    # --- which broker is asked for what ---------------------------------------------------------------------
 
     def _arrange(self, at: float = 0.0) -> None:
         """Redistribute the partitions to brokers: once in the next turn of the loop, however many changes
@@ -319,7 +319,7 @@ class Fetcher:
         self._changed(state)
 
     def _changed(self, state: PartitionState) -> None:
-        """Make its reader check it again."""
+        """Make the partition's reader check it again."""
         if state.node is not None:
             self._readers[state.node].look_at(state)
 
@@ -334,7 +334,7 @@ class Fetcher:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that dies of something unexpected is reported by the next poll."""
+        """An unexpected failure of a task is raised by the next poll."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._break(error)

@@ -31,14 +31,14 @@ class Position(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ResetStrategy:
     """Where to continue if the position is outside the log: its start, its end, or the first record no older
-    than a duration, or the end if all are older (auto.offset.reset)."""
+    than a duration (the end if all are older). See auto.offset.reset."""
 
     name: str
     duration_ms: int = 0
 
     @classmethod
     def by_duration(cls, duration: timedelta) -> Self:
-        """Raises ValueError for a negative one."""
+        """Raises ValueError for a negative duration."""
         if duration < timedelta():
             raise ValueError(f"{duration} is negative: a consumer starts in the past or now")
         return cls("by_duration", duration // timedelta(milliseconds=1))
@@ -64,13 +64,13 @@ class Cause(NamedTuple):
     before: Position | None
     """The position it had, if any."""
     is_loss: bool = False
-    """Whether the log no longer has it; otherwise another one was requested."""
+    """Whether the log no longer has that position; otherwise another one was requested."""
 
 
 class PartitionState:
     """One assigned partition. `position` is the reader's next record, `fetch_position` the next to fetch from
-    the broker; the buffer lies between. External changes of either start a new era, and responses to requests
-    of an earlier one are dropped.
+    the broker; the buffer lies between. External changes to either start a new era, and responses to requests
+    of an earlier era are dropped.
     """
 
     __slots__ = (
@@ -199,7 +199,7 @@ class PartitionState:
         return None
 
     def fails(self, error: Exception, now: float, backoff_s: float) -> None:
-        """It cannot be read for the moment."""
+        """Mark it as unreadable at the moment."""
         if self.trouble is None:
             self.troubled_since = now
         self.trouble = error
@@ -207,7 +207,7 @@ class PartitionState:
         self.backoff_until = now + backoff_s
 
     def settled(self) -> None:
-        """It was read, or will be read from elsewhere."""
+        """Clear failures: it was read, or will be read from elsewhere."""
         self.trouble = None
         self.drain_first = False
         self.failures = 0
@@ -215,8 +215,8 @@ class PartitionState:
 
 
 def truncated_at(position: Position, epoch: int, end_offset: int) -> Position | None:
-    """Where to continue if the leader's log has `epoch` as the last one up to the position's, ending at
-    `end_offset` (KIP-320). None if the leader cannot tell (-1)."""
+    """Where to continue if, in the leader's log, `epoch` is the last epoch up to the position's, and ends at
+    `end_offset` (KIP-320). None if the leader does not know (-1)."""
     if epoch < 0 or end_offset < 0:
         return None
     return Position(min(position.offset, end_offset), epoch)

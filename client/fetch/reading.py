@@ -65,7 +65,7 @@ class Reading:
         return self.assigned.get(state.where) is state and state.era == era
 
     def buffer(self, state: PartitionState) -> None:
-        """It has records to return."""
+        """Mark it as having records to return."""
         self._buffered.setdefault(state.where, state)
         self.news.set()
 
@@ -100,7 +100,8 @@ class Reading:
         return taken, with_room
 
     def raise_failure(self) -> None:
-        """Raise one failure, if any; failures of a kind together, if the exception takes several."""
+        """Raise one failure, if any; failures of the same kind together, if the exception can hold
+        several."""
         if not self._failures:
             return
         where, error = next(iter(self._failures.items()))
@@ -120,10 +121,10 @@ class Reading:
             del self._failures[where]
         return list(found.values())
 
-    # --- positions that are lost ----------------------------------------------------------------------------
+    # --- lost positions -------------------------------------------------------------------------------------
 
     def settle_at(self, state: PartitionState, position: Position, strategy: ResetStrategy | None) -> None:
-        """Continue from a position other than the reader expects, and report it."""
+        """Continue from a position other than the one the reader expects, and report it."""
         cause = state.cause
         assert cause is not None
         before = None if cause.before is None else cause.before.offset
@@ -186,7 +187,8 @@ class Reading:
     # --- failures -------------------------------------------------------------------------------------------
 
     def cannot_pass(self, error: Exception) -> bool:
-        """Whether to raise it to the user. A missing topic may appear, or be re-created."""
+        """Whether it is permanent, and so raised to the user. A missing topic may appear, or be
+        re-created."""
         if isinstance(error, KafkaError):
             return not (error.code.retriable or error.code is ErrorCode.UNKNOWN_SERVER_ERROR)
         return self._cluster.is_final(error)

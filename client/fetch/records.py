@@ -108,7 +108,7 @@ class Batch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
     @property
     def records(self) -> list[ConsumerRecord[K, V]]:
         if self._records is None:
-            # As `ConsumerRecord(...)` for each, without a call in Python.
+            # Like `ConsumerRecord(...)` for each, without a Python call.
             self._records = list(
                 map(
                     tuple.__new__,
@@ -168,7 +168,7 @@ class Batch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
         )
 
     def with_contents(self, keys: Sequence[K2], values: Sequence[V2]) -> Batch[K2, V2]:
-        """The same records with other keys and values: those that deserializers return."""
+        """The same records with other keys and values, as returned by deserializers."""
         return Batch(
             self.topic,
             self.partition,

@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
     offset: int
     leader_epoch: int
-    """Of the current leader, if known; -1 otherwise."""
+    """The current leader's epoch, -1 if unknown."""
     last_fetched_epoch: int
     """The leader epoch of the record before the offset, -1 if unknown."""
     bytes_max: int
@@ -79,7 +79,7 @@ class FetchSession:
     def answered(self, error_code: int, session_id: int) -> None:
         """The broker responded, with an error for the whole Fetch, or with this session."""
         if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-            self._begin_anew(NO_SESSION)  # It made room for others.
+            self._begin_anew(NO_SESSION)  # The broker dropped it to make room for others.
         elif error_code:
             self._begin_anew(self.session_id)
         elif session_id == NO_SESSION:

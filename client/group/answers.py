@@ -1,4 +1,4 @@
-"""What an error code of a group request means, which depends on the request (as in Kafka's
+"""The meaning of error codes in responses to group requests; it depends on the request (as in Kafka's
 AbstractCoordinator and ConsumerCoordinator). Pure."""
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Action(Enum):
     FORGET_MEMBER = auto()
     """The group does not know the member: rejoin as a new one; partitions are lost."""
     NEXT_EPOCH = auto()
-    """The coordinator has a newer member epoch (KIP-848): retry after the next heartbeat, which tells it."""
+    """The coordinator has a newer member epoch (KIP-848): retry after the next heartbeat, which gets it."""
     RAISED = auto()
-    """Raise, and retry: somebody may change that."""
+    """Raise, and retry: somebody may fix the cause."""
     FENCED = auto()
     """Another member uses the group instance id (KIP-345): stop."""
     FATAL = auto()
@@ -47,7 +47,7 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
     | _REMOVED
     | {
         ErrorCode.REBALANCE_IN_PROGRESS: Action.AGAIN,
-        ErrorCode.MEMBER_ID_REQUIRED: Action.REJOIN,  # with the id that came with it (KIP-394)
+        ErrorCode.MEMBER_ID_REQUIRED: Action.REJOIN,  # with the id in the response (KIP-394)
     },
     ApiKey.SYNC_GROUP: _ELSEWHERE
     | _REMOVED
@@ -66,7 +66,7 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
     | _REMOVED
     | {
         ErrorCode.FENCED_MEMBER_EPOCH: Action.FORGET_GENERATION,
-        # Of a member that was in: the group is gone. Kafka's client takes that for final.
+        # For a member that had joined: the group is gone. Kafka's client treats this as fatal.
         ErrorCode.GROUP_ID_NOT_FOUND: Action.FORGET_MEMBER,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: Action.RAISED,
     },
@@ -76,7 +76,7 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
         ErrorCode.REQUEST_TIMED_OUT: Action.FIND_COORDINATOR,
         ErrorCode.REBALANCE_IN_PROGRESS: Action.REJOIN,
         ErrorCode.ILLEGAL_GENERATION: Action.FORGET_GENERATION,
-        # A group that was deleted (v9 and later), or that changed to the consumer group protocol (KIP-848).
+        # The group was deleted (v9 and later), or changed to the consumer group protocol (KIP-848).
         ErrorCode.GROUP_ID_NOT_FOUND: Action.FORGET_MEMBER,
         ErrorCode.FENCED_MEMBER_EPOCH: Action.FORGET_MEMBER,
         ErrorCode.STALE_MEMBER_EPOCH: Action.FORGET_GENERATION,
@@ -84,17 +84,17 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
     ApiKey.OFFSET_FETCH: _ELSEWHERE
     | {
         ErrorCode.REQUEST_TIMED_OUT: Action.FIND_COORDINATOR,
-        # What the member is called changes while it asks (KIP-848).
+        # The member's identity changed while the request was in flight (KIP-848).
         ErrorCode.STALE_MEMBER_EPOCH: Action.AGAIN,
         ErrorCode.UNKNOWN_MEMBER_ID: Action.AGAIN,
     },
 }
-"""Other codes: retriable ones are AGAIN, the rest FATAL; for heartbeats they are all AGAIN, since the next
-one will tell."""
+"""Other codes: retriable ones are AGAIN, the rest FATAL; for Heartbeat all are AGAIN, since the next
+one will show."""
 
 
 def action_of(api_key: ApiKey, code: ErrorCode) -> Action:
-    """What `code` in a response to that request means."""
+    """The action for `code` in a response to this request."""
     known = ACTIONS[api_key].get(code)
     if known is not None:
         return known

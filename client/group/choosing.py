@@ -1,4 +1,4 @@
-"""Which protocol a member speaks. Pure."""
+"""Chooses the protocol that a member speaks. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from muster.client.group.membership_types import GroupSettings
 
 
 def membership_of(settings: GroupSettings) -> Member:
-    """One of the protocol that the settings ask for; of the newer one where the broker decides ("auto")."""
+    """A member of the protocol in the settings; of the newer one if the broker decides ("auto")."""
     return Membership(settings) if settings.group_protocol == "classic" else ConsumerMembership(settings)
 
 
 def classic_instead(member: Member) -> Membership | None:
-    """A classic member in place of one whose broker does not offer the consumer protocol, if there is need.
-    What the consumer still has is lost to it, as after any loss of a membership."""
+    """A classic member to replace one whose broker does not offer the consumer protocol; None if not needed.
+    Partitions that the consumer still holds are lost, as after any loss of membership."""
     if not isinstance(member, ConsumerMembership) or member.not_offered is None:
         return None
     classic = Membership(member.settings, jitter=member.jitter)

@@ -1,4 +1,4 @@
-"""What to tell the user of refusals of the consumer protocol (KIP-848). Pure."""
+"""Error messages for refusals in the consumer protocol (KIP-848). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def not_offered(broker: str, why: str | None) -> KafkaError:
 
 
 def refused(settings: GroupSettings, regex: str | None, error: KafkaError) -> KafkaError:
-    """What cannot pass, with the option that may help."""
+    """A permanent error, with the option that may help."""
     hint = _HINTS.get(error.code)
     if hint is None:
         return error

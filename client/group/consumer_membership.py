@@ -4,13 +4,13 @@
        ^                                |                ^                                            |
        +---------- fenced, left --------+                +------------- another assignment -----------+
 
-There is neither a rebalance of all nor a leader: the coordinator tells each member what to have, and each
-comes to have it by itself. Heartbeats are all that the two say to each other. The first has everything, later
-ones what has changed; after one that failed, everything is told again, since its answer may have had an
-assignment. The model is Kafka's consumer membership manager.
+There is no group-wide rebalance and no leader: the coordinator assigns partitions to each member, and each
+member reconciles on its own. The two communicate by heartbeats alone. The first carries everything, later
+ones only what has changed; after a failed one everything is sent again, since its response may have carried
+an assignment. Modelled on Kafka's consumer membership manager.
 
-Assignments have topic ids. Those without a name so far are looked up, and what is known is taken meanwhile.
-One assignment is taken at a time: one that comes while the consumer is at work on another waits.
+Assignments name topics by id. Ids without a known name are looked up, and what is known is taken meanwhile.
+Assignments are taken one at a time: one that arrives while the consumer is working on another waits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NOTHING: Final[Assignment] = frozenset()
 
 
 class ConsumerMembership(Member):
-    """See above and `Member`. `member_id` is the member's own choice, and stays for good (KIP-1082)."""
+    """See above and `Member`. The member chooses its own `member_id`, and keeps it for good (KIP-1082)."""
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class ConsumerMembership(Member):
         super().__init__(settings, jitter, State.UNJOINED)
         self.generation = Generation(member_id=str(uuid.uuid4()) if member_id is None else member_id)
         self.not_offered: KafkaError | None = None
-        """Why a classic member is to take the place of this one (group_protocol "auto")."""
+        """Why a classic member must replace this one (group_protocol "auto")."""
         self._regex: str | None = None
-        self._is_known = False  # the coordinator may have heard of the member
-        self._telling = Told()  # in the heartbeat that is on its way
-        self._told: Told | None = None  # None: everything is to be told
-        self._current = _NOTHING  # what the consumer has
+        self._is_known = False  # the coordinator may know the member
+        self._telling = Told()  # in the heartbeat in flight
+        self._told: Told | None = None  # None: everything must be sent
+        self._current = _NOTHING  # what the consumer holds
         self._target: Assignment | None = None
         self._taken_any = False
         self._taking: tuple[Joined, Assignment] | None = None
         self._rejoin_at_ms = 0
         self._rejoin_backoff = self._backoff()
         self._names: dict[uuid.UUID, str] = {}
-        self._nameless: frozenset[uuid.UUID] = frozenset()  # as the last look-up for this target told
+        self._nameless: frozenset[uuid.UUID] = frozenset()  # according to the last look-up for this target
         self._look_up: Ask | None = None
         self._look_up_at_ms = 0
         self._look_up_backoff = self._backoff()
@@ -108,7 +108,7 @@ class ConsumerMembership(Member):
 
     @property
     def regex(self) -> str | None:
-        """What the coordinator finds topics by."""
+        """The pattern by which the coordinator finds topics."""
         return self._regex
 
     @property
@@ -121,11 +121,11 @@ class ConsumerMembership(Member):
 
     @property
     def awaited(self) -> list[Ask]:
-        """What was asked and is neither answered nor given up."""
+        """Requests neither answered nor abandoned."""
         asked = self._find, self._beat, self._look_up, self._create, self._leaving
         return [each for each in asked if each is not None]
 
-    # --- the consumer's part --------------------------------------------------------------------------------
+    # --- called by the consumer -----------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -145,7 +145,7 @@ class ConsumerMembership(Member):
             self.heartbeat.hasten()
 
     def request_rejoin(self, reason: str) -> None:
-        """Members cannot have the group rebalance; Kafka's consumer does nothing either."""
+        """Members cannot trigger a rebalance; Kafka's consumer does nothing either."""
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
         if self.lost and owned:
@@ -173,7 +173,7 @@ class ConsumerMembership(Member):
         return True
 
     def reconciled(self, result: Joined, now_ms: int) -> None:
-        """It is acknowledged at once: others may wait for what was given up."""
+        """Acknowledge at once: others may be waiting for the partitions given up."""
         if self._taking is None or self._taking[0] is not result:
             return
         self._current = self._taking[1]
@@ -184,7 +184,7 @@ class ConsumerMembership(Member):
         self._reconcile()
 
     def leave(self, reason: str, *, static_too: bool = False) -> ConsumerGroupHeartbeatRequest | None:
-        """As `Member` says; a static member keeps its partitions until its session ends, unless
+        """As in `Member`; a static member keeps its partitions until its session ends, unless
         `static_too`."""
         epoch = LEAVE_FOR_A_WHILE_EPOCH if self.is_static and not static_too else LEAVE_EPOCH
         request = leave_request(self.settings, self.member_id, epoch) if self._is_known else None
@@ -194,7 +194,7 @@ class ConsumerMembership(Member):
         self._to_create, self._create = frozenset(), None
         return request
 
-    # --- what to do -----------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def due(self, now_ms: int) -> list[Ask]:
         asks: list[Ask] = []
@@ -203,7 +203,7 @@ class ConsumerMembership(Member):
         if self.heartbeat.poll_is_over(now_ms):
             asks += self._give_place(now_ms)
         elif self.heartbeat.session_is_over(now_ms):
-            # The broker knows how long sessions are; a coordinator silent for so long is looked for anew.
+            # The broker decides how long sessions last; a coordinator silent this long is looked up again.
             self.heartbeat.restart_session(now_ms)
             if self.coordinator is not None:
                 self.coordinator_lost(self.coordinator, now_ms)
@@ -273,7 +273,7 @@ class ConsumerMembership(Member):
                 self._look_up = None
                 self._look_up_at_ms = now_ms + self._look_up_backoff.next_ms()
             case Kind.TOPICS if ask is self._create:
-                # That some may not be created is no reason not to join: the coordinator says what is.
+                # Join even if some cannot be created: the coordinator says what exists.
                 self._create = None
                 self._create_at_ms = now_ms + self._create_backoff.next_ms()
                 if final:
@@ -300,7 +300,7 @@ class ConsumerMembership(Member):
         return self.generation if self.generation.is_valid else None
 
     def commit_refused(self, code: ErrorCode, generation: Generation) -> None:
-        """What a commit was refused for, the next heartbeat tells better."""
+        """The next heartbeat shows better why a commit was refused."""
         told_by_heartbeats = Action.NEXT_EPOCH, Action.FORGET_GENERATION, Action.FORGET_MEMBER, Action.FENCED
         if generation == self.generation and self.commit_action(code) in told_by_heartbeats:
             self.heartbeat.hasten()
@@ -308,7 +308,7 @@ class ConsumerMembership(Member):
     # --- heartbeats -----------------------------------------------------------------------------------------
 
     def _begin(self, now_ms: int) -> None:
-        """Join, as one that has nothing."""
+        """Join as a member that holds nothing."""
         self._wants_join = True
         self.state = State.JOINING
         self.heartbeat.begin(now_ms)
@@ -338,7 +338,7 @@ class ConsumerMembership(Member):
             self.heartbeat.set_interval(response.heartbeat_interval_ms)
         self._told = self._telling
         if self.generation.is_valid:
-            self._rejoin_backoff.reset()  # It let the member in, and knows it still.
+            self._rejoin_backoff.reset()  # It admitted the member, and still knows it.
         if response.member_epoch <= JOIN_EPOCH:
             return  # The coordinator has no epoch for the member yet.
         self.generation = Generation(response.member_epoch, response.member_id or self.member_id)
@@ -390,8 +390,7 @@ class ConsumerMembership(Member):
                 self._give_up(refused(self.settings, self._regex, error))
 
     def _give_place(self, now_ms: int) -> list[Ask]:
-        """Leave: nobody reads with this member. The next call of `join` is the sign of life that was
-        missing."""
+        """Leave: nobody reads with this member. The next `join` counts as the missing poll."""
         self.poll_expirations += 1
         epoch = LEAVE_FOR_A_WHILE_EPOCH if self.is_static else LEAVE_EPOCH
         tells = self._is_known and self.coordinator is not None
@@ -404,16 +403,16 @@ class ConsumerMembership(Member):
         self._wants_join = False
         return [self._leaving] if tells and self._leaving is not None else []
 
-    # --- coming to have what is assigned --------------------------------------------------------------------
+    # --- reconciling ----------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        """Have the consumer take what is assigned, as far as topics have names."""
+        """Give the consumer its assignment, as far as topic names are known."""
         target = self._target
         if target is None or (self._taking is not None and self.result is None):
             return
         nameless = self._without_names()
         if nameless - self._nameless:
-            return  # They are looked up first.
+            return  # Their names are looked up first.
         part = frozenset(each for each in target if each[0] not in nameless)
         if self._taking is None and self._taken_any and part == self._current:
             if self.state is not State.ACKNOWLEDGING:
@@ -442,10 +441,10 @@ class ConsumerMembership(Member):
     def _create_is_wanted(self) -> bool:
         return self._wants_join and self._create is None and bool(self._to_create)
 
-    # --- going wrong ----------------------------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """The member is in the group no more."""
+        """The member is no longer in the group."""
         self.state = State.UNJOINED
         self.generation = Generation(member_id=self.member_id)
         self.heartbeat.end()
@@ -456,10 +455,10 @@ class ConsumerMembership(Member):
         self._names, self._nameless = {}, frozenset()
         if self._held:
             self.lost = True
-            self._wants_join = False  # The consumer first has to give up what it has.
+            self._wants_join = False  # The consumer must first give up its partitions.
 
     def _rejoin(self, now_ms: int) -> None:
-        """The first time at once; then after a pause, should some broker answer the same again and again."""
+        """At once the first time, then after a backoff: a broker might keep giving the same response."""
         if self._rejoin_backoff.failures:
             self._rejoin_at_ms = now_ms + self._rejoin_backoff.next_ms()
         else:
@@ -469,7 +468,7 @@ class ConsumerMembership(Member):
             self._begin(now_ms)
 
     def _turn_away(self, error: KafkaError) -> None:
-        """The coordinator does not take members of this protocol."""
+        """The coordinator does not accept members of this protocol."""
         self._is_known = False
         self._forget()
         if self.settings.group_protocol == "auto" and self._regex is None:
@@ -479,6 +478,6 @@ class ConsumerMembership(Member):
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Joining cannot go on; `join` may begin anew."""
+        """Joining failed; `join` may start over."""
         self._wants_join = False
         self._error = self.last_error = error

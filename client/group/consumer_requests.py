@@ -12,14 +12,14 @@ from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatReques
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_FOR_A_WHILE_EPOCH: Final = -2
-"""Of a static member: its partitions stay its own until its session ends."""
+"""For a static member: it keeps its partitions until its session expires."""
 
 Assignment: TypeAlias = frozenset[tuple[uuid.UUID, int]]
-"""Partitions by topic id, as the coordinator tells them."""
+"""Partitions by topic id, as the coordinator sends them."""
 
 
 class Told(NamedTuple):
-    """What a member tells its coordinator, and need not repeat once that has answered."""
+    """What a member reports to its coordinator, and need not repeat after a response."""
 
     topics: frozenset[str] = frozenset()
     regex: str | None = None
@@ -29,7 +29,7 @@ class Told(NamedTuple):
 def heartbeat_request(
     settings: GroupSettings, member_id: str, epoch: int, told: Told, known: Told | None
 ) -> ConsumerGroupHeartbeatRequest:
-    """`known` is what the coordinator has heard before: only what differs is sent. None: everything is."""
+    """`known` is what was reported before: only differences are sent. None: everything is sent."""
     request = ConsumerGroupHeartbeatRequest(
         group_id=settings.group_id,
         member_id=member_id,
@@ -45,7 +45,7 @@ def heartbeat_request(
     if known is None:
         request.subscribed_topic_regex = told.regex
     elif known.regex != told.regex:
-        request.subscribed_topic_regex = told.regex or ""  # null would leave it as it was
+        request.subscribed_topic_regex = told.regex or ""  # null would leave it unchanged
     if known is None or known.owned != told.owned:
         request.topic_partitions = _by_topic(told.owned)
     return request

@@ -1,7 +1,7 @@
-"""Runs a membership on a loop: does what is due, and reports the outcome to it. The membership decides; the
-connections, the clock and the tasks are here. Requests that a coordinator may hold (JoinGroup, SyncGroup)
-have their own connection, so that heartbeats, commits and a LeaveGroup never queue behind one. If the
-coordinator is lost, all connections to it are closed: waiting requests fail at once and go to the next one.
+"""Runs a membership on a loop: makes the requests due, and reports their outcomes. The membership decides;
+the connections, the clock and the tasks are here. Requests that a coordinator may hold (JoinGroup, SyncGroup)
+have their own connection, so heartbeats, commits and LeaveGroup never queue behind them. If the coordinator
+is lost, all connections to it are closed: waiting requests fail at once and go to the next one.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _MEMBERS_IN_LEAVE: Final = 3  # the first LeaveGroup version that names several 
 
 
 def now_ms() -> int:
-    """The clock of memberships: the same in every thread."""
+    """The clock that memberships use, the same in every thread."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Driver:
     """`lock` is held around every use of the membership, since calls may come from another thread;
-    `on_change` is called on this loop whenever something may have changed. Everything else is for this loop
-    only."""
+    `on_change` is called on this loop whenever something may have changed. Everything else may be used on
+    this loop only."""
 
     def __init__(
         self,
@@ -75,22 +75,22 @@ class Driver:
         self._exchange: asyncio.Task[None] | None = None
         self._join_connection: Connection | None = None
         self._joined = False
-        """The join connection is idle, but is the one the member was last heard on."""
+        """The join connection is idle, but the coordinator last heard from the member on it."""
         self._first_heartbeat: Ask | None = None
-        """The first heartbeat sent since then."""
+        """The first heartbeat sent since joining."""
         self._lanes: dict[str, Connection] = {}
         self._node: int | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._poll_expirations = 0
         self._over: asyncio.Future[None] = self._loop.create_future()
         self.crashed: BaseException | None = None
-        """What ended it, other than `close`."""
+        """The error that ended it, if any."""
 
     @property
     def _closed(self) -> bool:
         return self._over.done()
 
-    # --- what others use ------------------------------------------------------------------------------------
+    # --- called by others -----------------------------------------------------------------------------------
 
     def kick(self) -> None:
         """Check the membership soon."""
@@ -101,7 +101,7 @@ class Driver:
         """Wait until something may have changed; False if `until` came first."""
         self.raise_if_crashed()
         if deadline(0) >= until:
-            await asyncio.sleep(0)  # A caller that asks repeatedly without waiting must not hold up the loop.
+            await asyncio.sleep(0)  # A caller that polls without waiting must not block the loop.
             return False
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(waiter)
@@ -132,7 +132,7 @@ class Driver:
             ) from self.crashed
 
     async def coordinator(self, until: float) -> int:
-        """The node that coordinates the group. Raises why it was not found, at `until` at the latest."""
+        """The group's coordinator. Raises the reason if it is not found, at `until` at the latest."""
         self._raise_if_closed()  # Nobody would look for it.
         with self._lock:
             self._membership.coordinator_users += 1
@@ -155,9 +155,9 @@ class Driver:
                 self._membership.coordinator_users -= 1
 
     async def call(self, node: int, request: Message | Versioned, until: float) -> Any:
-        """The coordinator's response to a request that it does not hold. If it cannot be reached, or does not
-        respond within the request timeout, it is looked up again; a shorter timeout of the caller does not
-        count."""
+        """The coordinator's response to a request that it does not hold. If the coordinator is unreachable,
+        or does not respond within the request timeout, it is looked up again; running into the caller's own,
+        shorter timeout does not count."""
         request_until = deadline(self._membership.settings.request_timeout_ms / 1000)
         try:
             async with asyncio.timeout_at(until):
@@ -178,14 +178,13 @@ class Driver:
         self.kick()
 
     def serve(self, membership: Member) -> None:
-        """Run this membership from now on. To be called with the lock held."""
+        """Run this membership from now on. Call with the lock held."""
         self._membership = membership
         self.kick()
 
     async def leave(self, request: Message, until: float) -> None:
-        """Send the request that leaves the group, with a few attempts, and end any join in progress. Raises
-        ClientError or KafkaError if that fails: the group then removes the member when its session
-        expires."""
+        """Send the leave request, with a few attempts, and end any join in progress. Raises ClientError or
+        KafkaError if that fails: the group then removes the member when its session expires."""
         with self._lock:
             node = self._membership.coordinator
         exchange = self._exchange
@@ -205,11 +204,11 @@ class Driver:
                 node = None
                 await self.pause(backoff_ms / 1000)
         finally:
-            if self._exchange in (None, exchange):  # Meanwhile the member may rejoin.
+            if self._exchange in (None, exchange):  # The member may have rejoined meanwhile.
                 await self.end_exchange()
 
     async def end_exchange(self) -> None:
-        """Drop outstanding requests about joining."""
+        """Drop outstanding JoinGroup and SyncGroup requests."""
         exchange, connection = self._exchange, self._join_connection
         self._join_connection = None
         if exchange is not None:
@@ -292,7 +291,7 @@ class Driver:
         if isinstance(ask.request, JoinGroupRequest):
             _LOG.info("group %s: joining (%s)", self._group_id, ask.request.reason or "first time")
             if self._exchange is not None and not self._exchange.done():
-                # Part of an exchange that was dropped.
+                # It belongs to an exchange that was dropped.
                 self._exchange.cancel()
                 self._close_soon(self._join_connection)
                 self._join_connection = None
@@ -336,8 +335,8 @@ class Driver:
             if ask.kind is Kind.SYNC and not answer.error_code:
                 self._joined = True
             elif ask is self._first_heartbeat:
-                # Not before: a coordinator takes the end of the connection it last heard a member on as the
-                # member's end.
+                # Not earlier: when the connection on which a coordinator last heard from a member ends, it
+                # considers the member gone.
                 self._joined, self._first_heartbeat = False, None
                 self._close_soon(self._join_connection)
                 self._join_connection = None
@@ -384,14 +383,14 @@ class Driver:
                 f"group {self._group_id}: the assignor failed: {type(error).__name__}: {error}"
             ) from error
 
-    # --- asking ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def _find(self, until: float) -> int:
         self._cluster.forget_coordinator(self._group_id)
         return await self._cluster.coordinator(self._group_id, until)
 
     async def _topics(self, topics: frozenset[str], until: float) -> dict[str, TopicPartitions]:
-        """The topics that exist. Raises KafkaError for those that the member itself may not read."""
+        """The topics that exist. Raises KafkaError if the member may not read one it subscribes to."""
         if not topics:
             return {}
         membership = self._membership
@@ -420,7 +419,7 @@ class Driver:
         return known
 
     async def _names(self, topic_ids: frozenset[uuid.UUID], until: float) -> dict[uuid.UUID, str]:
-        """Of those topics that the broker knows."""
+        """The names of the topics that the broker knows."""
         topics = [MetadataRequest.Topic(topic_id=each, name=None) for each in sorted(topic_ids)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         response = await self._cluster.call(request, until)

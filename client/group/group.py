@@ -8,8 +8,8 @@
         ...                                        # give up what it says
         joined = await group.join(preparation.kept, deadline(1.0))
 
-`Membership` decides, `Driver` acts; this module combines them, on the consumer's loop or, `apart`, on a loop
-in its own thread, so that a handler that blocks its loop does not lose the membership. Either way, the
+`Membership` decides, `Driver` acts; this module combines them, on the consumer's loop or, with `apart`, on a
+loop in its own thread, so that a handler that blocks its loop does not lose the membership. Either way, the
 methods are called on the consumer's loop.
 """
 
@@ -67,8 +67,8 @@ class GroupHealth(NamedTuple):
 class Group:
     """See above. `on_wake` is called on the consumer's loop when a reading call has something to do: join,
     take the result of a join, or raise. Permanent errors are raised by `polled` or the next call that waits:
-    KafkaError for refusals of the coordinator, ClientError otherwise. Any call may be cancelled; joining
-    continues, and the next `join` takes it up. Assignors run on the loop that has the connections.
+    KafkaError for refusals by the coordinator, ClientError otherwise. Any call may be cancelled; joining
+    continues, and the next `join` picks it up. Assignors run on the loop that has the connections.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Group:
         await self.close()
 
     async def start(self) -> None:
-        """Must be called once, before anything else. Does not connect yet."""
+        """Call once, before anything else. Does not connect yet."""
         if self._loop is not None:
             raise ClientError("a group is started once")
         self._loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class Group:
     async def close(self, timeout: float = CLOSE_S, *, leave: bool | None = None) -> None:
         """End the membership and its tasks within `timeout` seconds. `leave`: send LeaveGroup; None does so
         for a dynamic member only, since a static one may come back under its instance id. Safe to call again;
-        if cancelled, it finishes without telling the group."""
+        if cancelled, it finishes without notifying the group."""
         if self._loop is None:
             return
         if self._ending is None:
@@ -129,7 +129,7 @@ class Group:
                 await asyncio.wait([self._ending])
             raise
 
-    # --- what it is -----------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -180,7 +180,7 @@ class Group:
                 membership.last_error,
             )
 
-    # --- being a member -------------------------------------------------------------------------------------
+    # --- membership -----------------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -189,8 +189,8 @@ class Group:
         *,
         regex: str | None = None,
     ) -> None:
-        """Set the subscribed topics; a change triggers a rebalance. `accepts` tells whether another topic
-        belongs to the subscription as well: the leader may know more that match a pattern. `regex`: the
+        """Set the subscribed topics; a change triggers a rebalance. `accepts` says whether another topic also
+        belongs to the subscription: the leader may know more topics that match a pattern. `regex`: the
         coordinator finds the topics. Raises KafkaError if it cannot do that."""
         with self._lock:
             if regex is not None and isinstance(self._membership, Membership):
@@ -210,43 +210,43 @@ class Group:
         self._kick()
 
     def polled(self) -> None:
-        """Every reading call must call this: without one for max.poll.interval.ms the member leaves. Raises a
-        permanent error not reported yet."""
-        self._membership.polled(now_ms())  # a single assignment, which takes no lock
+        """Every reading call must call this: the member leaves after max.poll.interval.ms without a call.
+        Raises a permanent error not reported yet."""
+        self._membership.polled(now_ms())  # a single assignment, which needs no lock
         if self._inside is not None:
             self._inside.driver.raise_error()
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
-        """What of `owned` to give up before `join`. Never repeated: after `join` is called, nothing needs to
+        """Which of `owned` to give up before `join`. Never repeated: after `join` is called, nothing needs to
         be given up until it is done or the membership is lost."""
         with self._lock:
             return self._membership.prepare(owned)
 
     async def join(self, owned: frozenset[TopicPartition], until: float) -> Joined | None:
-        """Join the group, keeping `owned`, and wait for the assignment. None: not yet, or the membership was
-        lost meanwhile and `prepare` must be called again. Retriable failures are retried forever; permanent
-        ones are raised."""
+        """Join the group, keeping `owned`, and wait for the assignment. Returns None if it has not come yet,
+        or if the membership was lost meanwhile and `prepare` must be called again. Retriable failures are
+        retried forever; permanent ones are raised."""
         inside = self._started()
         with self._lock:
             joined = self._membership.result
         if joined is None:
             joined = await self._run(inside.join(owned, self._seconds(until)))
         if joined is None:
-            self._started()  # or closed in between
+            self._started()  # raises if closed meanwhile
             return None
         with self._lock:
             taken = self._membership.take(joined)
         return joined if taken else None
 
     def reconciled(self, joined: Joined) -> None:
-        """To be called when all that `joined` says is done, the callbacks included."""
+        """Call this once `joined` has been applied, callbacks included."""
         with self._lock:
             self._membership.reconciled(joined, now_ms())
         self._kick()
 
     async def leave(self, reason: str, until: float) -> None:
-        """Leave the group and drop the subscription; later commits are not a member's. A dynamic member sends
-        LeaveGroup, which may fail harmlessly: the group removes it when its session expires."""
+        """Leave the group and drop the subscription; later commits are a non-member's. A dynamic member sends
+        LeaveGroup, which may fail harmlessly: the group removes the member when its session expires."""
         inside = self._started()
         await self._run(inside.leave(reason, self._seconds(until), static_too=False))
 
@@ -260,18 +260,18 @@ class Group:
         *,
         waits_for_topics: bool = True,
     ) -> CommitResult:
-        """Commit as this member, or, without a subscription, as a non-member: then the group must have no
-        members. Retriable failures are retried until `until`; that a topic does not exist, only if it
-        `waits_for_topics`. With `topic_ids`, nothing is committed for a topic that was deleted and created
-        again. Raises KafkaError for refusals."""
+        """Commit as this member or, without a subscription, as a non-member: then the group must have no
+        members. Retriable failures are retried until `until`, a missing topic only if `waits_for_topics`.
+        With `topic_ids`, nothing is committed for a topic that was deleted and created again. Raises
+        KafkaError for refusals."""
         inside = self._started()
         return await self._run(
             inside.commit(offsets, self._seconds(until), topic_ids, waits_for_topics=waits_for_topics)
         )
 
     def transaction_refused(self, code: ErrorCode, generation_id: int) -> bool:
-        """A transaction's offsets of this generation were refused with this code. Returns whether the member
-        is in another one, or may be soon."""
+        """The group refused a transaction's offsets of this generation with this code. Returns whether the
+        member is in another generation, or may be soon."""
         with self._lock:
             membership = self._membership
             if not membership.is_subscribed:
@@ -280,7 +280,7 @@ class Group:
                 membership.commit_refused(code, membership.generation)
             if membership.generation_id != generation_id:
                 goes_on = membership.generation.is_valid
-            else:  # in the consumer protocol, the next heartbeat tells
+            else:  # in the consumer protocol, the next heartbeat decides
                 goes_on = not isinstance(membership, Membership)
         self._kick()
         return goes_on
@@ -288,8 +288,8 @@ class Group:
     async def committed(
         self, partitions: Collection[TopicPartition], until: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none. Raises why they could not be fetched, at
-        `until`, or at once if permanent."""
+        """The group's committed offsets; None for a partition without one. If they cannot be fetched, raises
+        the reason at `until`, or at once if it is permanent."""
         inside = self._started()
         return await self._run(inside.committed(partitions, self._seconds(until)))
 
@@ -301,7 +301,7 @@ class Group:
         return self._inside
 
     def _seconds(self, until: float) -> float:
-        """The seconds left until a time of this loop; another loop's clock may differ."""
+        """The seconds left until this time of this loop; another loop's clock may differ."""
         return max(0.0, until - deadline(0))
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -352,7 +352,7 @@ class Group:
 
 
 class _Inside:
-    """The part on the loop that has the connections. Times are seconds from now."""
+    """The part on the loop with the connections. Times are seconds from now."""
 
     def __init__(
         self,
@@ -380,7 +380,7 @@ class _Inside:
         self._loop = asyncio.get_running_loop()
 
     def serve(self, membership: Member) -> None:
-        """Be this member from now on. To be called with the lock held."""
+        """Act as this member from now on. Call with the lock held."""
         self._membership = membership
         self.driver.serve(membership)
         self._offsets.serve(membership)

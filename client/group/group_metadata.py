@@ -1,4 +1,4 @@
-"""Who commits offsets for a group."""
+"""The identity that commits offsets for a group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class GroupMetadata(NamedTuple):
-    """Identifies a member to its group. The generation is -1 outside a generation, and the member epoch in
+    """Identifies a member to its group. `generation_id` is -1 outside a generation, and the member epoch in
     the consumer protocol (KIP-848)."""
 
     group_id: str

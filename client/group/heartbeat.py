@@ -1,6 +1,6 @@
-"""When a member must send a heartbeat, and when it has been silent for too long. Pure: times are arguments.
-Modelled on Kafka's Heartbeat class. There are three timers: the next heartbeat, the session (no response from
-the coordinator for session.timeout.ms: look it up again), and the poll deadline (no poll for
+"""Decides when a member must send a heartbeat, and when it has been silent for too long. Pure: times are
+arguments. Modelled on Kafka's Heartbeat class. There are three timers: the next heartbeat, the session (no
+response from the coordinator for session.timeout.ms: look it up again), and the poll deadline (no poll for
 max.poll.interval.ms: the member leaves the group).
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 BEATS_PER_SESSION: Final = 3
-"""A heartbeat without a response is abandoned after this fraction of the session timeout, so that one on
-another connection can still save the membership."""
+"""A heartbeat is abandoned if unanswered after the session timeout divided by this, so that one on another
+connection can still save the membership."""
 
 
 class Backoff:
@@ -25,7 +25,7 @@ class Backoff:
         self.failures = 0
 
     def next_ms(self) -> int:
-        """The wait after one more failure."""
+        """Count a failure and return the wait that follows it."""
         wait_ms = min(self._max_ms, self._base_ms << min(self.failures, 20))
         self.failures += 1
         return int(wait_ms * self._jitter())
@@ -84,12 +84,12 @@ class Heartbeat:
         self._is_hastened = False
 
     def hasten(self, at_ms: int = 0) -> None:
-        """There is something to tell: the next one is due then, and not before the last one is answered."""
+        """Something to report: the next heartbeat is due at `at_ms`, but not before the last is answered."""
         self._due_ms = at_ms
         self._is_hastened = True
 
     def set_interval(self, interval_ms: int) -> None:
-        """The coordinator says how often it wants to hear the member."""
+        """The coordinator has set the heartbeat interval."""
         if not self._is_hastened:
             self._due_ms += interval_ms - self._interval_ms
         self._interval_ms = interval_ms
@@ -102,12 +102,12 @@ class Heartbeat:
         self.restart_session(now_ms)
 
     def failed(self, now_ms: int) -> None:
-        """No response, or a retriable error: the next one is due sooner, after a growing backoff."""
+        """No response, or a retriable error: the next heartbeat is due sooner, after a growing backoff."""
         self.in_flight = False
         self._due_ms = now_ms + min(self._interval_ms, self._backoff.next_ms())
 
     def wait(self, now_ms: int) -> None:
-        """The next one is due after an interval."""
+        """The next heartbeat is due one interval from now."""
         self._due_ms = now_ms + self._interval_ms
 
     def restart_session(self, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""What a member does as its group's leader: assign partitions to all members, and watch the topics. Pure."""
+"""The work of a group's leader: assign partitions to all members, and watch the topics. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _STABLE: Final = "Stable"
 
 
 class Leadership:
-    """Leadership of one generation. `skips`: the group keeps its assignment, and the member, a static one
-    that returned, only watches the topics (KIP-814). It does not know the topics' partitions at the time of
-    the assignment. Partitions added while it was away would have no owner until the next rebalance, so it
-    asks its coordinator once which ones the members have."""
+    """Leadership of one generation. `skips`: the group keeps its assignment, and the leader, a static member
+    that returned, only watches the topics (KIP-814). It does not know which partitions the topics had at the
+    time of the assignment. Partitions added while it was away would have no owner until the next rebalance,
+    so it asks the coordinator once which partitions the members have."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Leadership:
         self._assigned: Mapping[str, list[TopicPartition]] | None = None
         self._asks_who_has_what = skips
         self._counts: Counter[str] | None = None
-        """Partition counts of each topic when assigned, as far as the assignments show them."""
+        """Each topic's partition count when assigned, as far as the assignments show it."""
 
     def next_ask(self) -> Ask | None:
-        """What is needed before the assignments can be sent."""
+        """The next request needed before the assignments can be sent."""
         settings = self._settings
         if self._skips or self._assigned is not None:
             return None
@@ -66,11 +66,11 @@ class Leadership:
         return Ask(Kind.ASSIGN, settings.max_poll_interval_ms, work=work)
 
     def told_topics(self, topics: Mapping[str, TopicPartitions]) -> None:
-        """The existing ones of `topics`, as they are now."""
+        """Take the current partitions of the topics that exist."""
         self._known = topics
 
     def has_assigned(self, assigned: Mapping[str, list[TopicPartition]]) -> None:
-        """Takes the assignor's result."""
+        """Take the assignor's result."""
         self._assigned = assigned
 
     def assignments(self) -> list[SyncGroupRequest.Assignment]:
@@ -88,7 +88,7 @@ class Leadership:
     # --- watching -------------------------------------------------------------------------------------------
 
     def watch(self, coordinator: int | None) -> Ask | None:
-        """The request that tells whether something changed; None while there is no coordinator to ask."""
+        """The request that shows whether something changed; None while there is no coordinator to ask."""
         timeout_ms = self._settings.request_timeout_ms
         if not self._asks_who_has_what:
             return Ask(Kind.WATCH, timeout_ms, topics=self.topics)
@@ -98,7 +98,7 @@ class Leadership:
         return Ask(Kind.ASSIGNED, timeout_ms, coordinator, request)
 
     def told_who_has_what(self, response: DescribeGroupsResponse) -> bool:
-        """False if that must be asked again. It goes on without answers that are refused or unreadable."""
+        """Returns False to ask again; permanent refusals and unreadable answers are ignored."""
         again = False
         for group in response.groups[:1]:
             if group.error_code:

@@ -40,13 +40,13 @@ class LoopThread:
             raise RuntimeError(f"the thread {self._name!r} does not come up")
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Schedule a call on the thread's loop; dropped if that has ended."""
+        """Schedule a call on the thread's loop; dropped if the loop has ended."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(callback)
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine run on the thread's loop. Cancelling this cancels it there."""
+        """Run a coroutine on the thread's loop. Cancelling this cancels it there."""
         if self._loop is None or self._abandoned:
             coroutine.close()
             raise RuntimeError(f"the thread {self._name!r} does not run")

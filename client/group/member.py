@@ -1,5 +1,5 @@
-"""What members of either protocol have in common: their state as the rest of the client sees it, the search
-for the coordinator, and errors that wait to be raised. Pure."""
+"""The parts common to members of both protocols: their state as the rest of the client sees it, the
+coordinator look-up, and errors waiting to be raised. Pure."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Member(ABC):
     """A member that subscribes to topics. Times are milliseconds of one monotonic clock; `jitter` returns a
     factor of about 1 for pauses.
 
-    `due` returns the requests to make now, `answered` and `failed` take their outcomes, `next_deadline_ms`
-    tells when to call `due` again. The consumer gives up partitions as `prepare` says, calls `join`, gets the
-    result with `take`, and calls `reconciled` once it has done what the result says; it calls `polled`
-    whenever the reader asks for records.
+    `due` returns the requests to make now, `answered` and `failed` take their outcomes, and
+    `next_deadline_ms` says when to call `due` again. The consumer gives up the partitions that `prepare`
+    returns, calls `join`, gets the result with `take`, and calls `reconciled` once it has applied the result;
+    it calls `polled` whenever the reader asks for records.
     """
 
     def __init__(self, settings: GroupSettings, jitter: Callable[[], float], state: State) -> None:
@@ -47,7 +47,7 @@ class Member(ABC):
         self.topics: frozenset[str] = frozenset()
         self.is_subscribed = False
         self.owned: frozenset[TopicPartition] = frozenset()
-        """The partitions it may commit in the current generation."""
+        """The partitions the member may commit in the current generation."""
         self.lost = False
         """Whether the membership was lost while the consumer owned partitions; reset once it has given them
         up."""
@@ -55,9 +55,9 @@ class Member(ABC):
         """The result of a join, until taken."""
         self.coordinator: int | None = None
         self.coordinator_users = 0
-        """How many callers besides the member itself wait for the coordinator."""
+        """Number of callers, besides the member itself, that wait for the coordinator."""
         self.readers = 0
-        """How many callers wait for the join: while there is one, the poll deadline is paused."""
+        """Number of callers that wait for the join; while there is one, the poll deadline is paused."""
         self.poll_expirations = 0
         self.last_error: Exception | None = None
         """The last error; it may have passed."""
@@ -70,7 +70,7 @@ class Member(ABC):
             backoff=self._backoff(),
         )
         self._accepts: Callable[[str], bool] | None = None
-        self._held: frozenset[TopicPartition] = frozenset()  # what the consumer has
+        self._held: frozenset[TopicPartition] = frozenset()  # what the consumer holds
         self._wants_join = False
         self._fenced: KafkaError | None = None
         self._error: Exception | None = None
@@ -80,7 +80,7 @@ class Member(ABC):
         self._beat: Ask | None = None
         self._leaving: Ask | None = None
 
-    # --- what it is -----------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------
 
     @property
     def member_id(self) -> str:
@@ -100,7 +100,7 @@ class Member(ABC):
 
     @property
     def is_by_pattern(self) -> bool:
-        """Whether the subscription only matches existing topics, so that none must be created for it."""
+        """Whether the subscription only matches existing topics, so that none are created for it."""
         return self._accepts is not None
 
     @property
@@ -124,14 +124,14 @@ class Member(ABC):
         """Whether a join is in progress."""
 
     def calls_for_reader(self) -> tuple[object, ...] | None:
-        """What is new for a reading call; None for nothing."""
+        """What a reading call must act on; None if there is nothing."""
         joins = self.rejoin_needed and not self._wants_join
         if self._error is None and self.result is None and not joins:
             return None
         return self._error, self.result, joins
 
     def stand_in_for(self, other: Member) -> None:
-        """Take the place of another, with its subscription and those who wait for it."""
+        """Replace another member, taking over its subscription and those waiting for it."""
         self.lost, self._held = other.lost, other._held
         self.coordinator, self.coordinator_users = other.coordinator, other.coordinator_users
         self.readers, self.poll_expirations = other.readers, other.poll_expirations
@@ -139,7 +139,7 @@ class Member(ABC):
         if other.is_subscribed:
             self.subscribe(other.topics, other._accepts)
 
-    # --- the consumer's part --------------------------------------------------------------------------------
+    # --- called by the consumer -----------------------------------------------------------------------------
 
     @abstractmethod
     def subscribe(
@@ -149,7 +149,7 @@ class Member(ABC):
         *,
         regex: str | None = None,
     ) -> None:
-        """Set the subscribed topics. `accepts` tells whether an assignment may have another topic: a leader
+        """Set the subscribed topics. `accepts` says whether an assignment may contain another topic: a leader
         may know more topics that match a pattern. `regex`: the broker finds the topics (KIP-848)."""
 
     @abstractmethod
@@ -158,26 +158,25 @@ class Member(ABC):
 
     @abstractmethod
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
-        """What of `owned` to give up before `join`; never repeated."""
+        """Which of `owned` to give up before `join`; never repeated."""
 
     @abstractmethod
     def join(self, owned: frozenset[TopicPartition], now_ms: int) -> None:
-        """Join the group, keeping these partitions; counts as a poll. Nothing happens while a result waits to
-        be taken, or while the consumer still owns lost partitions. Raises ClientError without a subscription,
-        and always KafkaError once another member has taken over the group instance id."""
+        """Join the group, keeping these partitions; counts as a poll. Does nothing else while a result waits
+        to be taken, or while the consumer still owns lost partitions. Raises ClientError without a
+        subscription, and always KafkaError once another member has taken over the group instance id."""
 
     @abstractmethod
     def take(self, result: Joined) -> bool:
-        """The consumer takes this result. False if it is void: the membership was lost meanwhile."""
+        """Take this result. Returns False if it is void because the membership was lost meanwhile."""
 
     @abstractmethod
     def reconciled(self, result: Joined, now_ms: int) -> None:
-        """The consumer has done what the result says."""
+        """The consumer has applied the result."""
 
     @abstractmethod
     def leave(self, reason: str, *, static_too: bool = False) -> Message | None:
-        """Leave the group and drop the subscription. Returns the request that tells the group, if one is
-        needed."""
+        """Leave the group and drop the subscription. Returns the leave request to send, if one is needed."""
 
     def polled(self, now_ms: int) -> None:
         """The reader polled."""
@@ -185,24 +184,24 @@ class Member(ABC):
 
     @property
     def has_error(self) -> bool:
-        """Whether `take_error` has an error."""
+        """Whether `take_error` would return an error."""
         return self._error is not None
 
     def take_error(self) -> Exception | None:
-        """A permanent error not reported yet."""
+        """Return a permanent error not reported yet, and clear it."""
         error, self._error = self._error, None
         return error
 
-    # --- what to do -----------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def due(self, now_ms: int) -> list[Ask]:
-        """The requests to make now. Each must be answered or failed, once."""
+        """The requests to make now. Each must be answered or failed exactly once."""
 
     @abstractmethod
     def next_deadline_ms(self) -> int | None:
-        """When to call `due` again, unless a response comes first; None: only a response or a call changes
-        anything."""
+        """When to call `due` again, unless a response comes first; None if only a response or a call can
+        change anything."""
 
     @abstractmethod
     def answered(self, ask: Ask, answer: Any, now_ms: int) -> None:
@@ -213,22 +212,22 @@ class Member(ABC):
         """There was no response. `final`: retrying cannot help."""
 
     def commit_action(self, code: ErrorCode) -> Action:
-        """What an error code in the answer to a commit means."""
+        """The action for an error code in the response to a commit."""
         return action_of(ApiKey.OFFSET_COMMIT, code)
 
     @property
     def fetches_as(self) -> Generation | None:
-        """As whom committed offsets are fetched, where the coordinator looks at that."""
+        """The identity to fetch committed offsets as, if the coordinator checks it."""
         return None
 
     @abstractmethod
     def commit_refused(self, code: ErrorCode, generation: Generation) -> None:
-        """A commit of `generation` was answered so."""
+        """A commit of `generation` was refused with this code."""
 
     # --- the coordinator ------------------------------------------------------------------------------------
 
     def coordinator_lost(self, node: int, now_ms: int) -> None:
-        """This node is not the coordinator, or cannot be reached: look it up, the first time at once."""
+        """This node is not the coordinator, or is unreachable: look it up, at once the first time."""
         if node != self.coordinator:
             return
         self.coordinator = None
@@ -264,17 +263,17 @@ class Member(ABC):
         self._find = None
         self._find_at_ms = now_ms + self._find_backoff.next_ms()
 
-    # --- small things ---------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------
 
     def _wanted(self, topic: str) -> bool:
         return topic in self.topics or (self._accepts is not None and self._accepts(topic))
 
     def _silence(self) -> str:
-        """Why a member leaves that nobody reads with."""
+        """Why the member leaves: nobody reads with it."""
         return f"nobody asked for records for {self.settings.max_poll_interval_ms} ms (max.poll.interval.ms)"
 
     def _taken_over(self, code: ErrorCode) -> KafkaError:
-        """Another process has the group instance id now."""
+        """Another process has taken over the group instance id."""
         return refusal(
             code,
             f"group {self.settings.group_id}: another member has taken over the group instance id "

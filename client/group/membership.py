@@ -1,16 +1,16 @@
-"""One member of a classic group, as a pure state machine: what to do next, from responses and times alone.
+"""One member of a classic group, as a pure state machine, driven by responses and times alone.
 
     UNJOINED --JoinGroup--> PREPARING_REBALANCE --in--> COMPLETING_REBALANCE --assigned--> STABLE
        ^                            |                          |                             |
        +----------------------------+--------------------------+-----------------------------+
 
-`due` returns the requests to make now, `answered` and `failed` take their outcomes, `next_deadline_ms` tells
-when to call `due` again. The consumer gives up partitions as `prepare` says, calls `join`, and gets the
-result with `take`; it calls `polled` whenever the reader asks for records. Modelled on Kafka's
+`due` returns the requests to make now, `answered` and `failed` take their outcomes, and `next_deadline_ms`
+says when to call `due` again. The consumer gives up the partitions that `prepare` returns, calls `join`, and
+gets the result with `take`; it calls `polled` whenever the reader asks for records. Modelled on Kafka's
 AbstractCoordinator and ConsumerCoordinator.
 
-What an error code means depends on the request; `ACTIONS` lists that in one place. Other retriable codes are
-retried, the rest are raised.
+The meaning of an error code depends on the request; `ACTIONS` lists it in one place. Other retriable codes
+are retried, the rest are raised.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import JoinGroupResponse, LeaveGroupRequest, SyncGroupResponse
 
 JOIN_EXTRA_MS: Final = 5_000
-"""The request timeout of a JoinGroup beyond the rebalance timeout, as in Kafka's clients."""
+"""How far the request timeout of a JoinGroup exceeds the rebalance timeout, as in Kafka's clients."""
 PROMPT_REJOINS: Final = 8
-"""How many times in a row to rejoin at once; after that, with a pause, whatever the responses."""
+"""How many times in a row to rejoin at once; later attempts follow a pause, whatever the responses."""
 
 _EAGER: Final = RebalanceProtocol.EAGER
 
@@ -83,7 +83,7 @@ class Membership(Member):
         self._exchange: Ask | None = None
         self._watch: Ask | None = None
         self._probe: Ask | None = None
-        # When what is due.
+        # When each is due.
         self._join_at_ms = 0
         self._join_backoff = backoff()
         self._prompt_left = PROMPT_REJOINS
@@ -105,7 +105,7 @@ class Membership(Member):
 
     @property
     def protocol(self) -> RebalanceProtocol:
-        """The highest that all assignors support."""
+        """The highest protocol that all assignors support."""
         return self._protocol
 
     @property
@@ -128,7 +128,7 @@ class Membership(Member):
         asked = self._exchange, self._find, self._beat, self._watch, self._probe, self._leaving
         return [each for each in asked if each is not None]
 
-    # --- the consumer's part --------------------------------------------------------------------------------
+    # --- called by the consumer -----------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -181,10 +181,11 @@ class Membership(Member):
         return True
 
     def reconciled(self, result: Joined, now_ms: int) -> None:
-        """The group is told when it is joined again."""
+        """Nothing to do: the next join reports it to the group."""
 
     def leave(self, reason: str, *, static_too: bool = False) -> LeaveGroupRequest | None:
-        """As `Member` says; a static member sends nothing, and stays until its session expires."""
+        """As in `Member`; unless `static_too`, a static member sends nothing, and stays until its session
+        expires."""
         request = self._leave_request(reason, static_too=static_too)
         self._forget("the group was left", member_too=True)
         self.is_subscribed = self.lost = self._wants_join = False
@@ -193,7 +194,7 @@ class Membership(Member):
         self._joined_topics = self._accepted_topics = frozenset()
         return request
 
-    # --- what to do -----------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def due(self, now_ms: int) -> list[Ask]:
         asks: list[Ask] = []
@@ -296,7 +297,7 @@ class Membership(Member):
         if action is Action.REJOIN:
             self.request_rejoin(reason_of(ErrorCode.REBALANCE_IN_PROGRESS))
         elif generation != self.generation or self.state is State.PREPARING_REBALANCE:
-            return  # While a JoinGroup is in flight, its response tells more.
+            return  # The response to the JoinGroup in flight says more.
         elif action is Action.FENCED:
             self._fence(code)
         elif action in (Action.FORGET_GENERATION, Action.FORGET_MEMBER):
@@ -315,7 +316,7 @@ class Membership(Member):
                 self._leaving = self._ask(Kind.LEAVE, self.settings.request_timeout_ms, request)
                 asks.append(self._leaving)
             self._forget(reason, member_too=True)
-            self._wants_join = False  # The next `join` is the missing poll.
+            self._wants_join = False  # The next `join` counts as the missing poll.
         elif self.heartbeat.session_is_over(now_ms):
             # The generation stays: only the coordinator can end it.
             self.heartbeat.restart_session(now_ms)
@@ -346,7 +347,7 @@ class Membership(Member):
         return self.coordinator is not None or self._leads_on() is not None
 
     def _leads_on(self) -> Ask | None:
-        """What a leader does before it sends the assignments."""
+        """The leader's next request before it sends the assignments."""
         if self.state is not State.COMPLETING_REBALANCE or self._lead is None:
             return None
         return self._lead.next_ask()
@@ -431,7 +432,7 @@ class Membership(Member):
             self._give_up(ClientError(f"group {group_id}: what its leader assigned cannot be read: {error}"))
             return
         if not all(self._wanted(each.topic) for each in assigned):
-            # The leader knew an earlier subscription.
+            # The leader used an earlier subscription.
             self._stand_back()
             self._rejoin_reason = "the assignment does not fit the subscription"
             self._rejoin_promptly(now_ms)
@@ -503,7 +504,7 @@ class Membership(Member):
         if changed:
             self.request_rejoin(f"topics or their partitions have changed: {', '.join(changed)}")
 
-    # --- going wrong ----------------------------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------------------
 
     def _exchange_refused(self, api_key: ApiKey, error_code: int, now_ms: int) -> None:
         error = self._refusal(error_code)
@@ -531,7 +532,7 @@ class Membership(Member):
                 self._join_at_ms = now_ms + self._join_backoff.next_ms()
 
     def _rejoin_promptly(self, now_ms: int) -> None:
-        """At once, but not forever: a broker might repeat the same response."""
+        """Rejoin at once, but not forever: a broker might repeat the same response."""
         if self._prompt_left:
             self._prompt_left -= 1
             self._join_at_ms = now_ms
@@ -539,7 +540,7 @@ class Membership(Member):
             self._join_at_ms = now_ms + self._join_backoff.next_ms()
 
     def _stand_back(self) -> None:
-        """Abandon a failed exchange; the generation stays as it is."""
+        """Abandon a failed exchange; the generation is unchanged."""
         self.state = State.UNJOINED
         self.heartbeat.end()
         self._beat = None
@@ -561,7 +562,7 @@ class Membership(Member):
             self._wants_join = False  # The consumer must first give up its partitions.
 
     def _fence(self, code: ErrorCode) -> None:
-        """Another process has this group instance id now; to go on would take it from that one again."""
+        """Another process has taken over this group instance id; carrying on would take it back."""
         self._fenced = self._taken_over(code)
         self._forget("the group instance id was taken over", member_too=True)
         self._give_up(self._fenced)

@@ -26,11 +26,11 @@ class State(Enum):
     COMPLETING_REBALANCE = auto()
     """In the new generation, waiting for the assignment."""
     JOINING = auto()
-    """The consumer protocol (KIP-848): the first heartbeat is in flight."""
+    """In the consumer protocol (KIP-848): the first heartbeat is in flight."""
     RECONCILING = auto()
-    """There: the coordinator has assigned something else than the consumer owns."""
+    """In the consumer protocol: the coordinator has assigned something other than what the consumer owns."""
     ACKNOWLEDGING = auto()
-    """There: the consumer owns it now, and the coordinator is to be told."""
+    """In the consumer protocol: the consumer owns its assignment, but the coordinator does not know yet."""
     STABLE = auto()
 
 
@@ -52,17 +52,17 @@ NO_GENERATION: Final = Generation()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The settings of a member, with Kafka's names and defaults. Raises ValueError with the name of the
-    invalid one."""
+    """The settings of a member, with Kafka's names and defaults. Raises ValueError naming the invalid
+    setting."""
 
     group_id: str
     assignors: tuple[Assignor, ...]
-    """Preferred first; this member's own instances."""
+    """In order of preference; this member's own instances."""
     group_instance_id: str | None = None
     group_protocol: str = "classic"
-    """Or "consumer" (KIP-848), or "auto": that, and classic where a broker does not offer it."""
+    """Or "consumer" (KIP-848), or "auto": consumer, and classic if the broker does not offer it."""
     group_remote_assignor: str | None = None
-    """What the coordinator is to assign by in the consumer protocol; None leaves it to the coordinator."""
+    """The coordinator's assignor in the consumer protocol; None leaves the choice to the coordinator."""
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
@@ -103,7 +103,7 @@ class GroupSettings:
 
 
 class Kind(Enum):
-    """The kinds of requests of a membership, and the response that `Membership.answered` takes for each."""
+    """The kinds of requests a membership makes, and the response `Membership.answered` takes for each."""
 
     FIND_COORDINATOR = auto()
     """Ask any broker for the coordinator. Answer: its node id."""
@@ -113,11 +113,11 @@ class Kind(Enum):
     LEAVE = auto()
     """Sent to the coordinator. Answer: the response."""
     TOPICS = auto()
-    """Ask any broker for `topics`. Answer: a mapping of TopicPartitions of those that exist."""
+    """Ask any broker for `topics`. Answer: the TopicPartitions of those that exist, by name."""
     WATCH = auto()
     """The same, to see whether they have changed."""
     NAMES = auto()
-    """Ask any broker for the names of `topic_ids`. Answer: a mapping of id to name, of those that exist."""
+    """Ask any broker for the names of `topic_ids`. Answer: the names of those that exist, by id."""
     ASSIGNED = auto()
     """Ask the coordinator which partitions the members have. Answer: the response."""
     ASSIGN = auto()
@@ -156,7 +156,7 @@ class Joined(NamedTuple):
 
     assigned: frozenset[TopicPartition]
     revoked: frozenset[TopicPartition] | None
-    """Of those it joined with, the ones to give up now, before rejoining; None: none."""
+    """The partitions it joined with that it must give up now, before rejoining; None if there are none."""
     added: frozenset[TopicPartition]
     """Newly assigned partitions; reported even if there are none."""
     generation_id: int

@@ -1,5 +1,5 @@
-"""Commits and fetches a group's offsets. Commits are sent one after the other: those of several callers, and
-retries, share a request, in which a later offset of a partition replaces an earlier one. So retrying an old
+"""Commits and fetches a group's offsets. Commit requests are sent one at a time; several callers, and
+retries, share a request, in which a partition's later offset replaces an earlier one. So retrying an old
 commit after a newer one never moves offsets back.
 """
 
@@ -41,8 +41,8 @@ from muster.protocol.messages.offsets import (
     OffsetFetchRequest,
 )
 
-_REQUIRE_STABLE: Final = 7  # the first OffsetFetch version that can (KIP-447)
-_MEMBER_IN_FETCH: Final = 9  # the first version that tells who fetches (KIP-848)
+_REQUIRE_STABLE: Final = 7  # the first OffsetFetch version that supports it (KIP-447)
+_MEMBER_IN_FETCH: Final = 9  # the first version that names the member (KIP-848)
 _TOPIC_IDS: Final = 10  # the first OffsetCommit version with topics by id
 
 
@@ -90,15 +90,15 @@ class _Call:
     def fail(self, error: Exception) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # retrieved, in case its caller is gone
+            self.done.exception()  # mark it as retrieved, in case its caller is gone
 
 
 class _As(NamedTuple):
-    """Who commits."""
+    """The identity that commits."""
 
     generation: Generation
     state: State | None
-    """None: not a member; only commits for the group."""
+    """None: not a member, only committing for the group."""
     owned: frozenset[TopicPartition]
 
 
@@ -124,7 +124,7 @@ class _Left(Enum):
 
 
 class Offsets:
-    """The committed offsets of a group, for its member or, without a subscription, for manual assignment. On
+    """A group's committed offsets, for its member or, without a subscription, for manual assignment. Runs on
     the driver's loop."""
 
     def __init__(self, driver: Driver, membership: Member, lock: AbstractContextManager[Any]) -> None:
@@ -138,7 +138,7 @@ class Offsets:
         self._pump: asyncio.Task[None] | None = None
 
     def serve(self, membership: Member) -> None:
-        """Commit as this member from now on. To be called with the lock held."""
+        """Commit as this member from now on. Call with the lock held."""
         self._membership = membership
 
     # --- committing -----------------------------------------------------------------------------------------
@@ -151,10 +151,10 @@ class Offsets:
         *,
         waits_for_topics: bool = True,
     ) -> CommitResult:
-        """Commit; retriable failures are retried until `until`, topics that the broker does not know only
-        if it `waits_for_topics`. `topic_ids` are those of the logs that the offsets belong to, as far as
-        known. Raises KafkaError for permanent refusals: not authorized, metadata too long, another member
-        with the group instance id."""
+        """Commit. Retriable failures are retried until `until`, unknown topics only if `waits_for_topics`.
+        `topic_ids` are the ids, as far as known, of the topics that the offsets belong to. Raises KafkaError
+        for permanent refusals: not authorized, metadata too long, group instance id taken over by another
+        member."""
         if not offsets:
             return CommitResult({})
         member = self._committer()
@@ -167,7 +167,7 @@ class Offsets:
         self._calls[call] = None
         if self._pump is None:
             self._pump = asyncio.create_task(self._run(), name=f"commits of group {self._settings.group_id}")
-        self._driver.announce()  # The pump may be waiting for other callers.
+        self._driver.announce()  # The pump may be waiting on behalf of other callers.
         try:
             await asyncio.wait([call.done], timeout=max(0.0, until - deadline(0)))
             if call.done.done():
@@ -209,7 +209,7 @@ class Offsets:
         calls = list(self._calls)
         until = max(call.until for call in calls)
         if member.state is State.COMPLETING_REBALANCE:
-            # The coordinator takes no commits before all members have an assignment.
+            # The coordinator accepts no commits until all members have an assignment.
             _note(calls, refusal(ErrorCode.REBALANCE_IN_PROGRESS, about=f"group {self._settings.group_id}"))
             await self._wait_for_change(member, until)
             return
@@ -219,7 +219,7 @@ class Offsets:
             for where, place in call.offsets.items()
             if where in call.left
         }
-        attempt_until = deadline(2 * self._settings.request_timeout_ms / 1000)  # to find it, and to ask it
+        attempt_until = deadline(2 * self._settings.request_timeout_ms / 1000)  # for look-up and commit
         try:
             node = await self._driver.coordinator(attempt_until)
             codes = await self._ask(node, wanted, member, attempt_until)
@@ -269,8 +269,8 @@ class Offsets:
     async def _ask(
         self, node: int, wanted: Mapping[TopicPartition, _Wanted], member: _As, until: float
     ) -> dict[TopicPartition, int]:
-        """The coordinator's response, an error code for each partition. Topics are named by id if all are
-        known, so that nothing is committed for another topic that has taken a name since."""
+        """The coordinator's response: an error code for each partition. Topics are named by id if all ids are
+        known, so that nothing is committed to another topic that has since taken the name."""
         ids = {where: each.topic_id for where, each in wanted.items() if each.topic_id is not None}
         names = {topic_id: where.topic for where, topic_id in ids.items()}
         request = OffsetCommitRequest(
@@ -359,9 +359,9 @@ class Offsets:
     async def fetch(
         self, partitions: Collection[TopicPartition], until: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of these partitions; None where there is none. Retried until `until`, then
-        the last failure is raised; permanent failures are raised at once. Raises RequestTimedOut if the
-        member's epoch changed with every try."""
+        """The committed offsets of these partitions; None for a partition without one. Retries until `until`,
+        then raises the last failure; raises permanent failures at once. Raises RequestTimedOut if the
+        member's epoch changed on every attempt."""
         if not partitions:
             return {}
         backoff = Backoff(
@@ -391,7 +391,7 @@ class Offsets:
                 # A timeout says less than the failure that used up the time.
                 last = refused if refused is not None and isinstance(failed, RequestTimedOut) else failed
                 if isinstance(last, KafkaError) and not may_pass(last.code):
-                    raise RequestTimedOut(str(last)) from last  # it passes for a member in another epoch
+                    raise RequestTimedOut(str(last)) from last  # not permanent: another epoch would do
                 raise last
             await self._driver.pause(pause_s)
 
@@ -452,6 +452,6 @@ class Offsets:
 
 
 def _note(calls: list[_Call], why: KafkaError | ClientError) -> None:
-    """The reason, in case there is no time for a retry."""
+    """Keep the reason, in case there is no time for a retry."""
     for call in calls:
         call.why = why

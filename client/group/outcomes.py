@@ -1,5 +1,5 @@
-"""The outcomes of a commit, by partition. Pure. A generation that ended meanwhile is no exception: it is
-normal for consumers, and callers should see it as a result and go on.
+"""The outcomes of a commit, by partition. Pure. A generation that ended meanwhile raises no exception: it is
+normal for consumers, so callers see it as a result and go on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CommitResult(Mapping[TopicPartition, Outcome]):
         return {where: each for where, each in self._outcomes.items() if isinstance(each, Retry)}
 
     def raise_for_failures(self) -> None:
-        """Raises CommitFailed unless all partitions are committed."""
+        """Raise CommitFailed unless all partitions are committed."""
         failed: list[tuple[TopicPartition, StaleOwner | Retry]] = [*self.stale.items(), *self.retry.items()]
         if failed:
             where, outcome = failed[0]

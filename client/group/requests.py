@@ -31,7 +31,7 @@ def join_request(
     owned: Iterable[TopicPartition],
     reason: str,
 ) -> JoinGroupRequest:
-    """With the metadata of every assignor. Equal subscriptions give equal bytes, since the coordinator
+    """Carries the metadata of every assignor. Equal subscriptions give equal bytes, since the coordinator
     compares them."""
     topics, owned = sorted(topics), sorted(owned)
     return JoinGroupRequest(
@@ -94,7 +94,7 @@ def offset_topics(
     offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]],
     topic_ids: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({}),
 ) -> list[OffsetCommitRequest.Topic]:
-    """Offsets as an OffsetCommit lists them, with topic names and, from v10, the ids of those given."""
+    """Offsets as OffsetCommit lists them: with topic names and, from v10 on, the given topic ids."""
     topics: dict[tuple[str, uuid.UUID], list[OffsetCommitRequest.Partition]] = {}
     for where, each in offsets:
         topics.setdefault((where.topic, topic_ids.get(where, ZERO_UUID)), []).append(

@@ -1,7 +1,7 @@
 """A cluster as its clients see it: its brokers, partition leaders and group coordinators. Each broker has one
-connection per lane; requests that may wait long (Fetch, JoinGroup) take their own lane, so that they hold up
-nothing else. Metadata is kept as a `MetadataImage`; what a failure makes doubtful is marked stale, and
-refreshed before it is used. Concurrent refreshes share one request.
+connection per lane; requests that may wait long (Fetch, JoinGroup) have their own lane, so that they hold up
+nothing else. Metadata is kept as a `MetadataImage`; what a failure calls into doubt is marked stale, and
+refreshed before use. Concurrent refreshes share one request.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class NamesNode(Protocol):
 
 def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
     """`host:port[,host:port]`, or several of these; IPv6 addresses in brackets. Raises ValueError, naming the
-    part at fault."""
+    invalid part."""
     text = servers if isinstance(servers, str) else ",".join(servers)
     addresses = []
     for part in text.split(","):
@@ -120,7 +120,7 @@ class Cluster:
     Every method raises ClientError, or KafkaError if a broker refuses. `auto_create_topics`: brokers may
     create missing topics, if their settings allow it. `patient`: keep trying if no broker has ever responded;
     otherwise that is final (`is_final`). `request_timeout_ms` bounds a single request, whatever the deadline
-    of its call. Metadata older than `metadata_max_age_ms` is refreshed while it is used.
+    of its call. Metadata older than `metadata_max_age_ms` is refreshed in the background on use.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Cluster:
         if refreshing is not None:
             await asyncio.wait([refreshing])
 
-    # --- asking ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def call(
         self,
@@ -190,8 +190,8 @@ class Cluster:
         lane: str = "",
         last_version: int | None = None,
     ) -> Any:
-        """The response of one broker, asked once. If any broker will do, it gets half of the time, so that
-        another can be asked if it hangs.
+        """The response of one broker, asked once. If any broker will do, it gets half the time, so that
+        another can be tried if it hangs.
 
         Uses the newest version both sides support, up to `last_version` (default:
         `connection.LAST_VERSIONS`). If layouts differ between versions, `request` is a `Versioned`.
@@ -207,7 +207,7 @@ class Cluster:
             raise
 
     async def call_controller(self, request: Request, until: float) -> Any:
-        """The response of the controller, asked once. (Kafka's brokers forward to their controller what it
+        """The response of the controller, asked once. (Kafka's brokers forward to the controller what it
         decides.)"""
         if not self._controller_known or self.image.controller not in self.image.nodes:
             await self.refresh([], until)
@@ -253,13 +253,13 @@ class Cluster:
         return isinstance(error, (NotKafka, AuthenticationFailed, Closed))
 
     def backoff_s(self, tries: int) -> float:
-        """How long to wait before the next retry, by retry.backoff.ms and retry.backoff.max.ms."""
+        """How long to wait before the next retry, from retry.backoff.ms and retry.backoff.max.ms."""
         return backoff_s(tries, self._retry_backoff_ms, self._retry_backoff_max_ms)
 
-    # --- what is known --------------------------------------------------------------------------------------
+    # --- metadata and coordinators --------------------------------------------------------------------------
 
     def stale(self, *topics: str) -> None:
-        """Mark these topics, or without names all, as stale: refresh them before use."""
+        """Mark these topics, or all if none are named, as stale: they are refreshed before use."""
         self._stale.update(topics or self.image.topics)
 
     def forget(self) -> None:
@@ -270,13 +270,13 @@ class Cluster:
 
     async def refresh(self, topics: Iterable[str] | None, until: float) -> MetadataResponse:
         """Refresh these topics (None: all, empty: only brokers) in the image. Callers that ask while a
-        request is in flight share the next one, so the response may have more topics than requested. A
-        topic's error is only in the response; it raises nothing."""
+        request is in flight share the next one, so the response may contain more topics than requested. A
+        topic's error is only in the response; it is not raised."""
         wanted = None if topics is None else list(topics)
         for name in wanted or ():
             _check_name(name)
         pending = self._enqueue(wanted, until)
-        # The caller gives up at `until` as well, and knows best why.
+        # The refresh itself also gives up at `until`, and knows best why.
         await asyncio.wait([pending.answer], timeout=until - deadline(0) + _LAST_WORD_S)
         if not pending.answer.done():
             what = "the cluster" if not wanted else f"topic {', '.join(wanted[:5])}"
@@ -289,8 +289,8 @@ class Cluster:
     async def metadata(
         self, topics: Iterable[str] | None, until: float, *, create: bool = False
     ) -> MetadataResponse:
-        """The brokers and these topics (None: all, empty: none) from one broker's response to a request of
-        its own. `create`: the broker may create missing topics, if its settings allow it."""
+        """The brokers and these topics (None: all, empty: none), from one broker and in a separate request.
+        `create`: the broker may create missing topics, if its settings allow it."""
         names = None if topics is None else list(topics)
         asked = None if names is None else [MetadataRequest.Topic(name=name) for name in names]
         response: MetadataResponse = await self.call(
@@ -320,8 +320,8 @@ class Cluster:
         leader_epoch: int,
         endpoints: Iterable[NamesNode] = (),
     ) -> bool:
-        """Take the new leader and endpoints from a Produce or Fetch response (KIP-951). Returns whether that
-        was new."""
+        """Take the new leader and endpoints from a Produce or Fetch response (KIP-951). Returns whether the
+        leader was new."""
         image = self.image
         for each in endpoints:
             image = image.with_node(Node(each.node_id, each.host, each.port, each.rack or None))
@@ -340,7 +340,7 @@ class Cluster:
                     raise refusal(told.error_code, about=f"topic {name}")
             left_out({name} - self.image.topics.keys(), "Metadata")
         elif self._is_old(name):
-            # As in Kafka's clients: old metadata serves until it is refreshed.
+            # As in Kafka's clients, old metadata is used until it is refreshed.
             self._told_at[name] = deadline(0)  # one request, even if it fails
             self._enqueue(list(self.image.topics), deadline(self._metadata_max_age_s))
         return self.image.topics[name]
@@ -364,7 +364,7 @@ class Cluster:
         return partition.leader, partition.leader_epoch
 
     async def coordinator(self, key: str, until: float, *, key_type: int = GROUP) -> int:
-        """The node that coordinates the group, or what else `key_type` says."""
+        """The coordinator of this group, or of another kind of key if `key_type` says so."""
         known = self._coordinators.get((key_type, key))
         if known is not None and known in self.image.nodes:
             return known
@@ -376,7 +376,7 @@ class Cluster:
     async def coordinators(
         self, keys: Iterable[str], until: float, *, key_type: int = GROUP
     ) -> dict[str, int | KafkaError]:
-        """The nodes that coordinate these groups, looked up again; in one request if the broker supports it
+        """The coordinators of these groups, looked up again; in one request if the broker supports it
         (KIP-699)."""
         keys = list(dict.fromkeys(keys))
         told = await self._find_coordinators(keys, key_type, until) if keys else []
@@ -396,7 +396,7 @@ class Cluster:
         return nodes
 
     def forget_coordinator(self, key: str, *, key_type: int = GROUP) -> None:
-        """Look up the coordinator again: it does not respond, or says it is not the coordinator."""
+        """Forget the coordinator: it does not respond, or says it is not the coordinator."""
         self._coordinators.pop((key_type, key), None)
 
     # --- connections ----------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class Cluster:
         return deadline(0) - self._told_at.get(topic, 0.0) > self._metadata_max_age_s
 
     def _enqueue(self, topics: Iterable[str] | None, until: float) -> _Refresh:
-        """A place in the next Metadata request."""
+        """Join the next Metadata request."""
         if self._closed:
             raise Closed("the client is closed")
         if self._pending is None:
@@ -495,7 +495,7 @@ class Cluster:
 
 
 def _look_at(answer: asyncio.Future[Any]) -> None:
-    """So that asyncio does not warn of a failure that nobody awaited."""
+    """Keep asyncio from warning of a failure that nobody awaited."""
     if not answer.cancelled():
         answer.exception()
 

@@ -1,10 +1,10 @@
 """One socket to one broker: sends requests, matches responses, negotiates versions at the start (KIP-35).
 
-Requests are pipelined; a broker responds in order, so one that waits (Fetch, JoinGroup) holds up those behind
-it. A caller with a short deadline gives up then, and its response is dropped when it arrives: the broker may
-only be slow. If it has not arrived by the request timeout either, the connection ends. Responses are handled
-as their bytes arrive, and a timer each ends what waits too long. The only task authenticates again before the
-session ends.
+Requests are pipelined; a broker responds in order, so a request that it holds (Fetch, JoinGroup) holds up
+those behind it. A caller gives up at its deadline, and a later response is dropped: the broker may only be
+slow. If there is no response by the request timeout either, the connection ends. Responses are handled as
+their bytes arrive; a timer per request ends those that wait too long. The only task authenticates again
+before the session ends.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _HINTS: Final = {
 }
 
 IN_FLIGHT_MAX: Final = 16
-"""Most requests in flight; the next one waits for a place, up to its deadline."""
+"""The maximum number of requests in flight; the next one waits for a place, up to its deadline."""
 
 _LOGIN_S: Final = 30.0
-_CLOSE_S: Final = 1.0  # how long closing waits for what is still to be written
+_CLOSE_S: Final = 1.0  # how long closing waits for unsent data
 _WRITE_BUFFER_BYTES: Final = 1024 * 1024  # beyond it, senders wait for the socket
 _LINGER_NOT_AT_ALL: Final = struct.pack("ii", 1, 0)
 _MAY_COME_LATE: Final = frozenset(
@@ -80,7 +80,7 @@ LAST_VERSIONS: Final[dict[ApiKey, int]] = {
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.DELETE_TOPICS: 5,
-    # Later ones are for brokers.
+    # Later versions are for brokers.
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
 }
 """APIs for which a plain request uses an older version than the newest in `muster.protocol`."""
@@ -129,12 +129,12 @@ class _Waiting(NamedTuple):
 
 
 def deadline(seconds: float) -> float:
-    """The time `seconds` from now on the running loop's clock, as every call of this package takes it."""
+    """The time `seconds` from now on the running loop's clock, as every call in this package expects it."""
     return asyncio.get_running_loop().time() + seconds
 
 
 def share_of(until: float, parts: int) -> float:
-    """The end of the first of this many equal parts of the remaining time."""
+    """The end of the first part when the remaining time is divided into `parts` equal parts."""
     now = deadline(0)
     return now + (until - now) / parts
 
@@ -155,13 +155,13 @@ class Connection(asyncio.BufferedProtocol):
         self.versions: dict[int, Versions] = {}
         """The broker's versions, by api key."""
         self.features: dict[str, int] = {}
-        """The levels of the features that the cluster has finalized (KIP-584), as of when it was opened."""
+        """The cluster's finalized feature levels (KIP-584) when the connection was opened."""
         self.used_at = deadline(0)
         """When something was last sent or received, by the loop's clock."""
         self.suspect = False
-        """Whether a request timed out, and nothing was received since."""
+        """Whether a request has timed out and nothing has been received since."""
         self.node_id = -1
-        """The node that the owner takes the other side for; -1 if unknown."""
+        """The node that the owner believes it is connected to; -1 if unknown."""
         self.on_failed: Callable[[Address], None] | None = None
         """Called when the connection ends or is given up while a response is outstanding."""
         self._client_id = client_id
@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._ended: ClientError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._writable: asyncio.Future[None] | None = None  # set while the socket takes no more
+        self._writable: asyncio.Future[None] | None = None  # set while the socket accepts no more
 
     def __repr__(self) -> str:
         state = "open" if self._ended is None else f"ended: {self._ended}"
@@ -231,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         return await self._call(message, api_key, version, until)
 
     async def tell(self, request: Request, until: float, *, last_version: int | None = None) -> None:
-        """Send a request that gets no response: a Produce with acks=0. Raises as `call`."""
+        """Send a request that gets no response: a Produce with acks=0. Raises like `call`."""
         api_key, version, message = self._agreed(request, last_version)
         if self._loop.time() >= self._renew_at:
             await self._renew(until)
@@ -247,24 +247,24 @@ class Connection(asyncio.BufferedProtocol):
         return api.agree(api_key, self.versions, last=last_version)
 
     def abandon(self, why: str) -> None:
-        """End it without waiting; requests in flight fail with ConnectionLost and this reason."""
+        """End the connection without waiting; requests in flight fail with ConnectionLost and this reason."""
         self._end(ConnectionLost(why))
 
     def abort(self) -> None:
-        """End it and its socket, dropping unsent data."""
+        """End the connection and its socket, dropping unsent data."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed"))
         self._abort()
 
     async def close(self) -> None:
-        """End it; requests in flight fail with ConnectionLost. Unsent requests get a second to go out, if
-        they are harmless when late. Safe to call again."""
+        """End the connection; requests in flight fail with ConnectionLost. Unsent requests that are harmless
+        when late get a second to go out. Safe to call again."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed"), at_once=False)
         if self._transport is None or self._gone.done():
             return
         try:
             await asyncio.wait([self._gone], timeout=_CLOSE_S)
         finally:
-            # It would stay open as long as the broker does not read the unsent data.
+            # Otherwise it would stay open until the broker reads the unsent data.
             self._abort()
 
     def _abort(self) -> None:
@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(frame)
 
     async def _drain(self, api_key: ApiKey, until: float) -> None:
-        """Wait until the socket takes more. (Callers that wait for a response need not.)"""
+        """Wait until the socket accepts more. (Callers that wait for a response need not.)"""
         try:
             async with asyncio.timeout_at(until):
                 while self._writable is not None:
@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         self.features = {each.name: each.max_version_level for each in answer.finalized_features}
 
     async def _log_in(self, until: float) -> None:
-        """Authenticate, if that is asked for. Raises AuthenticationFailed."""
+        """Authenticate, if configured. Raises AuthenticationFailed."""
         mechanism = None if self._security is None else self._security.mechanism
         if mechanism is None:
             return
@@ -373,13 +373,13 @@ class Connection(asyncio.BufferedProtocol):
             raise AuthenticationFailed(f"{self.address}: {error}") from None
         self._renew_at = math.inf
         if lifetime_ms:
-            # As Java's client: somewhere between 85 and 95 % of it, so that not all come at once.
+            # As in Java's client: between 85 and 95 % of it, so that not all clients come at once.
             self._renew_at = deadline(lifetime_ms / 1000 * random.uniform(0.85, 0.95))
 
     async def _renew(self, until: float) -> None:
-        """Have this client authenticated again before its session ends (KIP-368). Requests that come
-        meanwhile wait; what was sent before is answered first. Raises RequestTimedOut, and ConnectionLost if
-        the connection has ended: the next one logs in anew, and raises what is really wrong."""
+        """Authenticate again before the session ends (KIP-368). New requests wait meanwhile; earlier ones are
+        answered first. Raises RequestTimedOut, and ConnectionLost if the connection has ended: the next
+        connection logs in anew and raises the actual cause."""
         if self._ended is not None:
             raise again(self._ended)
         if self._renewal is None or self._renewal.done():
@@ -391,8 +391,8 @@ class Connection(asyncio.BufferedProtocol):
             raise again(self._ended)
 
     async def _log_in_again(self) -> None:
-        """A task of its own: in the middle of an exchange a connection is good for nothing else, so it must
-        not end with the caller that began it."""
+        """Runs as its own task: in the middle of an exchange a connection is good for nothing else, so it
+        must not end with the caller that began it."""
         until = deadline(self._request_timeout_s or _LOGIN_S)
         try:
             await self._log_in(until)
@@ -446,7 +446,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         why: ClientError = ConnectionLost(f"{self.address} closed the connection")
         if isinstance(error, ssl.SSLError) and not self.versions:
-            # With TLS 1.3, a server tells of a missing or bad certificate when the client is done.
+            # With TLS 1.3, a server reports a missing or bad certificate once the client is done.
             why = AuthenticationFailed(f"{self.address}: {tls.what_failed(error)}")
         elif isinstance(error, OSError):
             why = ConnectionLost(f"the connection to {self.address} broke: {reason(error)}")
@@ -483,14 +483,14 @@ class Connection(asyncio.BufferedProtocol):
             answer.set_result(message)
 
     def _fail(self, why: ClientError) -> None:
-        """End it; the other side is at fault if it owes a response, or does not read what is sent."""
+        """End the connection; the other side is at fault if it owes a response or does not read."""
         owes = self._ended is None and (self._waiting or self._writable is not None)
         self._end(why)
         if owes and self.on_failed is not None:
             self.on_failed(self.address)
 
     def _end(self, why: ClientError, *, at_once: bool = True) -> None:
-        """End it, once. `at_once`: do not wait for unsent data."""
+        """End the connection, once. `at_once`: do not wait for unsent data."""
         if self._ended is not None:
             return
         self._ended = why
@@ -513,10 +513,10 @@ class Connection(asyncio.BufferedProtocol):
                 answer.exception()  # retrieved, so that asyncio does not warn if the caller went away
 
     def _take_back(self, transport: asyncio.Transport) -> None:
-        """Have the kernel drop undelivered data, and reset the connection. After an ordinary close, or an
-        abort, it keeps sending for minutes. Once the network recovers, the broker would apply requests given
-        up long ago: say, an OffsetCommit after later ones over another connection, and the group's offset
-        would go back.
+        """Make the kernel drop undelivered data, and reset the connection. After an ordinary close or abort,
+        it keeps sending for minutes. Once the network recovers, the broker would apply requests given up long
+        ago: say, an OffsetCommit after later ones over another connection, which would move the group's
+        offset back.
         """
         with suppress(OSError):
             sock = transport.get_extra_info("socket")
@@ -561,7 +561,7 @@ def reason(error: OSError) -> str:
 async def _connect(
     address: Address, make: Callable[[], C], until: float, context: ssl.SSLContext | None
 ) -> C:
-    """Try every address of the name, in the system's order, each for its share of the time."""
+    """Try every address of the host, in the system's order, each for its share of the time."""
     failed: dict[str, str] = {}
     try:
         async with asyncio.timeout_at(until):
@@ -597,7 +597,7 @@ async def _connect(
 async def _dial(
     make: Callable[[], C], host: str, address: Address, family: int, context: ssl.SSLContext | None
 ) -> C:
-    # Certificates have neither the zone of an IPv6 address nor the dot that ends a full name.
+    # Certificates contain neither the zone of an IPv6 address nor the trailing dot of a full name.
     name = None if context is None else address.host.partition("%")[0].removesuffix(".")
     _, connection = await asyncio.get_running_loop().create_connection(
         make, host, address.port, family=family, ssl=context, server_hostname=name
@@ -606,7 +606,7 @@ async def _dial(
 
 
 async def _look_up(address: Address) -> list[Any]:
-    """The name's addresses. Numeric ones need no look-up; names may take longer than we have."""
+    """The host's addresses. Numeric ones need no look-up; names may take longer than we have."""
     with suppress(socket.gaierror):
         return socket.getaddrinfo(*address, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     return await in_thread(socket.getaddrinfo, *address, 0, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""Cluster metadata in a client: nodes, topics, partition leaders and their epochs. An image is a value;
+"""Cluster metadata in a client: nodes, topics, partition leaders and their epochs. An image is immutable;
 updates make a new one. Brokers may lag behind each other, so the newer of two leader epochs wins, unless the
 topic id shows that the topic was re-created in between (KIP-320, KIP-516).
 """
@@ -51,7 +51,7 @@ class TopicImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The cluster as last reported, in parts of different ages."""
+    """The cluster as last reported; its parts may differ in age."""
 
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
@@ -73,8 +73,8 @@ class MetadataImage:
         return None if topic is None else topic.partitions.get(where.partition)
 
     def updated(self, response: MetadataResponse, *, of_all_topics: bool = False) -> MetadataImage:
-        """Updated by a broker's response. Topics not in it stay, unless the request was `of_all_topics`; one
-        that does not exist is removed, one with a temporary error stays as it was."""
+        """The image updated by a broker's response. Topics not in it stay, unless the request was
+        `of_all_topics`; a topic that does not exist is removed, one with a temporary error is unchanged."""
         topics = {} if of_all_topics else dict(self.topics)
         for told in response.topics:
             if told.name is None:
@@ -99,7 +99,7 @@ class MetadataImage:
         )
 
     def with_node(self, node: Node) -> MetadataImage:
-        """With this node added, from a FindCoordinator, Produce or Fetch response (KIP-951)."""
+        """The image with this node added, from a FindCoordinator, Produce or Fetch response (KIP-951)."""
         return (
             self
             if self.nodes.get(node.node_id) == node
@@ -107,8 +107,8 @@ class MetadataImage:
         )
 
     def with_leader(self, where: TopicPartition, leader: int, leader_epoch: int) -> MetadataImage:
-        """With this leader of a partition (KIP-951), if its epoch is newer than the one known and the leader
-        is a known node."""
+        """The image with this leader of a partition (KIP-951), if its epoch is newer than the one known and
+        the leader is a known node."""
         topic, known = self.topics.get(where.topic), self.partition(where)
         if topic is None or known is None or leader_epoch <= known.leader_epoch or leader not in self.nodes:
             return self
@@ -117,7 +117,7 @@ class MetadataImage:
         return replace(self, topics={**self.topics, where.topic: led_topic})
 
     def without_nodes(self, nodes: Iterable[int] | None = None) -> MetadataImage:
-        """Without these nodes, or without any: they were wrong, and must be learned again (KIP-899)."""
+        """The image without these nodes (None: all), which were wrong and must be learned again (KIP-899)."""
         gone = set(self.nodes if nodes is None else nodes)
         return replace(self, nodes={key: node for key, node in self.nodes.items() if key not in gone})
 

@@ -62,7 +62,7 @@ class _Candidate(NamedTuple):
 
 
 class _Lane:
-    """The connection to a node for one kind of requests."""
+    """The connection to a node for one kind of request."""
 
     __slots__ = ("again_at", "connection", "failure", "opening")
 
@@ -84,7 +84,7 @@ class _Failures:
 
 
 class Pool:
-    """Open connections, by node and lane. `learn` says where the nodes are."""
+    """Open connections, by node and lane. `learn` sets where the nodes are."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Pool:
         patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`patient`: a cluster of which no broker has responded is retried, so failures are logged. Otherwise
+        """`patient`: callers retry even if no broker has ever responded, so failures are logged. Otherwise
         the caller gets the first failure at once."""
         self.reached = False
         """Whether any broker has ever responded."""
@@ -113,16 +113,16 @@ class Pool:
         self._lanes: dict[tuple[int, str], _Lane] = {}
         self._failures: dict[int, _Failures] = {}
         self._distrust_s = max(_DISTRUST_S, settings.reconnect_backoff_max_ms / 1000)
-        self._failed_at: dict[Address, tuple[float, int]] = {}  # with the number of the failure
+        self._failed_at: dict[Address, tuple[float, int]] = {}  # the time and number of the failure
         self._failure_count = 0
         self._cut_off = False  # no broker responded at the last attempt
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
-    # --- who there is ---------------------------------------------------------------------------------------
+    # --- nodes ----------------------------------------------------------------------------------------------
 
     def learn(self, nodes: Mapping[int, Node], cluster_id: str | None) -> None:
-        """Set the nodes. A connection to a bootstrap address becomes that of the node there."""
+        """Set the nodes. A connection to a bootstrap address becomes the connection of the node there."""
         self._nodes, self._cluster_id = nodes, cluster_id
         for (node_id, name), given in list(self._lanes.items()):
             connection = given.connection
@@ -137,7 +137,7 @@ class Pool:
                     break
 
     def address_of(self, node_id: int) -> Address | None:
-        """Where the node listens, as far as is known."""
+        """The node's address, if known."""
         node = self._nodes.get(node_id)
         return None if node is None else Address(node.host, node.port)
 
@@ -155,7 +155,7 @@ class Pool:
         return ANY if best is None else best.node_id
 
     def failed(self, node_id: int, address: Address) -> None:
-        """Note a failure: leave the node alone for a while, and its address if another will do."""
+        """Record a failure: leave the node alone for a while, and its address if another will do."""
         self._distrust(address)
         if node_id == ANY:
             return
@@ -173,7 +173,7 @@ class Pool:
         self._failed_at = recent | {address: (deadline(0), self._failure_count)}
 
     def _rank(self, address: Address) -> int:
-        """Lower ranks first if any broker will do: 0 if it has not failed recently, then by how long ago."""
+        """Lower ranks first if any broker will do: 0 without a recent failure, then the oldest failure."""
         at, number = self._failed_at.get(address, (-math.inf, 0))
         return number if at > deadline(-self._distrust_s) else 0
 
@@ -233,9 +233,9 @@ class Pool:
         return connection
 
     def _open_to_any(self, lane: str) -> Connection | None:
-        """The open connection with the fewest requests in flight, nodes first. Connections on which a request
-        timed out are left out, and those to a broker that failed later than another candidate: any broker
-        will do."""
+        """The open connection with the fewest requests in flight, nodes first. Skips connections on which a
+        request timed out, and those to a broker that failed later than another candidate: any broker will
+        do."""
         best = min((self._rank(each.address) for each in self._candidates()), default=0)
 
         def serves(connection: Connection) -> bool:
@@ -285,8 +285,8 @@ class Pool:
         place = connection.node_id
         there = self._open(place, lane)
         if there is not None and there.suspect and for_any:
-            # Requests to a particular node keep to one connection, whose end settles all that was sent: they
-            # do not overtake each other.
+            # Requests to a particular node stay on one connection, whose end settles all that was sent: they
+            # cannot overtake each other.
             place = ANY
         elif there is not None:  # two callers, one of which wanted any node, chose the same one
             connection.abort()
@@ -297,7 +297,7 @@ class Pool:
         return connection
 
     async def _until_it_may(self, node_id: int, slot: _Lane, until: float) -> None:
-        """Wait for the end of the reconnect backoff."""
+        """Wait until the reconnect backoff has passed."""
         failures = self._failures.get(node_id)
         again_at = max(slot.again_at, 0.0 if failures is None else failures.again_at)
         wait_s = again_at - deadline(0)
@@ -308,7 +308,7 @@ class Pool:
             raise self._too_late(node_id, slot, why)
 
     def _too_late(self, node_id: int, slot: _Lane, why: str) -> Unreachable:
-        """The error for a caller without time for its own attempt; it names the last failure."""
+        """The error for a caller with no time left for its own attempt; it names the last failure."""
         if slot.failure is None:
             return Unreachable(f"no connection to {self.named(node_id)}: {why}")
         return Unreachable(f"{slot.failure}; {why}")
@@ -322,14 +322,14 @@ class Pool:
         except WrongBroker:
             raise
         except (Unreachable, ConnectionLost, RequestTimedOut) as error:
-            # Whatever ended it, nothing was sent yet. For an address that is not the user's, say where it
-            # came from.
+            # Whatever ended it, nothing was sent yet. For an address that the user did not give, say where
+            # it came from.
             origin = "" if address in self._bootstrap else f" (broker {node_id} advertises this address)"
             raise Unreachable(f"{error}{origin}") from error
 
     async def _open_any(self, until: float) -> Connection:
-        """A connection to the first broker that responds: of the known nodes, then of the bootstrap
-        addresses, then of those that have just failed. A silent one does not hold up the others."""
+        """A connection to the first broker that responds: known nodes are tried first, then bootstrap
+        addresses, then those that have just failed. A silent one does not hold up the others."""
         candidates = self._candidates()
         random.shuffle(candidates)
         candidates.sort(key=lambda each: (self._rank(each.address), each.node_id == ANY))
@@ -407,8 +407,8 @@ class Pool:
 
 
 async def _first(openings: Iterable[Callable[[], Coroutine[Any, Any, Connection]]]) -> Connection:
-    """The first connection to succeed. The next attempt starts when one has failed, or is silent for a while;
-    surplus connections are closed."""
+    """The first connection to succeed. The next attempt starts when one has failed or has been silent for a
+    while; surplus connections are closed."""
     waiting = list(reversed(list(openings)))
     pending: set[asyncio.Task[Connection]] = set()
     failures: list[ClientError] = []

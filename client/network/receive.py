@@ -1,4 +1,4 @@
-"""Splits a stream into frames in place, without copying what a connection reads. The slow twin is
+"""Splits a stream into frames in place, without copying what a connection reads. The slower counterpart is
 `muster.protocol.frame.FrameSplitter`, which takes pieces.
 """
 
@@ -17,14 +17,14 @@ _SIZE_BYTES: Final = _SIZE.size
 
 
 class FrameReceiver:
-    """Room to receive into, and the frames received there.
+    """A buffer to receive into, and the frames received there.
 
         count = sock.recv_into(receiver.room())
         for frame in receiver.received(count): …
 
-    Small frames share one buffer; a frame larger than what is left of it gets its own memory, is received
-    there directly, and returned without a copy. A size below zero or above `frame_bytes_max` raises
-    DecodeError once the frames before it were returned; the stream makes no sense from then on.
+    Small frames share one buffer; a frame larger than the buffer gets its own memory, is received there
+    directly, and returned without a copy. A size below zero or above `frame_bytes_max` raises
+    DecodeError once the frames before it have been returned; the stream is unusable from then on.
     """
 
     __slots__ = ("_broken", "_buffer", "_filled", "_large", "_large_filled", "_view", "frame_bytes_max")

@@ -12,7 +12,7 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
 
 def parse_servers(given: str | Sequence[str]) -> tuple[Address, ...]:
-    """`host:port[,host:port]`, or several of these. Raises ValueError that names the part at fault."""
+    """`host:port[,host:port]`, or several of these. Raises ValueError, naming the invalid part."""
     texts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else None
     if not texts or not all(isinstance(each, str) for each in texts):
         raise ValueError(f"bootstrap_servers={given!r}: it takes host:port[,host:port], or a list of these")

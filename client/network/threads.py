@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of a blocking call, made in its own daemon thread: a cancelled caller leaves it behind, and
-    so does an exiting process. (The loop's own threads would be joined.)"""
+    """Run a blocking call in its own daemon thread and return its result. A cancelled caller leaves the call
+    behind, and so does an exiting process. (The loop's own threads would be joined.)"""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

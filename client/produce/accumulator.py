@@ -1,22 +1,22 @@
-"""What a producer has to send: batches by partition, in order, until they are settled.
+"""The records that a producer has to send: batches by partition, in order, until they are settled.
 
-Pure: the sender tells what time it is and what became of a batch, and hears what may go out now. Times are
+Pure: the sender passes in the time and the outcomes of batches, and learns what may be sent now. Times are
 seconds of any one clock.
 
-Order is kept through failures. A partition's batches go out in the order in which they were begun, to one
-node at a time. After a failure nothing more goes out until every answer on its way has come; then the
-sequence begins again with the oldest batch. Without numbers (idempotence off) one batch is on its way at a
-time, since no broker could tell the second from the first.
+Order is preserved through failures. A partition's batches are sent in the order in which they were begun, to
+one node at a time. After a failure nothing more is sent until everything in flight is answered; then sending
+resumes with the oldest batch. Without sequence numbers (idempotence off), one batch is in flight at a time,
+since no broker could tell the second from the first.
 
-Numbers (KIP-98) are given when a batch first goes out. Until the broker has acknowledged the first batch of
-an epoch there is only that one on its way: a broker that knows nothing of a producer takes any number for the
-first. None goes out either that would make the broker forget the oldest one whose fate is not known. Where a
-numbered batch is given up there may be a gap in the numbers; the partition then begins again at 0 in a new
-epoch (KIP-360), once no batch is left of which nobody knows whether it was written.
+Sequence numbers (KIP-98) are assigned when a batch is first sent. Until the broker has acknowledged the first
+batch of an epoch, only that one is in flight: a broker that does not know a producer accepts any number as
+the first. Nor is a batch sent that would make the broker forget the oldest one whose outcome is unknown.
+Giving up a numbered batch may leave a gap in the numbers; the partition then restarts at 0 in a new epoch
+(KIP-360), once no batch with an unknown outcome is left.
 
-In transactions the id and its epochs are the transaction coordinator's to give: a batch that is given up ends
-the transaction, and the numbers begin anew with the identity of the next. `joined` holds back the partitions
-that the coordinator has to hear of first.
+In transactions, the transaction coordinator assigns the id and its epochs: a batch that is given up ends the
+transaction, and numbering restarts with the identity of the next. `joined` holds back partitions that must be
+announced to the coordinator first.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from muster.protocol.record_writer import PackedRecords, RecordBatchWriter
 Headers = Iterable[tuple[str, bytes | None]]
 
 SHARE_BYTES: Final = 16_384
-"""What a partition gets of a topic's records without keys, before it is the next one's turn: the batch.size
-of Java's producer, which does likewise. Larger batches do not make it more, or few records would all be in
-one partition."""
+"""How many bytes of a topic's keyless records a partition gets before the next one's turn: the batch.size of
+Java's producer, which does the same. Larger batches do not raise it, or few records would all be in one
+partition."""
 
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 REMEMBERED_BATCHES: Final = 5
-"""How many of a producer's batches in a partition a broker knows for repeats."""
+"""How many of a producer's batches per partition a broker remembers to recognize repeats."""
 
 NEVER: Final = math.inf
 
 
 class ProducerIdentity(NamedTuple):
-    """Who numbers batches: the id a broker gave, and an epoch."""
+    """The identity that numbers batches: the id a broker gave, and an epoch."""
 
     producer_id: int
     epoch: int
@@ -65,8 +65,8 @@ ANONYMOUS: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class Batch:
-    """Records of one partition that travel together. `tickets` and `timestamps` have one entry per record;
-    what a ticket is only its owner knows."""
+    """Records of one partition that are sent together. `tickets` and `timestamps` have one entry per record;
+    only its owner knows what a ticket is."""
 
     __slots__ = (
         "created",
@@ -89,25 +89,25 @@ class Batch:
     def __init__(self, queue: PartitionQueue, order: tuple[int, ...], created: float) -> None:
         self.queue = queue
         self.order = order
-        """Its place among the partition's batches; halves of a batch stand between its neighbours."""
+        """Its position among the partition's batches; halves of a batch sort between its neighbours."""
         self.created = created
-        """When its time began: no later than its first record was added."""
+        """When its clock started: no later than when its first record was added."""
         self.writer: RecordBatchWriter | None = RecordBatchWriter()
         self.packed: PackedRecords | None = None
         self.tickets: list[Any] = []
         self.timestamps: list[int] = []
         self.sealed = False
-        """No record is added, and nothing is waited for."""
+        """No more records are added, and it does not wait for any."""
         self.urgent = False
-        """Somebody awaits a record of it: it waits for company only while its node is busy."""
+        """Somebody awaits a record of it: it waits for more records only while its node is busy."""
         self.identity = ANONYMOUS
         self.sequence = NO_SEQUENCE
         self.number = 0
-        """Which of the partition's numbered batches it is."""
+        """Its index among the partition's numbered batches."""
         self.in_doubt = False
-        """It was sent, and may have been written although nobody said so."""
+        """It was sent, and may have been written without an acknowledgement."""
         self.done = False
-        """Its tickets are settled; the answer on its way matters to the numbers alone."""
+        """Its tickets are settled; the outstanding response matters only for the sequence numbers."""
         self.unpacked_bytes = 0
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class Batch:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the buffer."""
+        """The buffer memory it takes."""
         return self.unpacked_bytes if self.writer is None else self.writer.size_bytes
 
     def pack(self, codec: Codec) -> PackedRecords:
@@ -132,12 +132,12 @@ class Batch:
         return self.packed
 
     def encoded(self, codec: Codec, *, transactional: bool = False) -> bytes:
-        """The batch as it goes out."""
+        """The batch as it is sent."""
         return self.pack(codec).batch(*self.identity, self.sequence, transactional=transactional)
 
 
 class PartitionQueue:
-    """A partition's batches, and how far its numbers are."""
+    """A partition's batches, and the state of its sequence numbers."""
 
     __slots__ = (
         "acknowledged",
@@ -162,40 +162,39 @@ class PartitionQueue:
         self.leader: int | None = None
         """The node that leads the partition, as far as is known."""
         self.batches: deque[Batch] = deque()
-        """Those not on their way, in order; the last one may be `open`."""
+        """Batches not in flight, in order; the last one may be `open`."""
         self.open: Batch | None = None
         self.in_flight: list[Batch] = []
         self.node = -1
-        """Where those in flight went."""
+        """The node that the batches in flight were sent to."""
         self.halted = False
-        """Something in flight failed: nothing goes out before the rest is answered."""
+        """A batch in flight failed: nothing is sent until the rest is answered."""
         self.retry_at = 0.0
         self.tries = 0
         self.last_error: Exception | None = None
         self.identity = ANONYMOUS
         self.next_sequence = 0
         self.numbered = 0
-        """How many batches were given numbers so far."""
+        """The number of batches numbered so far."""
         self.acknowledged = False
-        """The leader has written a batch under `identity`, so it knows which one is next."""
+        """The leader has written a batch under `identity`, so it knows which number is next."""
         self.broken = False
-        """A numbered batch was given up: the numbers begin anew as soon as they can."""
+        """A numbered batch was given up: numbering restarts as soon as possible."""
 
     def is_remembered(self) -> bool:
-        """Whether the broker will still know a repeat of the oldest batch on its way for one when it has
-        written one batch more. Younger ones may be acknowledged before it, so that they are not all on their
-        way."""
+        """Whether the broker will still recognize a repeat of the oldest batch in flight after writing one
+        more. Younger batches may be acknowledged before it, so counting those in flight is not enough."""
         return self.numbered - min(batch.number for batch in self.in_flight) < REMEMBERED_BATCHES
 
     def is_oldest(self, batch: Batch) -> bool:
-        """Whether no other batch of the partition, on its way or not, precedes this one on its way."""
+        """Whether this batch, which is in flight, precedes all other batches of the partition."""
         return all(batch.order <= other.order for other in self.in_flight) and (
             not self.batches or batch.order < self.batches[0].order
         )
 
 
 class TopicQueues:
-    """A topic's partitions, and which of them takes records without a key now (KIP-480, KIP-794)."""
+    """A topic's partitions, and the one that takes records without a key now (KIP-480, KIP-794)."""
 
     __slots__ = ("batch", "batch_began_at", "name", "queues", "share_left", "size_bytes_max", "sticky")
 
@@ -203,17 +202,17 @@ class TopicQueues:
         self.name = name
         self.queues = [PartitionQueue(TopicPartition(name, number)) for number in range(partitions)]
         self.sticky = self.queues[first % partitions]
-        """The one that takes records without a key."""
+        """The partition that takes records without a key."""
         self.size_bytes_max = 0
-        """The size up to which its open batch does."""
+        """The size up to which its open batch takes them."""
         self.share_left = 0
-        """Bytes of its share that were left when `batch` had `batch_began_at`."""
+        """Bytes of its share that were left when `batch` had `batch_began_at` bytes."""
         self.batch: Batch | None = None
         self.batch_began_at = 0
 
     def resize(self, count: int) -> None:
-        """There are this many partitions now, by what the cluster says. Fewer, if the topic was deleted and
-        created again: those that are gone stay for as long as they have records."""
+        """Set the number of partitions that the cluster reports. It is smaller if the topic was deleted and
+        created again: partitions that are gone stay for as long as they have records."""
         for number in range(len(self.queues), count):
             self.queues.append(PartitionQueue(TopicPartition(self.name, number)))
         while len(self.queues) > count and not (self.queues[-1].batches or self.queues[-1].in_flight):
@@ -222,8 +221,8 @@ class TopicQueues:
             self.sticky = self.queues[0]
 
     def move_on(self) -> None:
-        """Another partition for records without a key: of those that have a leader one with the fewest
-        batches waiting, in turns, so that all get equal shares while all are served equally fast."""
+        """Pick another partition for records without a key: one with a leader and the fewest batches waiting,
+        in turns, so that all get equal shares while all are served equally fast."""
         count = len(self.queues)
         now = self.sticky.where.partition
         best, least = self.sticky, (True, NEVER)
@@ -236,7 +235,7 @@ class TopicQueues:
 
 
 class Node:
-    """What is on its way to a node."""
+    """The requests in flight to a node, and until when it is muted."""
 
     __slots__ = ("in_flight", "muted_until")
 
@@ -246,15 +245,15 @@ class Node:
 
 
 class Outgoing(NamedTuple):
-    """Batches for one node that go out in one request, at most one of a partition."""
+    """Batches for one node that are sent in one request, at most one per partition."""
 
     node: int
     batches: list[Batch]
 
 
 class Due(NamedTuple):
-    """What `Accumulator.due` found: requests to send now, when to ask again at the latest (NEVER: when
-    something happened), the partitions that have records but no leader, and those that are not in the
+    """The result of `Accumulator.due`: requests to send now, when to ask again at the latest (NEVER: once
+    something has happened), the partitions that have records but no leader, and those that are not in the
     transaction yet."""
 
     requests: list[Outgoing]
@@ -281,11 +280,11 @@ class Accumulator:
         self.codec = codec
         self.topics: dict[str, TopicQueues] = {}
         self.size_bytes = 0
-        """What all records take that are not settled."""
+        """The memory that unsettled records take."""
         self.filled = False
-        """A batch became full; whoever looks at this takes it back."""
+        """A batch became full; whoever reads this resets it."""
         self.identity: ProducerIdentity | None = None if idempotent else ANONYMOUS
-        """Who numbers the batches of a partition that begins; None until a broker has given an id."""
+        """The identity for partitions that start numbering; None until a broker has given an id."""
         self.joined: set[PartitionQueue] | None = None
         """The partitions in the transaction; None: partitions need not be announced."""
         self._idempotent = idempotent
@@ -311,9 +310,9 @@ class Accumulator:
         ticket: Any,
         size_bytes_max: int,
     ) -> bool:
-        """Add a record to the partition's open batch. False if there is none, or it would grow beyond
-        `size_bytes_max`: then one is to be begun. Raises TypeError or ValueError as the writer does, with
-        nothing added."""
+        """Add a record to the partition's open batch. Returns False if there is none, or it would grow beyond
+        `size_bytes_max`: then one must be begun. Raises TypeError or ValueError like the writer, with nothing
+        added."""
         batch = queue.open
         if batch is None:
             return False
@@ -335,7 +334,7 @@ class Accumulator:
         ticket: Any,
         now: float,
     ) -> Batch:
-        """Begin a batch with a record; the one that was open is full. Raises KafkaError(MESSAGE_TOO_LARGE),
+        """Begin a batch with a record; the open one counts as full. Raises KafkaError(MESSAGE_TOO_LARGE),
         TypeError or ValueError, with nothing changed."""
         batch = Batch(queue, (self._begun,), now)
         writer = batch.writer
@@ -367,9 +366,9 @@ class Accumulator:
         ticket: Any,
         now: float,
     ) -> Batch | None:
-        """Add a record that may go to any partition, and was not taken by the open batch of `topic.sticky`:
-        to a new one, or, when the partition has had its share, to another partition. Returns the batch if it
-        is a new one, and raises as `begin` does."""
+        """Add a record that may go to any partition, and did not fit the open batch of `topic.sticky`: to a
+        new batch or, if the partition has had its share, to another partition. Returns the batch if it is
+        new; raises like `begin`."""
         if topic.batch is not None:
             topic.share_left -= topic.batch.size_bytes - topic.batch_began_at
             topic.batch = None
@@ -393,26 +392,26 @@ class Accumulator:
             self.filled = True
 
     def seal(self, batch: Batch) -> None:
-        """Let it go out without waiting for more records."""
+        """Let it be sent without waiting for more records."""
         batch.sealed = True
         if batch.queue.open is batch:
             batch.queue.open = None
 
     def hurry(self, queue: PartitionQueue) -> bool:
-        """Somebody awaits the last record added to the partition. Whether that is news to `due`."""
+        """Somebody awaits the last record added to the partition. Returns whether that is news to `due`."""
         batch = queue.batches[-1]
         news = not batch.urgent
         batch.urgent = True
         return news
 
     def began(self, queue: PartitionQueue, at: float) -> None:
-        """The time of the last record added to the partition began before it was added."""
+        """The clock of the last record added to the partition started at `at`, before it was added."""
         batch = queue.batches[-1]
         batch.created = min(batch.created, at)
 
     @property
     def is_idle(self) -> bool:
-        """There is nothing to send, and nothing on its way."""
+        """Whether there is nothing to send, and nothing in flight."""
         return not self._busy
 
     @property
@@ -435,7 +434,7 @@ class Accumulator:
     # --- out ------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due:
-        """What goes out now. What is returned counts as on its way until `arrived` is called for the request
+        """What to send now. The batches returned count as in flight until `arrived` is called for the request
         and each of its batches is acknowledged, retried, given up or split."""
         ask_again_at = NEVER
         leaderless: list[PartitionQueue] = []
@@ -486,7 +485,7 @@ class Accumulator:
         return Due(outgoing, ask_again_at, leaderless, outside)
 
     def _may_go(self, queue: PartitionQueue) -> bool:
-        """Whether the partition's next batch may go out as far as those before it are concerned; readies the
+        """Whether the partition's next batch may be sent as far as those before it are concerned; readies the
         numbers for it."""
         if not queue.in_flight:
             queue.halted = False
@@ -520,7 +519,7 @@ class Accumulator:
         queue.in_flight.append(batch)
         assert queue.leader is not None
         queue.node = queue.leader
-        # Those not taken this time come first the next.
+        # Partitions not chosen this time come first next time.
         del self._busy[queue]
         self._busy[queue] = None
 
@@ -531,39 +530,38 @@ class Accumulator:
         facts.in_flight -= 1
         facts.muted_until = max(facts.muted_until, muted_until)
 
-    # --- what became of a batch -----------------------------------------------------------------------------
+    # --- outcomes of a batch --------------------------------------------------------------------------------
 
     def acknowledged(self, batch: Batch) -> None:
-        """It is written. Its tickets are the caller's to settle, unless it was `done`."""
+        """The batch is written. Its tickets are the caller's to settle, unless it was `done`."""
         queue = batch.queue
         queue.acknowledged = True
         queue.tries, queue.retry_at, queue.last_error = 0, 0.0, None
         self._remove(batch)
 
     def retry(self, batch: Batch, error: Exception, retry_at: float, *, in_doubt: bool) -> None:
-        """It failed in a way that may pass. `in_doubt`: it may have been written all the same."""
+        """The batch failed in a way that may pass. `in_doubt`: it may have been written anyway."""
         queue = batch.queue
         queue.in_flight.remove(batch)
         queue.halted = True
         queue.retry_at = max(queue.retry_at, retry_at)
         queue.last_error = error
-        if batch.done:  # its time is over
+        if batch.done:  # it has expired
             self._given_up(batch)
             return
         batch.in_doubt = batch.in_doubt or in_doubt  # a later refusal says nothing of earlier tries
         self._put_back(batch)
 
     def out_of_order(self, batch: Batch, error: Exception, retry_at: float) -> None:
-        """The broker expects another number (or knows nothing of the numbers given so far), so it has not
-        written this one. While one before it is not settled that is no surprise; otherwise the numbers begin
-        anew."""
+        """The broker expects another number (or knows none of those given so far), so it has not written this
+        batch. That is no surprise while an earlier batch is not settled; otherwise numbering restarts."""
         batch.in_doubt = False
         if batch.queue.is_oldest(batch):
             batch.queue.broken = True
         self.retry(batch, error, retry_at, in_doubt=False)
 
     def give_up(self, batch: Batch) -> None:
-        """It will not be written, or nobody will know. Its tickets are the caller's to settle."""
+        """It will not be written, or its outcome stays unknown. Its tickets are the caller's to settle."""
         queue = batch.queue
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
@@ -574,8 +572,8 @@ class Accumulator:
         self._given_up(batch)
 
     def split(self, batch: Batch) -> list[Batch]:
-        """It is too large for the broker, which has not written it: two halves take its place and its
-        numbers. Returns them; none if it was `done`."""
+        """The batch is too large for the broker, which has not written it: two halves take its place and its
+        numbers. Returns the halves; none if it was `done`."""
         queue = batch.queue
         queue.in_flight.remove(batch)
         queue.halted = True
@@ -590,8 +588,8 @@ class Accumulator:
         return halves
 
     def expired(self, now: float) -> tuple[list[Batch], float]:
-        """The batches whose time is over, with those on their way left there as `done`, and when the next
-        one's is. Their tickets are the caller's to settle."""
+        """The expired batches, and when the next one expires. Those in flight stay there, as `done`. Their
+        tickets are the caller's to settle."""
         over: list[Batch] = []
         next_at = NEVER
         for batch in list(self.unsettled()):
@@ -611,7 +609,7 @@ class Accumulator:
         self.identity = identity
 
     def forget_identity(self, identity: ProducerIdentity) -> None:
-        """This one is of no use any more; partitions go on with the next."""
+        """This identity is no longer usable; partitions continue with the next."""
         if self._idempotent and self.identity == identity:
             self.identity = None
 

@@ -19,7 +19,7 @@ _NOT_YET = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TO
 created."""
 
 _GROWTH_S = 5.0
-"""How long a partition is waited for that its topic lacks: the brokers of a cluster do not hear of new
+"""How long to wait for a partition that its topic lacks: the brokers of a cluster do not learn of new
 partitions at the same moment."""
 
 
@@ -31,8 +31,8 @@ class Patience(NamedTuple):
 
 
 class Leaders:
-    """Keeps `topics` as the cluster has them. `on_news` is called after every response, `on_refused` with a
-    topic that the cluster refuses permanently, `on_end` with a task that has ended."""
+    """Keeps `topics` up to date with the cluster. `on_news` is called after every response, `on_refused` with
+    a topic that the cluster refuses permanently, `on_end` with a task that has ended."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Leaders:
         self._on_refused = on_refused
         self._on_end = on_end
         self._sought: dict[str, None] = {}
-        self._more = asyncio.Event()  # new topics are being looked up
+        self._more = asyncio.Event()  # set when there are new topics to look up
         self._seeking: asyncio.Task[None] | None = None
         self._renew_at = deadline(metadata_max_age_s)
 
@@ -72,7 +72,7 @@ class Leaders:
             except (ClientError, KafkaError) as error:
                 if self._is_final(error):
                     raise
-                # The reason is not that the last attempt had no time left.
+                # That the last attempt had no time left is not the reason.
                 failed = failed if failed is not None and isinstance(error, RequestTimedOut) else error
             wait_s = self._cluster.backoff_s(tries)
             tries += 1
@@ -144,7 +144,7 @@ class Leaders:
                 tries += 1
 
     async def _ask(self, names: list[str], until: float) -> None:
-        """Ask once. Raises the error of a single requested topic; those of several go to `on_refused`."""
+        """Ask once. Raises the error of a single requested topic; errors of several go to `on_refused`."""
         response = await self._cluster.refresh(names, until)
         asked = set(names)
         for told in response.topics:

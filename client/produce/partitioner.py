@@ -27,7 +27,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2 of 32 bits with Kafka's seed, unsigned."""
+    """32-bit MurmurHash2 with Kafka's seed, unsigned."""
     length = len(data)
     value = _SEED ^ length
     rest = length & 3

@@ -1,6 +1,6 @@
-"""Sends what a producer has accumulated: requests to partition leaders, and the outcome for each record. One
-task decides what to send, and sleeps until something happens; each request has its own task, which ends with
-the response. Every record's future is settled: by a response, a timeout, or `abort`.
+"""Sends what a producer has accumulated: makes requests to partition leaders, and reports the outcome for
+each record. One task decides what to send, and sleeps until something happens; each request has its own task,
+which ends with the response. Every record's future is settled: by a response, a timeout, or `abort`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _LED_ELSEWHERE: Final = frozenset(
 
 
 STILL_ENDING_S: Final = 0.02
-"""The pause before a request is sent again that came while the coordinator was still ending the transaction
-before (Java's clients wait as long)."""
+"""The pause before resending a request that arrived while the coordinator was still ending the previous
+transaction (Java's clients wait as long)."""
 
 
 class RecordMetadata(NamedTuple):
@@ -75,13 +75,13 @@ class RecordMetadata(NamedTuple):
 
 
 _metadata: Final = partial(tuple.__new__, RecordMetadata)
-"""A RecordMetadata from a tuple: every record passes here, and this is twice as fast as naming the fields."""
+"""A RecordMetadata from a tuple: called for every record, and twice as fast as naming the fields."""
 
 RecordFuture = asyncio.Future[RecordMetadata]
 
 
 class InTransactions(Protocol):
-    """What a sender asks of its producer's transactions."""
+    """What a sender needs from its producer's transactions."""
 
     transactional_id: str
 
@@ -90,7 +90,7 @@ class InTransactions(Protocol):
         """The last version of Produce that the transaction may use."""
 
     def sends(self) -> None:
-        """Records of the transaction go out."""
+        """Records of the transaction are being sent."""
 
     def join(self, partitions: Iterable[PartitionQueue]) -> None:
         """Records wait for these partitions to be in the transaction."""
@@ -140,12 +140,12 @@ class Sender:
             on_end=self._ended,
         )
         self.transactions: InTransactions | None = None
-        """Those that every record belongs to, if the producer is transactional."""
+        """The transactions that every record belongs to, if the producer is transactional."""
         self._quiet: asyncio.Future[None] | None = None
         self._dead = False
         self._alarm: asyncio.Future[None] | None = None
         self._identifying: asyncio.Task[None] | None = None
-        self._no_identity: Exception | None = None  # why there is none
+        self._no_identity: Exception | None = None  # why there is no producer id
         self._requests: set[asyncio.Task[None]] = set()
         self._flushes: list[_Flush] = []
         self._next_expiry = 0.0
@@ -184,13 +184,13 @@ class Sender:
             self._flushes.remove(flush)
 
     def drop(self, error: Callable[[Batch], Exception]) -> None:
-        """Send nothing more: records not acknowledged fail with `error` of their batch."""
+        """Send nothing more: unacknowledged records fail with the `error` of their batch."""
         self._fail_all(error)
         self.wake()
 
     async def quiet(self) -> None:
-        """Return when nothing is on its way, and nothing waits. After `drop` that takes no longer than the
-        request timeout."""
+        """Return when nothing is in flight or waiting. After `drop`, that takes no longer than the request
+        timeout."""
         while not self._accumulator.is_idle and not self._dead:
             if self._quiet is None or self._quiet.done():
                 self._quiet = self._loop.create_future()
@@ -209,7 +209,7 @@ class Sender:
         if tasks:
             await asyncio.wait(tasks)
 
-    # --- what goes out --------------------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -298,7 +298,7 @@ class Sender:
             tries += 1
         self.wake()
 
-    # --- requests and answers -------------------------------------------------------------------------------
+    # --- requests and responses -----------------------------------------------------------------------------
 
     async def _deliver(self, outgoing: Outgoing) -> None:
         """Send one request, and handle its response."""
@@ -414,7 +414,7 @@ class Sender:
             self._refuse(batch, error, _blamed(batch, answer, error))
 
     def _ends_transaction(self, batch: Batch, error: KafkaError) -> bool:
-        """Whether the numbers can begin anew with the next transaction alone."""
+        """Whether numbering can only restart with the next transaction."""
         if self.transactions is None:
             return False
         if error.code in _OUT_OF_ORDER:
@@ -427,7 +427,7 @@ class Sender:
         answer: ProduceResponse.TopicProduceResponse.PartitionProduceResponse,
         response: ProduceResponse,
     ) -> None:
-        """Take the leader that the broker names (KIP-951), or ask."""
+        """Take the leader that the broker names (KIP-951), or have it looked up."""
         queue = batch.queue
         hint = answer.current_leader
         if self._cluster.new_leader(batch.where, hint.leader_id, hint.leader_epoch, response.node_endpoints):
@@ -460,7 +460,7 @@ class Sender:
         for future, metadata in zip(batch.tickets, map(_metadata, facts), strict=False):
             try:
                 future.set_result(metadata)
-            except asyncio.InvalidStateError:  # cancelled by who waited for it
+            except asyncio.InvalidStateError:  # cancelled by its waiter
                 continue
         self._settled(batch)
 
@@ -481,11 +481,11 @@ class Sender:
                 self._refuse(batch, error)
 
     def _fail(self, batch: Batch, error: Exception, each: Mapping[int, Exception] | None = None) -> None:
-        """Settle the batch's futures with separate errors; `each` has those of single records. If nobody
+        """Settle the batch's futures with separate errors; `each` holds those of single records. If nobody
         retrieves them, asyncio warns once, not for every record."""
         if self.transactions is not None:
             self.transactions.record_failed(error)
-        told = self.transactions is not None  # there the commit tells
+        told = self.transactions is not None  # then the commit reports it
         for index, future in enumerate(batch.tickets):
             if future.done():
                 continue

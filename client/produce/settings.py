@@ -182,7 +182,7 @@ class ProducerSettings(SecuritySettings):
 
     @property
     def required_acks(self) -> int:
-        """As in requests: -1 means all."""
+        """The value in requests: -1 means all."""
         return _ACKS[self.acks]
 
     @property

@@ -19,7 +19,7 @@ K = TypeVar("K", contravariant=True)
 V = TypeVar("V", contravariant=True)
 
 _HURRIED_ABORT_S: Final = 5.0
-"""How long a block left by a cancellation waits for its transaction to be aborted."""
+"""How long a cancelled block waits for its transaction to be aborted."""
 
 
 class Sends(Protocol[K, V]):
@@ -65,9 +65,9 @@ class Transaction(Generic[K, V]):
         self._producer = producer
         self._transactions = transactions
         self._told = False
-        """The user has ended it by hand, and heard what became of it."""
+        """The user has ended it by hand, and has been told the outcome."""
         self._aborted = False
-        """The user has heard that it is aborted."""
+        """The user has been told that it is aborted."""
 
     def __repr__(self) -> str:
         state = self._transactions.state.name.lower() if self._is_mine else "not open"
@@ -78,23 +78,23 @@ class Transaction(Generic[K, V]):
         return self._transactions.current is self
 
     async def begin(self) -> Self:
-        """Begin. Waits up to max_block_ms for the transaction before to end. Raises ConcurrentUse if it is
-        still open, TimedOut, ProducerFenced, KafkaError; TransactionAborted if the last transaction, whose
-        commit was cancelled or timed out, turned out to be aborted."""
+        """Begin. Waits up to max_block_ms for the previous transaction to end. Raises ConcurrentUse if that
+        is still open, TimedOut, ProducerFenced, KafkaError; TransactionAborted if the previous transaction,
+        whose commit was cancelled or timed out, turned out to be aborted."""
         self._told = self._aborted = False
         await self._transactions.begin(self)
         return self
 
     async def commit(self) -> None:
-        """Send all records that are left, and commit. When it returns, all of them were acknowledged, and the
-        commit is certain. (Consumers see it when the brokers have told all partitions.)
+        """Send all remaining records, and commit. When it returns, all of them are acknowledged, and the
+        commit is certain. (Consumers see it once it has reached all partitions.)
 
         Raises TransactionAborted if it had to be aborted: a record failed, or the broker aborted it after
-        transaction_timeout_ms. Raises TimedOut if the coordinator does not answer within max_block_ms: it may
-        be committed or not; the producer goes on asking, and the next transaction waits for the answer.
-        Raises ProducerFenced, KafkaError, if the producer is of no use any more. It takes at most
+        transaction_timeout_ms. Raises TimedOut if the coordinator does not answer within max_block_ms: the
+        transaction may or may not be committed; the producer keeps asking, and the next transaction waits for
+        the answer. Raises ProducerFenced or KafkaError if the producer is no longer usable. It takes at most
         delivery_timeout_ms for the records, and max_block_ms for the coordinator. If cancelled while records
-        are sent, the transaction is aborted; if cancelled later, it is committed all the same."""
+        are being sent, the transaction is aborted; if cancelled later, it is committed all the same."""
         self._told = True
         try:
             await self._transactions.commit(self)
@@ -103,11 +103,11 @@ class Transaction(Generic[K, V]):
             raise
 
     async def abort(self) -> None:
-        """Drop what is not sent yet (these records raise TransactionAborted), and abort. Waits for the
-        answers to requests in flight (request_timeout_ms), then for the coordinator, both within
-        max_block_ms; then it raises TimedOut, while the producer goes on asking. Does nothing if it is
-        aborted already, by a commit that raised TransactionAborted for example. Raises NoTransaction if it is
-        committed, or being committed: a commit that was cancelled or timed out stays one."""
+        """Drop unsent records (they raise TransactionAborted), and abort. Waits for responses to requests in
+        flight (request_timeout_ms), then for the coordinator, both within max_block_ms; then it raises
+        TimedOut, while the producer keeps asking. Does nothing if it is already aborted, for example by a
+        commit that raised TransactionAborted. Raises NoTransaction if it is committed, or being committed: a
+        commit that was cancelled or timed out remains one."""
         self._told = True
         if self._aborted and not self._is_mine:
             return
@@ -155,13 +155,13 @@ class Transaction(Generic[K, V]):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
     ) -> None:
         """Commit a group's offsets with this transaction (KIP-447): those of all records that the consumer
-        has returned, as `Consumer.commit` does, or `offsets`. From the first call on, the consumer commits
-        nothing by itself any more. Given its `group_metadata()` in place of the consumer, for one that runs
-        elsewhere, `offsets` are required.
+        has returned, as `Consumer.commit` does, or `offsets`. From the first call on, the consumer no longer
+        commits by itself. For a consumer that runs elsewhere, pass its `group_metadata()`; then `offsets` are
+        required.
 
-        Raises TransactionAborted if the group does not take them: after a rebalance their records may be
-        another member's. Waits up to max_block_ms for the coordinators. Whatever it raises, and if it is
-        cancelled, the transaction can only be aborted."""
+        Raises TransactionAborted if the group does not accept them: after a rebalance their records may be
+        another member's. Waits up to max_block_ms for the coordinators. After any error but ValueError and
+        NoTransaction, or if it is cancelled, the transaction can only be aborted."""
         source: Offsets
         if isinstance(consumer, GroupMetadata):
             if offsets is None:
@@ -180,7 +180,7 @@ class Transaction(Generic[K, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            # One that is over, and nobody was told of it, was aborted by the close of the producer.
+            # If it is over and the user was not told, closing the producer has aborted it.
             if self._is_mine or not self._told:
                 await self.commit()
             return
@@ -207,5 +207,5 @@ class _Given:
         return self._group, places
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
-        """It stays what it is."""
+        """The given member does not change."""
         return False

@@ -1,9 +1,9 @@
-"""What each error code means to a transaction, in the answer to each request: the one table of it. Pure.
+"""The meaning of each error code for a transaction, by request, in one table. Pure.
 
-It follows Kafka's Java client (KIP-890, KIP-1050), with these differences. A commit of offsets that the group
-refuses for what is in it (metadata too long) can be aborted, as everything can that the next transaction may
-do better. INVALID_TXN_STATE in the answer to EndTxn says that there is nothing to end: the broker has aborted
-the transaction.
+It follows Kafka's Java client (KIP-890, KIP-1050), with these differences. If the group refuses an offset
+commit for its content (metadata too long), the transaction can be aborted, as after any error that the next
+transaction may avoid. INVALID_TXN_STATE in the response to EndTxn means that there is nothing to end: the
+broker has aborted the transaction.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from muster.protocol.errors import ErrorCode
 
 
 class Fate(Enum):
-    """What comes of a transaction whose request was refused."""
+    """What becomes of a transaction whose request was refused."""
 
     AGAIN = auto()
-    """It goes on: the request is sent again."""
+    """It goes on: resend the request."""
     ELSEWHERE = auto()
-    """It goes on: the request is sent again, to the coordinator that is looked up before."""
+    """It goes on: look up the coordinator, then resend the request."""
     ABORT = auto()
     """It must be aborted; the producer goes on."""
     GONE = auto()
     """The coordinator has nothing to end: the transaction was aborted."""
     FENCED = auto()
-    """Another producer has taken the transactional id: this one is of no use any more."""
+    """Another producer has taken over the transactional id: this one is no longer usable."""
     FATAL = auto()
-    """The producer is of no use any more."""
+    """The producer is no longer usable."""
 
 
 _EVERYWHERE: Final = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: Fate.ELSEWHERE,
     ErrorCode.NOT_COORDINATOR: Fate.ELSEWHERE,
     ErrorCode.PRODUCER_FENCED: Fate.FENCED,
-    ErrorCode.INVALID_PRODUCER_EPOCH: Fate.FENCED,  # what old versions say for PRODUCER_FENCED (KIP-588)
+    ErrorCode.INVALID_PRODUCER_EPOCH: Fate.FENCED,  # PRODUCER_FENCED in old versions (KIP-588)
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: Fate.FATAL,
     ErrorCode.INVALID_TXN_STATE: Fate.FATAL,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Fate.FATAL,
@@ -46,7 +46,7 @@ _EVERYWHERE: Final = {
 }
 
 _IN_ANSWER_TO: Final = {
-    # The broker has ended the transaction, or somebody else has: EndTxn tells which.
+    # The broker or somebody else has ended the transaction: EndTxn shows which.
     ApiKey.PRODUCE: {
         ErrorCode.INVALID_PRODUCER_EPOCH: Fate.ABORT,
         ErrorCode.INVALID_TXN_STATE: Fate.ABORT,
@@ -55,7 +55,7 @@ _IN_ANSWER_TO: Final = {
 }
 
 _OTHERWISE: Final = {
-    # What concerns one partition or one group; the next transaction may do without it.
+    # Errors of a single partition or group; the next transaction may do without it.
     ApiKey.PRODUCE: Fate.ABORT,
     ApiKey.ADD_PARTITIONS_TO_TXN: Fate.ABORT,
     ApiKey.TXN_OFFSET_COMMIT: Fate.ABORT,
@@ -63,8 +63,8 @@ _OTHERWISE: Final = {
 
 
 def fate_of(api_key: ApiKey, code: ErrorCode) -> Fate:
-    """What comes of the transaction after this code in the answer to such a request. For InitProducerId, that
-    is what comes of the producer."""
+    """The transaction's fate after this code in the response to such a request; for InitProducerId, the
+    producer's."""
     told = _IN_ANSWER_TO.get(api_key, {}).get(code) or _EVERYWHERE.get(code)
     if told is not None:
         return told
@@ -79,4 +79,4 @@ MEMBER_IS_BEHIND: Final = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""Refusals of offsets for what the group has become meanwhile."""
+"""Codes by which a group refuses offsets because it has changed meanwhile."""

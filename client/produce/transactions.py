@@ -1,14 +1,14 @@
-"""What a transactional producer agrees on with its coordinator (KIP-98): who it is, which partitions and
-groups a transaction is about, how it ends. `Transaction` is the public side of it.
+"""What a transactional producer and its coordinator agree on (KIP-98): the producer's identity, the
+partitions and groups of a transaction, and how it ends. `Transaction` is the public interface.
 
-A transaction that has begun to end ends in a task of its own, whatever becomes of the call that waits for it:
-the same EndTxn goes out until a coordinator answers, so that nothing is committed twice, and the next
-transaction waits for the answer. Until an abort is sent, everything on its way to the partitions is answered
-or given up: a record that came behind the abort would begin a transaction that nobody ends.
+A transaction ends in its own task, whatever becomes of the call that waits for it: the same EndTxn is sent
+until a coordinator answers, so that nothing is committed twice, and the next transaction waits for the
+answer. Before an abort is sent, everything in flight to the partitions is answered or given up: a record that
+arrived after the abort would begin a transaction that nobody ends.
 
-Both protocols are spoken. Where the cluster has finalized transaction.version 2 (KIP-890), partitions and
-groups join by being written to, and every end brings a new epoch; elsewhere they are announced first, and
-after a failure the epoch is raised by InitProducerId (KIP-360).
+Both protocols are supported. If the cluster has finalized transaction.version 2 (KIP-890), partitions and
+groups join by being written to, and every end brings a new epoch; otherwise they are announced first, and
+after a failure InitProducerId raises the epoch (KIP-360).
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from muster.protocol.messages.transactions import (
 log = logging.getLogger(__name__)
 
 _FEATURE: Final = "transaction.version"
-_LEVEL: Final = 2  # at which partitions join by being written to
+_LEVEL: Final = 2  # where partitions join by being written to
 _LAST_BEFORE: Final = {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
 _LAST: Final = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
-"""The last versions with the protocol of level 2, and topics by name."""
+"""The last versions of the level 2 protocol with topics by name."""
 _EPOCH_S: Final = 5.0
-"""How long a member whose offsets were refused for its epoch is given to hear of the next one (KIP-848)."""
+"""How long a member whose offsets were refused for its epoch may take to learn the next one (KIP-848)."""
 
 
 class Offsets(Protocol):
@@ -69,15 +69,15 @@ class Offsets(Protocol):
     async def offsets_for_transaction(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
     ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
-        """As they are now. Raises TransactionAborted if they must not be committed."""
+        """The current values. Raises TransactionAborted if they must not be committed."""
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
-        """The group refused the offsets for what it has become. Returns whether the member may soon be what
-        they are not refused for."""
+        """The group refused the offsets because it has changed. Returns whether it may soon accept them from
+        the member."""
 
 
 class State(Enum):
-    """What the producer's transaction is at."""
+    """The state of the producer's transaction."""
 
     NONE = auto()
     BEGINNING = auto()
@@ -85,11 +85,11 @@ class State(Enum):
     FAILED = auto()
     """It can only be aborted."""
     COMMITTING = auto()
-    """Its last records are on their way."""
+    """Its last records are in flight."""
     ENDING = auto()
-    """The coordinator is being told."""
+    """The coordinator is being asked to end it."""
     DEAD = auto()
-    """There will be no other."""
+    """No further transaction is possible."""
 
 
 class _Refused(Exception):
@@ -102,9 +102,8 @@ class _Refused(Exception):
 
 
 class Transactions:
-    """The transactions of one producer, one after the other; each is named by any object, its `token`.
-    `on_stop` is called when no more records may be added, `on_death` when there will be no other
-    transaction."""
+    """The transactions of one producer, one at a time; each is named by any object, its `token`. `on_stop` is
+    called when no more records may be added, `on_death` when no further transaction is possible."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class Transactions:
         self.transactional_id = settings.transactional_id
         self.state = State.NONE
         self.current: object = None
-        """The token of the one that is not over."""
+        """The token of the current transaction, if any."""
         self._failure: Exception | None = None  # why it must be aborted
         self._cluster = cluster
         self._accumulator = accumulator
@@ -131,23 +130,23 @@ class Transactions:
         self._loop = asyncio.get_running_loop()
         self._identity = ProducerIdentity(-1, -1)
         self._joins_by_writing = False
-        """Of this transaction: the protocol of level 2."""
+        """Whether this transaction uses the level 2 protocol."""
         self._level = 0
-        """What the coordinator said last that the cluster has finalized."""
+        """The finalized level of the cluster, as last reported by the coordinator."""
         self._begun = False
-        """The coordinator may know of it."""
+        """Whether the coordinator may know of the transaction."""
         self._renew = False
-        """Another epoch must be asked for before the next."""
+        """Whether a new epoch must be requested before the next transaction."""
         self._groups: set[str] = set()
         self._offsets_under_way = 0
         self._to_join: set[PartitionQueue] = set()
         self._joining: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._commits = False
-        """What it is being ended with."""
+        """Whether it is being ended with a commit."""
         self._waiters = 0
         self._news: TransactionAborted | None = None
-        """What became of a commit whose caller had gone away."""
+        """The outcome of a commit whose caller had gone away."""
         self._fatal: ClientError | KafkaError | None = None
         self._last_error: Exception | None = None
         self._limit_s = settings.max_block_ms / 1000
@@ -161,11 +160,11 @@ class Transactions:
     def _last_versions(self) -> Mapping[ApiKey, int]:
         return _LAST if self._joins_by_writing else _LAST_BEFORE
 
-    # --- from beginning to end ------------------------------------------------------------------------------
+    # --- life cycle -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take the transactional id: whoever had it before is fenced, and what it has left open is aborted.
-        Raises TimedOut after max_block_ms, ProducerFenced if another one takes it meanwhile, KafkaError."""
+        """Take the transactional id: its previous owner is fenced, and what it left open is aborted. Raises
+        TimedOut after max_block_ms, ProducerFenced if another producer takes it meanwhile, KafkaError."""
         try:
             await self._identify(deadline(self._limit_s), "its producer was not started")
         except _Refused as refused:
@@ -177,8 +176,8 @@ class Transactions:
         self._accumulator.identified(self._identity)
 
     async def begin(self, token: object) -> None:
-        """Begin a transaction, when the one before has ended. Raises ConcurrentUse, TimedOut after
-        max_block_ms, TransactionAborted if the last one's commit, whose caller did not wait for the outcome,
+        """Begin a transaction, once the previous one has ended. Raises ConcurrentUse, TimedOut after
+        max_block_ms, TransactionAborted if the previous commit, whose caller did not wait for the outcome,
         has failed."""
         until = deadline(self._limit_s)
         while self._ending is not None and self.state is State.ENDING:
@@ -195,7 +194,7 @@ class Transactions:
         try:
             joins_by_writing = self._level >= _LEVEL
             if joins_by_writing and not self._joins_by_writing and self._numbered:
-                # Epochs of one protocol are not those of the other.
+                # The two protocols do not share epochs.
                 await self._identify(until, "the transaction did not begin")
         except _Refused as refused:
             raise self._die(refused) from refused.error
@@ -217,8 +216,8 @@ class Transactions:
         )
 
     def check(self, token: object) -> None:
-        """Raise TransactionAborted or NoTransaction unless records and offsets may be added to this one; to
-        any, if it is None."""
+        """Raise TransactionAborted or NoTransaction unless records and offsets may be added to this
+        transaction (None: to any)."""
         if self.state is State.OPEN and (token is None or token is self.current):
             return
         self._raise_if_dead()
@@ -234,9 +233,9 @@ class Transactions:
         )
 
     async def commit(self, token: object) -> None:
-        """Send all that is left, and commit. Raises TransactionAborted if a record could not be written, or
-        the coordinator does not commit; TimedOut if it does not say so within max_block_ms. If cancelled
-        while records are sent, it is aborted; later, the coordinator is still asked to commit."""
+        """Send all remaining records, and commit. Raises TransactionAborted if a record is not written or the
+        coordinator does not commit; TimedOut if it does not answer within max_block_ms. If cancelled while
+        records are sent, the transaction is aborted; later, the coordinator is still asked to commit."""
         if token is self.current and self.state is State.OPEN:
             if self._offsets_under_way:
                 self._fail(ClientError("it was to be committed while a commit_offsets was under way"))
@@ -267,9 +266,9 @@ class Transactions:
         raise TransactionAborted(f"the transaction was aborted: {failure}") from failure
 
     async def abort(self, token: object, limit_s: float | None = None) -> None:
-        """Drop what is not sent yet, and abort. Raises TimedOut if the coordinator does not confirm it within
-        max_block_ms, or `limit_s`; it is asked for on, and the next transaction waits for that. Raises
-        NoTransaction if the coordinator is asked to commit already."""
+        """Drop unsent records, and abort. Raises TimedOut if the coordinator does not confirm it within
+        max_block_ms, or `limit_s`; the producer keeps asking, and the next transaction waits for the answer.
+        Raises NoTransaction if the coordinator has already been asked to commit."""
         self._raise_if_dead()
         if token is not self.current or self.state in (State.NONE, State.BEGINNING):
             raise NoTransaction("the transaction is over, or has not begun")
@@ -284,8 +283,8 @@ class Transactions:
         await self._until_ended(ending, deadline(self._limit_s if limit_s is None else limit_s))
 
     async def close(self, limit_s: float) -> None:
-        """Abort the transaction that is open, or wait for the one that ends, for up to `limit_s`. There will
-        be no other."""
+        """Abort an open transaction, or wait for one that is ending, for up to `limit_s`. No further
+        transaction is possible."""
         if self.state in (State.OPEN, State.FAILED, State.COMMITTING):
             self._end(commit=False)
         ending = self._ending
@@ -302,7 +301,7 @@ class Transactions:
             if tasks:
                 await asyncio.wait(tasks)
 
-    # --- what went wrong ------------------------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------------------
 
     def record_failed(self, error: Exception) -> None:
         """A record was not acknowledged, and never will be."""
@@ -314,16 +313,16 @@ class Transactions:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """It can only be aborted."""
+        """Mark the transaction as failed: it can only be aborted."""
         if self._failure is not None or self.state not in (State.OPEN, State.COMMITTING):
             return
         self._failure = error if isinstance(error, Exception) else ClientError(str(error))
         if self.state is State.OPEN:
             self.state = State.FAILED
         self._on_stop()
-        # Nothing goes out any more, not in a new epoch either.
+        # Nothing more is sent, not even in a new epoch.
         self._accumulator.forget_identity(self._identity)
-        self._loop.call_soon(self._drop)  # whoever tells of the failure may be in the middle of its batches
+        self._loop.call_soon(self._drop)  # the reporter may be in the middle of its batches
 
     def _drop(self) -> None:
         why = self._fatal or self._failure
@@ -331,7 +330,7 @@ class Transactions:
             self._sender.drop(lambda batch: _dropped(batch, why))
 
     def _die(self, why: _Refused | ClientError | KafkaError) -> ClientError | KafkaError:
-        """There will be no other transaction. Returns the error that says so."""
+        """No further transaction is possible. Returns the error that says so."""
         if self._fatal is not None:
             return self._fatal
         error: ClientError | KafkaError
@@ -385,7 +384,7 @@ class Transactions:
                 await self._identify(math.inf, "")
         except _Refused as refused:
             raise self._die(refused) from refused.error
-        except (ClientError, KafkaError) as error:  # for good: the others are waited out
+        except (ClientError, KafkaError) as error:  # permanent: others are retried until they pass
             raise self._die(error) from error.__cause__
         self._accumulator.identified(self._identity)
         self._groups.clear()
@@ -397,7 +396,7 @@ class Transactions:
             raise TransactionAborted(f"the transaction was aborted: {aborted}") from aborted
 
     async def _end_at_coordinator(self, *, commit: bool) -> Exception | None:
-        """Have it ended. Returns why it was aborted although it was to be committed."""
+        """Ask the coordinator to end it. Returns why it was aborted instead of committed, if so."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self._identity.producer_id,
@@ -430,8 +429,8 @@ class Transactions:
             self._die(ClientError(f"the end of a transaction failed with {type(error).__name__}: {error}"))
 
     async def _until_ended(self, ending: asyncio.Task[None], until: float, *, mine: bool = True) -> None:
-        """Wait for the end. Raises TimedOut, and, if it is the caller's, what it raised; Closed if the
-        producer was closed before."""
+        """Wait for the transaction to end. Raises TimedOut, Closed if the producer was closed first, and, if
+        `mine`, whatever ending it raised."""
         self._waiters += mine
         try:
             await asyncio.wait([ending], timeout=max(0.0, until - deadline(0)))
@@ -452,14 +451,14 @@ class Transactions:
         if mine:
             ending.result()
 
-    # --- what is in it --------------------------------------------------------------------------------------
+    # --- contents -------------------------------------------------------------------------------------------
 
     def sends(self) -> None:
-        """Records go out."""
+        """Records are being sent."""
         self._begun = True
 
     def join(self, partitions: Iterable[PartitionQueue]) -> None:
-        """Announce these partitions, which have records."""
+        """Announce these partitions, which have records to send."""
         self._to_join.update(partitions)
         if self._joining is None or self._joining.done():
             self._joining = asyncio.create_task(
@@ -483,7 +482,7 @@ class Transactions:
                     for name, parts in topics.items()
                 ],
             )
-            try:  # records that wait have their own timeout, which ends the transaction
+            try:  # waiting records have their own timeout, which ends the transaction
                 await self._ask(request, _codes_of_partitions, math.inf)
             except _Refused as refused:
                 if refused.fate in (Fate.FENCED, Fate.FATAL):
@@ -504,7 +503,7 @@ class Transactions:
             self._die(ClientError(f"announcing partitions failed with {type(error).__name__}: {error}"))
 
     async def _end_joining(self) -> bool:
-        """Announce nothing more. Returns whether an announcement was cut off: it may yet arrive behind
+        """Stop announcing partitions. Returns whether an announcement was cut off: it may still arrive after
         the abort."""
         if self._joining is None:
             return False
@@ -518,9 +517,9 @@ class Transactions:
         source: Offsets,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None,
     ) -> None:
-        """Have these offsets committed with the transaction. Raises TransactionAborted if the group refuses
-        them, or does not answer within max_block_ms. Whatever it raises, and if it is cancelled, the
-        transaction can only be aborted: it may have the offsets, or not."""
+        """Commit these offsets with the transaction. Raises TransactionAborted if the group refuses them, or
+        does not answer within max_block_ms. After any error but NoTransaction, or if it is cancelled, the
+        transaction can only be aborted: it may or may not contain the offsets."""
         self.check(token)
         until = deadline(self._limit_s)
         self._offsets_under_way += 1
@@ -618,10 +617,10 @@ class Transactions:
         )
         await self._ask(request, _codes_of_offsets, until, group_id=group.group_id, what=what, token=token)
 
-    # --- asking ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def _identify(self, until: float, what: str) -> None:
-        """Get the producer's id and epoch, or, if it has one, the next epoch."""
+        """Get the producer's id and epoch, or the next epoch if it has one."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
@@ -641,9 +640,9 @@ class Transactions:
         what: str = "",
         token: object = None,
     ) -> Any:
-        """The answer of the transaction coordinator, or of a group's, once it is no error. Raises _Refused,
-        what is final besides, TimedOut at `until`, saying `what` is not done, and as `check` once the
-        transaction of `token` is not open any more."""
+        """The successful response of the transaction coordinator, or of a group's. Raises _Refused, other
+        permanent errors, TimedOut at `until`, saying `what` is not done, and like `check` once the
+        transaction of `token` is no longer open."""
         key_type, key = (TRANSACTION, self.transactional_id) if group_id is None else (GROUP, group_id)
         assert request.__schema__.api_key is not None
         api_key = ApiKey(request.__schema__.api_key)
@@ -672,7 +671,7 @@ class Transactions:
                 if told.code is ErrorCode.CONCURRENT_TRANSACTIONS and not tries:
                     pause_s = STILL_ENDING_S
                 error: ClientError | KafkaError = told
-            except KafkaError as refused:  # by who was asked for the coordinator, or for want of a version
+            except KafkaError as refused:  # by the broker asked for the coordinator, or for lack of a version
                 if not may_pass(refused.code):
                     raise _Refused(fate_of(ApiKey.FIND_COORDINATOR, refused.code), refused) from None
                 error = refused
@@ -695,7 +694,7 @@ class Transactions:
         return about if group_id is None else f"{about} for group {group_id}"
 
     def _worded(self, error: KafkaError) -> KafkaError:
-        """With what to do."""
+        """The error, with what to do about it."""
         if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             asked = self._settings.transaction_timeout_ms
             return KafkaError(
@@ -706,7 +705,7 @@ class Transactions:
 
 
 def _codes_of_partitions(answer: Any) -> list[int]:
-    """The codes that are errors, the telling ones first."""
+    """The error codes, the informative ones first."""
     found = {
         each.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
@@ -716,7 +715,7 @@ def _codes_of_partitions(answer: Any) -> list[int]:
 
 
 def _codes_of_offsets(answer: Any) -> list[int]:
-    """The codes that are errors, those that may pass last."""
+    """The error codes, retriable ones last."""
     found = {each.error_code for topic in answer.topics for each in topic.partitions} - {0}
     return sorted(found, key=lambda code: refusal(code).code.retriable)
 

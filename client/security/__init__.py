@@ -1,1 +1,1 @@
-"""How a client proves who it is, and checks whom it talks to: TLS and SASL."""
+"""How a client authenticates itself and verifies brokers: TLS and SASL."""

@@ -1,4 +1,4 @@
-"""Tokens for OAUTHBEARER from an issuer, for a client's id and secret (RFC 6749 section 4.4, KIP-768)."""
+"""OAUTHBEARER tokens from an issuer, for a client's id and secret (RFC 6749 section 4.4, KIP-768)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster.client.security.tls import client_context, what_failed
 log = logging.getLogger(__name__)
 
 _DUE: Final = 0.8
-"""After which share of its life a token is replaced: Kafka's sasl.login.refresh.window.factor."""
+"""The fraction of its lifetime after which a token is replaced: Kafka's sasl.login.refresh.window.factor."""
 _TIMEOUT_MS: Final = 10_000
 _ANSWER_BYTES_MAX: Final = 1024 * 1024
 _SHOWN_MAX: Final = 200
@@ -35,14 +35,14 @@ class ClientCredentials:
         provider = ClientCredentials("https://issuer/oauth/token", "billing", secret, scope="kafka")
         Consumer(..., sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=provider)
 
-    A token is kept until 80 % of its life are over, for every client that has the provider; it may be used
-    by several threads. `scope` and `extensions` (KIP-342) are what the issuer and the broker ask for.
-    `cafile`, a PEM file, or `ssl_context` verify the issuer; without them, the system's CAs do.
-    `urlencode_header` encodes id and secret as RFC 6749 says and some issuers insist (Kafka's
-    sasl.oauthbearer.header.urlencode). `timeout_ms` bounds a connection, and each wait for the answer.
+    The provider keeps a token until 80 % of its lifetime has passed, for all clients that share it, and is
+    thread-safe. `scope` and `extensions` (KIP-342) are what the issuer and the broker ask for. The issuer is
+    verified with `cafile`, a PEM file, or `ssl_context`; without them, with the system's CAs.
+    `urlencode_header` encodes id and secret as RFC 6749 says and some issuers require (Kafka's
+    sasl.oauthbearer.header.urlencode). `timeout_ms` bounds connecting, and each wait for the response.
 
-    Raises ValueError for arguments that cannot be used. A call raises AuthenticationFailed if the issuer
-    refuses, and Unreachable, which clients retry, if it cannot be reached or is not well.
+    Raises ValueError for unusable arguments. A call raises AuthenticationFailed if the issuer refuses, and
+    Unreachable, which clients retry, if it cannot be reached or fails temporarily.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ClientCredentials:
         self._opener = urllib.request.build_opener(*handlers)
         self._lock = threading.Lock()
         self._token: str | None = None
-        self._due_at = self._ends_at = 0.0  # by the clock of the day: a computer that slept has aged
+        self._due_at = self._ends_at = 0.0  # wall-clock time: it passes while a computer sleeps
 
     def __repr__(self) -> str:
         return f"<ClientCredentials {self._client_id} at {self._shown}>"
 
     def __call__(self) -> str:
-        """A token with a fifth of its life left or more; the last one, while the issuer is away. Blocks."""
+        """A token with at least a fifth of its life left; the last one, while the issuer is down. Blocks."""
         if not self._lock.acquire(timeout=2 * self._timeout_s):
             raise Unreachable(f"token endpoint {self._shown}: no answer in time")
         try:
@@ -116,7 +116,7 @@ class ClientCredentials:
                 self._token = None
 
     def _fetched(self) -> tuple[str, float]:
-        """A new token, and how long it lives in seconds."""
+        """A new token, and its lifetime in seconds."""
         request = urllib.request.Request(
             self._url,
             self._body.encode(),
@@ -172,7 +172,7 @@ class ClientCredentials:
         return AuthenticationFailed(f"{where} gives no token: {answered}; {hint}")
 
     def _harmless(self, said: object) -> str:
-        """What the issuer says of a failure, should it repeat what it was sent."""
+        """What the issuer says about a failure, without any secrets that it repeats."""
         if not isinstance(said, str):
             return ""
         secrets = (self._secret, self._authorization.removeprefix("Basic "), quote_plus(self._secret))
@@ -184,7 +184,7 @@ class ClientCredentials:
         where = f"token endpoint {self._shown}"
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(cause, ssl.SSLCertVerificationError):
-            # The hints there are for brokers.
+            # The hints of `what_failed` are for brokers.
             why = f"its certificate is not accepted: {cause.verify_message}"
             return AuthenticationFailed(f"{where}: {why} (name the issuer's CA in a file of its own)")
         if isinstance(cause, ssl.SSLError):
@@ -196,7 +196,7 @@ class ClientCredentials:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """They would take the secret elsewhere."""
+    """Refuses redirects: they would take the secret elsewhere."""
 
     def redirect_request(
         self,
@@ -232,7 +232,7 @@ def _json(text: bytes) -> dict[str, Any]:
 
 
 def _left(token: str) -> float:
-    """How long a JWT lives, in seconds; 0 for what is none. (Brokers check its signature; we do not care.)"""
+    """The time a JWT has left, in seconds; 0 if it is not one. (Brokers check its signature; we need not.)"""
     try:
         claims = token.split(".")[1]
         told = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))

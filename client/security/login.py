@@ -1,4 +1,4 @@
-"""Authenticates an open connection (KIP-152), again where its session ends (KIP-368)."""
+"""Authenticates an open connection (KIP-152), and again before its session ends (KIP-368)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ROUNDS_MAX: Final = 4
 
 
 async def log_in(mechanism: Mechanism, ask: Ask, until: float) -> int:
-    """How long the session lasts, in milliseconds; 0: for ever. `ask` sends a request and returns its
-    response. Raises AuthenticationFailed, ClientError as `ask` and the token's provider do, and Unreachable
-    if there are no credentials by `until`."""
+    """Authenticate. Returns how long the session lasts, in milliseconds; 0: forever. `ask` sends a request
+    and returns its response. Raises AuthenticationFailed, any ClientError of `ask` and the token provider,
+    and Unreachable if there are no credentials by `until`."""
     try:
         async with asyncio.timeout_at(until):
             exchange = await mechanism.exchange()
@@ -54,7 +54,7 @@ async def log_in(mechanism: Mechanism, ask: Ask, until: float) -> int:
 
 
 def _next(exchange: Exchange, answer: bytes) -> bytes | None:
-    """What to send after this answer; None: nothing more."""
+    """What to send after this response; None if there is nothing more."""
     try:
         return exchange.send(answer)
     except StopIteration:

@@ -1,6 +1,6 @@
-"""What a SASL mechanism is, and the names of those that `mechanisms` implements.
+"""The interface of SASL mechanisms, and the names of those that `mechanisms` implements.
 
-A client over PLAINTEXT or TLS imports this alone, and none of the modules for hashes and tokens.
+A client over PLAINTEXT or TLS imports only this, and none of the modules for hashes and tokens.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
 
 TokenProvider: TypeAlias = Callable[[], str] | Callable[[], Awaitable[str]]
 """Returns a token as its issuer wrote it: for most, a JWT in compact form. If it has an attribute
-`extensions`, a mapping, these are sent with the token (KIP-342)."""
+`extensions`, a mapping, it is sent with the token (KIP-342)."""
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
-"""Yields what to send, and is sent what the broker answered. It returns when it is satisfied."""
+"""Yields what to send, and receives the broker's responses. Returns when it is satisfied."""
 
 
 class Mechanism(ABC):
@@ -27,7 +27,7 @@ class Mechanism(ABC):
 
     name: str
     is_slow = False
-    """Whether a round may keep the loop from its work for long."""
+    """Whether a round may block the loop for long."""
 
     @abstractmethod
     async def exchange(self) -> Exchange:

@@ -1,7 +1,7 @@
 """The client's side of SASL mechanisms: what to send in each round, and how to check what comes back.
 
-A mechanism makes an exchange for each authentication: a generator that yields what to send and is sent what
-the broker answered. It returns when it is satisfied, and raises AuthenticationFailed if the broker cannot
+A mechanism makes an exchange for each authentication: a generator that yields what to send and receives the
+broker's responses. It returns when it is satisfied, and raises AuthenticationFailed if the broker cannot
 prove that it knows the password.
 """
 
@@ -26,13 +26,13 @@ from muster.client.security.mechanism import (
 from muster.client.security.oauth import extensions_of, token_of
 
 ITERATIONS_MIN: Final = 4_096
-"""RFC 7677: fewer make a password cheap to guess for who listens. Java's client insists on it too."""
+"""RFC 7677: with fewer, an eavesdropper can cheaply guess a password. Java's client insists on it too."""
 ITERATIONS_MAX: Final = 1_000_000
-"""Brokers of Apache Kafka allow 16,384. More than this would be an attack on the client's CPU."""
+"""Apache Kafka's brokers allow 16,384. More than this would be an attack on the client's CPU."""
 
 
 class Plain(Mechanism):
-    """RFC 4616. The password itself is sent: only over TLS, or where nobody can listen."""
+    """RFC 4616. The password itself is sent: use it only over TLS, or where nobody can listen."""
 
     name = PLAIN
 
@@ -112,7 +112,7 @@ class OAuthBearer(Mechanism):
         self._provider = provider
 
     async def exchange(self) -> Exchange:
-        """Raises ClientError as the provider does, and AuthenticationFailed for whatever else it raises."""
+        """Raises any ClientError of the provider, and AuthenticationFailed for whatever else it raises."""
         try:
             extensions = extensions_of(self._provider)
             token = await token_of(self._provider)
@@ -134,5 +134,5 @@ class OAuthBearer(Mechanism):
 
 
 def _fields(message: str) -> dict[str, str]:
-    """`r=...,s=...` by letter."""
+    """The fields of `r=...,s=...`, by letter."""
     return {part[:1]: part[2:] for part in message.split(",") if part[1:2] == "="}

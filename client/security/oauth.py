@@ -1,4 +1,4 @@
-"""Tokens for OAUTHBEARER: from a function of the caller's, or from a file."""
+"""Tokens for OAUTHBEARER: from the caller's function, or from a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 
 
 async def token_of(provider: TokenProvider) -> str:
-    """A fresh token. Raises what the provider raises, and TypeError for what is no token."""
+    """A fresh token. Raises what the provider raises, and TypeError if the result is not a token."""
     if inspect.iscoroutinefunction(provider) or inspect.iscoroutinefunction(
         getattr(provider, "__call__", None)  # noqa: B004
     ):
@@ -36,13 +36,13 @@ async def token_of(provider: TokenProvider) -> str:
 
 
 def extensions_of(provider: object) -> Mapping[str, str]:
-    """What is sent with a provider's tokens. Raises ValueError that names the extension at fault."""
+    """The extensions to send with a provider's tokens. Raises ValueError, naming the invalid extension."""
     extensions = getattr(provider, "extensions", None)
     return checked_extensions(extensions) if isinstance(extensions, Mapping) else {}
 
 
 def checked_extensions(extensions: Mapping[str, str]) -> Mapping[str, str]:
-    """The same extensions. Raises ValueError that names the one that cannot be sent."""
+    """Return the extensions. Raises ValueError, naming one that cannot be sent."""
     for name, value in extensions.items():
         if not _EXTENSION.fullmatch(name) or name.lower() == "auth":
             raise ValueError(f"SASL extension {name!r}: names are letters, and not auth")
@@ -54,7 +54,7 @@ def checked_extensions(extensions: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class TokenFile:
-    """The token in a file, read anew for each login: something else keeps it fresh."""
+    """The token in a file, read again for each login: something else keeps it fresh."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)

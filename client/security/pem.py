@@ -1,4 +1,4 @@
-"""PEM text, as it stands in settings: tidied up for OpenSSL, and kept off the disk where it holds a key."""
+"""PEM text from settings: tidied up for OpenSSL, and kept off the disk where the system allows it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LINE: Final = 64
 
 
 def tidied(text: str) -> str:
-    """The blocks of PEM in a text. Kafka takes them on one line too, as a properties file has them. Raises
-    ValueError that does not show the text."""
+    """The PEM blocks in a text. Like Kafka, it accepts them on one line too, as in a properties file. Raises
+    a ValueError that does not show the text."""
     found = _BLOCK.findall(text)
     if not found:
         raise ValueError("no PEM in it; it takes text that begins with -----BEGIN")
@@ -23,7 +23,7 @@ def tidied(text: str) -> str:
 
 
 def _block(label: str, body: str) -> str:
-    if ":" in body:  # headers of an encrypted key in the old form, which are lines of their own
+    if ":" in body:  # headers of an encrypted key in the old format, which need their own lines
         return f"-----BEGIN {label}-----\n{body.strip()}\n-----END {label}-----\n"
     packed = "".join(body.split())
     lines = "\n".join(packed[at : at + _LINE] for at in range(0, len(packed), _LINE))
@@ -32,8 +32,8 @@ def _block(label: str, body: str) -> str:
 
 @contextmanager
 def path_of(secret: str) -> Iterator[str]:
-    """A path to read a secret from, for an API that takes nothing else: in memory on Linux, elsewhere a
-    temporary file of the user's alone; gone with the block."""
+    """A path to read a secret from, for an API that accepts nothing else: in memory on Linux, elsewhere a
+    temporary file that only the user can read. It is gone when the block ends."""
     data = secret.encode()
     in_memory = _in_memory(data)
     if in_memory is not None:
@@ -42,7 +42,7 @@ def path_of(secret: str) -> Iterator[str]:
         finally:
             os.close(in_memory)
         return
-    import tempfile  # with all archive formats of the standard library, and wanted on few systems
+    import tempfile  # imports all archive formats of the standard library; needed on few systems
 
     descriptor, path = tempfile.mkstemp(prefix="muster-")  # mode 0600
     try:
@@ -55,12 +55,12 @@ def path_of(secret: str) -> Iterator[str]:
 
 
 def _in_memory(data: bytes) -> int | None:
-    """A descriptor of anonymous memory; None where there is none, or no path to it."""
+    """A descriptor of anonymous memory; None if that is unavailable or has no path."""
     if sys.platform != "linux" or not os.path.isdir("/proc/self/fd"):
         return None
     try:
         descriptor = os.memfd_create("muster")  # closed on exec
-    except OSError:  # forbidden, as some sandboxes do
+    except OSError:  # forbidden, as in some sandboxes
         return None
     try:
         os.write(descriptor, data)

@@ -1,5 +1,5 @@
-"""Settings from properties by the names of Kafka's Java clients, or by librdkafka's: those of a
-client.properties file, as Kafka's own tools take it with --command-config."""
+"""Settings from properties with the names of Kafka's Java clients or of librdkafka, as in a client.properties
+file that Kafka's own tools take with --command-config."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _DIRECT: Final = {
     "ssl.key.pem": "ssl_keydata",
     "ssl.key.password": "ssl_password",
 }
-"""By the name of a property, Java's before librdkafka's: the setting that takes its value as it is."""
+"""The setting that takes a property's value unchanged, by property name, Java's before librdkafka's."""
 
 _TEXT_OF: Final = {f"ssl_{what}file": f"ssl_{what}data" for what in ("ca", "cert", "key")}
-"""By the setting that takes a file, the one that takes its text instead."""
+"""The setting that takes the text, by the setting that takes the file."""
 
 _STORES: Final = {
     "truststore": ("ssl.truststore.certificates",),
@@ -66,7 +66,7 @@ _CREDENTIALS: Final = {
     ),
     "scope": ("sasl.oauthbearer.scope", "scope"),
 }
-"""What an issuer is told: Java's property, librdkafka's, and the JAAS option, which all others override."""
+"""What an issuer gets: Java's property, librdkafka's, and the JAAS option, which all others override."""
 _EXTENSION: Final = "extension_"
 
 _FOR_OAUTH: Final = (
@@ -89,7 +89,7 @@ NAMES: Final = (
     _HANDLER,
     *_FOR_OAUTH,
 )
-"""Every property about security that has an effect here, or is refused for its value."""
+"""Every security property that has an effect here, or is refused for its value."""
 
 _KAFKA: Final = "org.apache.kafka.common.security."
 _LOGIN_MODULES: Final = {
@@ -108,25 +108,25 @@ _RETRIEVERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What such a file says to this client. Everything that is not about security is for other clients, but
-    for the two below."""
+    """What such a file means to this client. Apart from security, only the next two properties apply; the
+    rest is for other clients."""
 
     security: SecurityOptions = field(default_factory=SecurityOptions, repr=False)
     bootstrap_servers: str | None = None
     client_id: str | None = None
     told_by: Mapping[str, str] = field(default_factory=dict)
-    """By setting, the property that it comes from."""
+    """The property that each setting comes from."""
 
     def settings(self) -> SecuritySettings:
-        """The settings of TLS and SASL. Raises ValueError that speaks of properties."""
+        """The TLS and SASL settings. Raises ValueError, naming properties."""
         try:
             return SecuritySettings(**self.security)
         except ValueError as error:
             raise ValueError(self.in_properties(str(error))) from None
 
     def in_properties(self, text: str) -> str:
-        """What is said of settings, said of the properties that have them. Whoever reads properties shows
-        every error of a client so: of its settings, and of its connections."""
+        """The text with settings replaced by the properties they come from. Callers that read properties show
+        every client error this way, about settings and connections alike."""
         names = {setting: name for name, setting in reversed(_DIRECT.items())}
         names |= {
             "ssl_check_hostname": _IDENTIFICATION,
@@ -144,8 +144,7 @@ class ClientProperties:
 
 
 def read_properties(path: str | Path) -> ClientProperties:
-    """The settings in a file. Raises ValueError that names the file, and the property that cannot be used;
-    OSError."""
+    """The settings in a file. Raises ValueError, naming the file and the unusable property, and OSError."""
     try:
         return client_properties(parse(Path(path).read_text(encoding="utf-8")))
     except UnicodeDecodeError:
@@ -155,7 +154,7 @@ def read_properties(path: str | Path) -> ClientProperties:
 
 
 def client_properties(given: Mapping[str, str]) -> ClientProperties:
-    """What properties by Kafka's names say. Raises ValueError that names the property."""
+    """The settings from properties with Kafka's names. Raises ValueError, naming the property."""
     options: dict[str, Any] = {}
     told_by: dict[str, str] = {}
     for name, setting in _DIRECT.items():
@@ -182,7 +181,7 @@ def client_properties(given: Mapping[str, str]) -> ClientProperties:
             told_by[f"sasl_plain_{name}"] = f"{name} of {_JAAS}"
     protocol = options.get("security_protocol")
     if protocol is not None:
-        options["security_protocol"] = protocol.upper()  # librdkafka's own spelling is in lower case
+        options["security_protocol"] = protocol.upper()  # librdkafka spells it in lower case
     return ClientProperties(
         SecurityOptions(**options),  # type: ignore[typeddict-item]
         given.get("bootstrap.servers") or None,
@@ -204,7 +203,7 @@ def _is_checked(algorithm: str) -> bool:
 
 
 def _require_pem(store: str, given: Mapping[str, str], within: str = "") -> None:
-    """Raises ValueError for a store that is not PEM, or is given twice. `within` says where it was found."""
+    """Raise ValueError if a store is not PEM, or is given twice. `within` says where it was found."""
     location, type_name = f"ssl.{store}.location", f"ssl.{store}.type"
     kind = given.get(type_name, "JKS" if location in given else "PEM").upper()
     inline = [name for name in _STORES[store] if name in given]
@@ -228,8 +227,8 @@ def _require_pem(store: str, given: Mapping[str, str], within: str = "") -> None
 
 
 def _require_for(module: str, options: dict[str, Any]) -> None:
-    """Raises ValueError for a login module that is unknown, or not that of the mechanism; sets the mechanism
-    where the module leaves no choice."""
+    """Raise ValueError if a login module is unknown or does not fit the mechanism; set the mechanism if the
+    module leaves no choice."""
     name = module.rpartition(".")[2]
     mechanism = options.get("sasl_mechanism")
     if name not in _LOGIN_MODULES:
@@ -245,7 +244,7 @@ def _require_for(module: str, options: dict[str, Any]) -> None:
 
 
 def _token_provider(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenProvider:
-    """Where tokens come from, as Kafka's own classes would get them."""
+    """The source of tokens, as Kafka's own classes would choose it."""
     if (handler := given.get(_HANDLER)) and handler not in _HANDLERS:
         raise ValueError(f"{_HANDLER}={handler}: {_NO_JAVA}")
     if (retriever := given.get(_RETRIEVER)) and retriever not in _RETRIEVERS:
@@ -268,7 +267,7 @@ def _token_provider(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenP
         found[argument] = next((each for each in values if each), None)
         if found[argument] is None and argument != "scope":
             raise ValueError(f"{_TOKEN_URL} requires {names[0]}, or {names[-1]} in {_JAAS}")
-    from muster.client.security.client_credentials import ClientCredentials  # with urllib, http and email
+    from muster.client.security.client_credentials import ClientCredentials  # imports urllib, http and email
 
     try:
         return ClientCredentials(
@@ -295,8 +294,8 @@ def _extensions(given: Mapping[str, str], jaas: Mapping[str, str]) -> dict[str, 
 
 
 def _issuers_context(given: Mapping[str, str], jaas: Mapping[str, str]) -> Any:
-    """The TLS of the token endpoint: as Java takes it, from ssl options in the JAAS config, which are apart
-    from those for brokers; or librdkafka's properties. Raises ValueError."""
+    """The TLS context for the token endpoint: as in Java, from ssl options in the JAAS config, which are
+    separate from those for brokers; or from librdkafka's properties. Raises ValueError."""
     within = f"{_JAAS}: "
     for store in _STORES:
         _require_pem(store, jaas, within)

@@ -10,8 +10,8 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse(text: str) -> dict[str, str]:
-    """The properties of a file, as Java reads it but for UTF-8: comments, escapes, continued lines. A later
-    one of the same name wins. Raises ValueError for an escape that is none."""
+    """The properties in a file, read as in Java except for UTF-8: comments, escapes, continued lines. A later
+    property of the same name wins. Raises ValueError for an invalid escape."""
     found: dict[str, str] = {}
     for line in _lines(text):
         name, value = _split(line)
@@ -20,7 +20,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Logical lines: without comments and blank ones, continued ones in one piece."""
+    """Logical lines: continued lines are joined; comments and blank lines are left out."""
     whole = ""
     for each in text.splitlines():
         line = each.lstrip(" \t\f")

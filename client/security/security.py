@@ -1,4 +1,4 @@
-"""What a client's connections need to be let in."""
+"""What a client's connections need to authenticate."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Security:
 
     @property
     def protocol(self) -> str:
-        """As security_protocol names it."""
+        """The protocol's name, as in security_protocol."""
         transport = "PLAINTEXT" if self.context is None else "SSL"
         return transport if self.mechanism is None else f"SASL_{transport}"

@@ -1,6 +1,6 @@
-"""The settings of TLS and SASL that Consumer, Producer and Admin have in common.
+"""The TLS and SASL settings that Consumer, Producer and Admin share.
 
-Names are those of Kafka's Java clients with underscores, and of kafka-python where Java has files of another
+Names are those of Kafka's Java clients with underscores, or of kafka-python where Java uses files of another
 kind.
 """
 
@@ -55,7 +55,7 @@ class SecurityOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
-    """TLS and SASL. Raises ValueError that names the setting and says what it takes."""
+    """TLS and SASL settings. Raises ValueError that names the setting and says what it takes."""
 
     security_protocol: str = setting(
         "PLAINTEXT",
@@ -63,7 +63,7 @@ class SecuritySettings:
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
     ssl_context: ssl.SSLContext | None = None
-    """A context of the caller's own, in place of the files below and of ssl_check_hostname."""
+    """The caller's own context, in place of the files below and of ssl_check_hostname."""
     ssl_cafile: str | None = setting(
         None,
         "PEM file of the CAs that sign the brokers' certificates; None: those of the system",
@@ -118,7 +118,7 @@ class SecuritySettings:
     thread, or a coroutine function. (`ClientCredentials` gets tokens from an issuer.)"""
 
     security: Security | None = field(init=False, repr=False, compare=False, default=None)
-    """What follows from the others; None for PLAINTEXT."""
+    """Derived from the other settings; None for PLAINTEXT."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -161,7 +161,7 @@ class SecuritySettings:
         if name == OAUTHBEARER:
             provider = self._needed(name, "sasl_oauth_token_provider")
             if not callable(provider):
-                raise ValueError(  # what it is may be the token
+                raise ValueError(  # the value may be the token
                     f"sasl_oauth_token_provider is {type(provider).__name__}: it takes a function that "
                     "returns a token"
                 )

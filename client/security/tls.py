@@ -1,4 +1,4 @@
-"""TLS contexts from PEM files, and words for what goes wrong with TLS."""
+"""TLS contexts from PEM files, and messages for TLS failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.client.security.pem import path_of, tidied
 _PLAINTEXT: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"}
 )
-"""What OpenSSL calls bytes that are no TLS."""
+"""OpenSSL's reasons for bytes that are not TLS."""
 _ALERTS: Final = {
     "CERTIFICATE_REQUIRED": "it asks for a client certificate: set ssl_certfile and ssl_keyfile",
     "HANDSHAKE_FAILURE": (
@@ -39,8 +39,8 @@ def client_context(
     cafile_name: str = "ssl_cafile",
 ) -> ssl.SSLContext:
     """A client's context: TLS 1.2 and later, servers verified. `cadata`, `certdata` and `keydata` are PEM
-    text in place of files. Raises ValueError that names the setting, `cafile_name` for the first."""
-    # Those of the system would let in brokers that the caller has not meant.
+    text in place of files. Raises ValueError, naming the setting; `cafile_name` is the name of the first."""
+    # The system's CAs would also admit brokers that the caller does not intend.
     own = cafile is not None or cadata is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if own else ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -87,7 +87,7 @@ def _identify(
     password: str | None,
     names: Mapping[str, str | None],
 ) -> None:
-    """Load certificate and key. `names` are the settings they come from, with the paths of files."""
+    """Load certificate and key. `names` are the settings they come from, with the file paths."""
 
     def no_password() -> str:
         raise ValueError("the private key is encrypted: set ssl_password")
@@ -125,7 +125,7 @@ def _why(error: OSError, otherwise: str) -> str:
 
 
 def is_not_tls(error: ssl.SSLError) -> bool:
-    """Whether the other side answered the handshake with something that is no TLS."""
+    """Whether the other side answered the handshake with something that is not TLS."""
     return error.reason in _PLAINTEXT
 
 

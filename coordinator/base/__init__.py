@@ -1,2 +1,2 @@
-"""Leaves that every part may import: clocks, deadlines, the log, endpoints, the operating system.
-Nothing here imports the rest of the coordinator."""
+"""Leaf modules that any part may import: clocks, deadlines, the log, endpoints, the operating system. Nothing
+here imports the rest of the coordinator."""

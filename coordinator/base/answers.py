@@ -1,4 +1,4 @@
-"""How whoever is asked answers: at once, or later by a callback."""
+"""How a request is answered: at once, or later through a callback."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Final
 
 Answered = Callable[[object], None]
-"""Given the answer to one request, once: a response, or a KafkaError. Must be quick, must not raise, and must
-not make another request."""
+"""Called once with the answer to one request: a response, or a KafkaError. Must be quick, must not raise, and
+must not make another request."""
 
 
 class Later(Enum):
@@ -19,7 +19,7 @@ class Later(Enum):
 
 
 LATER: Final = Later.LATER
-"""In place of an answer that is still to come."""
+"""Returned in place of an answer that comes later."""
 IN_LINE: Final = Later.IN_LINE
-"""As LATER, of a request that stands where requests like it are done in the order they came: the next one of
-its client need not wait for the answer."""
+"""Like LATER, for a request in a queue that is served in order of arrival: its client's next request need not
+wait for the answer."""

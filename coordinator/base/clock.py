@@ -1,8 +1,7 @@
 """Time, as everything outside the pure core sees it.
 
 All times are epoch milliseconds that never go back: the wall clock is read once, and only a monotonic source
-moves it on. Timers run on the thread of the loop (or of the caller of `ManualClock.advance`) and never before
-their time.
+advances it. Timers run on the loop's thread (or that of the caller of `ManualClock.advance`), never early.
 """
 
 from __future__ import annotations
@@ -20,24 +19,23 @@ _log = Logger(part="clock")
 
 
 def monotonic_ms() -> int:
-    """Milliseconds that the wall clock's steps leave alone: it is set back and forth, and no term may follow
-    it.
+    """Monotonic milliseconds. The wall clock may be set back or forward, and no term may follow it.
 
-    One source for every store object of a process, since they compare their times with each other's; it means
-    nothing to another process.
+    All store objects of a process use this one source, since they compare times with each other. The values
+    mean nothing to another process.
     """
     return time.monotonic_ns() // 1_000_000
 
 
 class Timer(Protocol):
-    """A callback to come."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Take it back; harmless after it ran and when called twice."""
+        """Cancel the callback. Harmless after it ran, and when repeated."""
 
 
 class Clock(Protocol):
-    """Where the runtime, the topics and the membership get their time from."""
+    """The source of time for the runtime, the topics and the membership."""
 
     def now_ms(self) -> int:
         """Epoch milliseconds; never goes back."""
@@ -47,10 +45,10 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The wall time of the start plus what has passed on the loop since; a virtual-time loop is obeyed.
+    """The wall time at the start plus the time passed on the loop since; follows a virtual-time loop.
 
-    The loop's time has to pass within a turn too, as asyncio's and uvloop's does: a process that was stopped
-    in the middle of one must not take its leases for good.
+    The loop's time must advance within a turn too, as asyncio's and uvloop's does: a process that was stopped
+    in mid-turn must not think its leases still valid.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, start_ms: int | None = None) -> None:
@@ -83,13 +81,12 @@ class _LoopTimer:
 
     def _fire(self) -> None:
         # Loops round: uvloop to whole milliseconds, asyncio by its clock's resolution. A callback that runs
-        # early would find nothing due and arm itself again and again, so the rest of the time is waited for
-        # here.
+        # early would find nothing due and arm itself again and again, so wait out the remaining time here.
         early_ms = self._when_ms - self._clock.now_ms()
         if early_ms > 0:
             self._arm(early_ms)
         else:
-            self._handle = None  # which refers to this: garbage that only a search would find
+            self._handle = None  # it refers to this: a cycle that only the garbage collector would find
             self._callback()
 
     def cancel(self) -> None:
@@ -129,9 +126,9 @@ class ManualClock:
         return timer
 
     def advance(self, ms: int) -> None:
-        """Let `ms` pass: what falls due runs in order of time, each callback seeing the time it asked for.
+        """Advance by `ms`, running due timers in order of time; each callback sees the time it asked for.
 
-        Timers armed by those callbacks run too if they fall due within the span.
+        Timers that those callbacks arm run too if they fall due within the span.
         """
         if ms < 0:
             raise ValueError(f"the clock cannot go back: {ms} ms")
@@ -144,23 +141,23 @@ class ManualClock:
         self._now_ms = end_ms
 
     def next_ms(self) -> int | None:
-        """When the next timer falls due; None without timers."""
+        """When the next timer is due; None if there is none."""
         while self._timers and self._timers[0][2].cancelled:
             heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
 
 class PausableClock:
-    """Another clock whose timers can be held back: what a process that is stopped and continued sees.
+    """Wraps a clock so that its timers can be held back, as in a process that is stopped and continued.
 
-    Time goes on during a pause, only nothing runs; at `resume` all that fell due meanwhile runs, in order. As
-    on a loop, a callback that raises is logged and takes no other with it.
+    Time goes on during a pause, but nothing runs; `resume` runs all that fell due meanwhile, in order. As on
+    a loop, a callback that raises is logged and does not affect the others.
     """
 
     now_ms: Callable[[], int]
 
     def __init__(self, clock: Clock) -> None:
-        self.now_ms = clock.now_ms  # not by way of a method: every request asks several times
+        self.now_ms = clock.now_ms  # not through a method: every request calls it several times
         self._clock = clock
         self._paused = False
         self._held: list[_QueuedTimer] = []
@@ -169,7 +166,7 @@ class PausableClock:
         return _PausableTimer(self, self._clock, when_ms, callback)
 
     def hold(self, timer: _QueuedTimer) -> bool:
-        """Keep a due timer until `resume`; False when the clock is not paused."""
+        """Keep a due timer until `resume`; False if the clock is not paused."""
         if self._paused:
             self._held.append(timer)
         return self._paused
@@ -181,7 +178,7 @@ class PausableClock:
         self._paused = False
         held, self._held = self._held, []
         for timer in held:
-            # A callback may cancel one that is held behind it.
+            # A callback may cancel a timer held behind it.
             if timer.cancelled:
                 continue
             try:
@@ -201,7 +198,7 @@ class _PausableTimer(_QueuedTimer):
         self._timer: Timer | None = clock.at(when_ms, self._fire)
 
     def _fire(self) -> None:
-        self._timer = None  # which refers to this
+        self._timer = None  # it refers to this
         if not self._pausable.hold(self):
             self.callback()
 

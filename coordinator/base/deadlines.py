@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 _STALE_MAX = 64
-"""Heap entries beyond twice the number of deadlines that are put up with before the heap is built anew."""
+"""The heap is rebuilt when its entries exceed twice the number of deadlines by more than this."""
 _NEVER_MS = 2**63
 
 
@@ -19,8 +19,8 @@ class _Deadline:
     __slots__ = ("at_ms", "number", "queued_ms", "queued_number")
 
     def __init__(self) -> None:
-        self.at_ms: int | None = None  # None: it was cancelled, and only the heap still knows of it
-        self.number = 0  # of the setting: what orders those of one millisecond
+        self.at_ms: int | None = None  # None: cancelled, and only the heap still knows of it
+        self.number = 0  # grows with every `set`: the order within a millisecond
         self.queued_ms = _NEVER_MS
         self.queued_number = 0
 
@@ -28,9 +28,9 @@ class _Deadline:
 class Deadlines(Generic[K]):
     """At most one deadline per key, in epoch milliseconds.
 
-    The heap is lazy: a deadline that moves later (as every heartbeat moves one) or goes away leaves its entry
-    in the heap, which is corrected when it comes up. Deadlines that fall on the same millisecond are due in
-    the order they were set.
+    The heap is lazy: a deadline that moves later (as with every heartbeat) or is cancelled leaves its entry
+    in the heap, to be corrected when it comes up. Deadlines in the same millisecond fall due in the order
+    they were set.
     """
 
     __slots__ = ("_by_key", "_count", "_heap", "_sequence")
@@ -51,7 +51,7 @@ class Deadlines(Generic[K]):
         return self.get(key) is not None
 
     def set(self, key: K, at_ms: int) -> None:
-        """Set the key's deadline, in place of any it had."""
+        """Set the key's deadline, replacing any it had."""
         self._sequence = number = self._sequence + 1
         deadline = self._by_key.get(key)
         if deadline is None:
@@ -62,7 +62,7 @@ class Deadlines(Generic[K]):
         deadline.number = number
         if at_ms < deadline.queued_ms:
             self._push(key, deadline, at_ms)
-            self._tidy()  # here too, since whoever only looks at `bound` never settles
+            self._tidy()  # here too, since a caller that only uses `bound` never settles
 
     def cancel(self, key: K) -> None:
         """Forget the key's deadline, if it has one."""
@@ -82,13 +82,13 @@ class Deadlines(Generic[K]):
         return self._heap[0][0] if self._heap else None
 
     def bound(self) -> int | None:
-        """No deadline is earlier than this; None without deadlines. Cheaper than `next`, which corrects the
-        heap: a heartbeat moves the first deadline more often than not."""
+        """No deadline is earlier than this; None if there are none. May be that of a cancelled one. Cheaper
+        than `next`, which corrects the heap: a heartbeat moves the first deadline more often than not."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Take the deadlines that have come, earliest first. Deadlines set meanwhile take part if they have
-        come too, so what sets a deadline at `now_ms` again and again would never end: setters add at least a
+        """Remove and yield the deadlines that are due, earliest first. Deadlines set meanwhile are included
+        if due, so a caller that keeps setting one at `now_ms` would never finish: setters add at least a
         millisecond."""
         while True:
             self._settle()
@@ -100,7 +100,7 @@ class Deadlines(Generic[K]):
             yield key
 
     def _settle(self) -> None:
-        """Correct the heap until its first entry is a deadline as it stands."""
+        """Correct the heap until its first entry is a current deadline."""
         self._tidy()
         while self._heap:
             _, number, key = self._heap[0]
@@ -115,7 +115,7 @@ class Deadlines(Generic[K]):
                     self._push(key, deadline, deadline.at_ms)
 
     def _tidy(self) -> None:
-        """Build the heap anew when most of it is stale."""
+        """Rebuild the heap when most of it is stale."""
         if len(self._heap) <= 2 * self._count + _STALE_MAX:
             return
         kept, self._by_key, self._heap = self._by_key, {}, []

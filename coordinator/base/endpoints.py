@@ -1,8 +1,8 @@
-"""Where a broker listens, and where clients are told to reach it.
+"""Where a broker listens, and the addresses it gives to clients.
 
-A broker has one listener, or several with names for clients that reach it by different addresses, such as
-those inside a container network and those outside it. As in Kafka, a client is told the addresses of the
-listener that it came by.
+A broker has one listener, or several named ones for clients that reach it at different addresses, such as
+those inside and outside a container network. As in Kafka, a client gets the addresses of the listener it
+connected to.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Final, NamedTuple, Protocol
 WILDCARDS: Final = ("", "0.0.0.0", "::")
 HTTP: Final = "@http"
 HTTPS: Final = "@https"
-"""In place of a listener's name, which begins with a letter: where a node's page is, and by what scheme."""
+"""Used in place of a listener's name, which begins with a letter, for the address of a node's page and its
+scheme."""
 
 
 class Node(Protocol):
-    """A broker's address and its named listeners, as `storage.store.NodeRow` has them."""
+    """A broker's address and its named listeners, as in `storage.store.NodeRow`."""
 
     @property
     def host(self) -> str: ...
@@ -30,7 +31,7 @@ class Node(Protocol):
 
 
 class Endpoint(NamedTuple):
-    """An address, and the listener it is for: "" where a broker has only one."""
+    """An address and its listener, "" if the broker has only one."""
 
     listener: str
     host: str
@@ -40,7 +41,7 @@ class Endpoint(NamedTuple):
         return f"{self.listener}://{self.address}" if self.listener else self.address
 
     def counted_up(self, index: int) -> Endpoint:
-        """The same of the broker that comes `index` places later; port 0 stays 0."""
+        """The same endpoint for the broker `index` places later; port 0 stays 0."""
         return self._replace(port=self.port and self.port + index)
 
     @property
@@ -50,8 +51,8 @@ class Endpoint(NamedTuple):
 
 
 def read_endpoints(text: str) -> list[Endpoint]:
-    """`NAME://HOST:PORT`, several with commas; of one without a name HOST:PORT alone. The text has been
-    checked; "" is none."""
+    """Parse comma-separated `NAME://HOST:PORT`, or just HOST:PORT for a listener without a name. The text has
+    been validated; "" yields none."""
     return [_read(each) for each in text.split(",") if each]
 
 
@@ -62,14 +63,14 @@ def _read(text: str) -> Endpoint:
 
 
 class Listening(NamedTuple):
-    """One listener of a broker: where it binds (port 0: where the system chooses), and the address that its
-    clients are told, if that is another."""
+    """One listener of a broker: where it binds (port 0: the system chooses), and the address given to its
+    clients, if different."""
 
     bound: Endpoint
     advertised: Endpoint | None
 
     def reached_at(self) -> Endpoint:
-        """What its clients are told."""
+        """The address given to its clients."""
         if self.advertised is not None:
             return self.advertised
         # Nobody can connect to "all interfaces". Clients elsewhere need an advertised address.
@@ -78,25 +79,25 @@ class Listening(NamedTuple):
 
 
 def reached_at(node: Node, listener: str) -> Endpoint:
-    """Where clients that came by `listener` reach `node`: by its first listener if it has none of that
+    """Where clients connected to `listener` reach `node`: at its first listener if it has none of that
     name."""
     return _by_listener(node.listeners).get(listener) or Endpoint("", node.host, node.port)
 
 
 def page_of(node: Node) -> str | None:
-    """The URL of the page of `node`, if it has one and says where."""
+    """The URL of `node`'s page, if it has one and advertises it."""
     listeners = _by_listener(node.listeners)
     page = listeners.get(HTTPS) or listeners.get(HTTP)
     return None if page is None else page_url(page)
 
 
 def page_url(page: Endpoint) -> str:
-    """The URL of what HTTP or HTTPS stands for."""
+    """The URL of a page's endpoint, whose listener is HTTP or HTTPS."""
     return f"{page.listener.removeprefix('@')}://{page.address}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, is this machine's alone. No other name is looked up."""
+    """Whether `host` is a loopback address or localhost. Other names are not looked up."""
     if host == "localhost":
         return True
     from ipaddress import ip_address  # not needed to start most brokers

@@ -1,4 +1,4 @@
-"""How long things took, counted by upper bounds, for metrics."""
+"""Durations counted by upper bounds, for metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """Counts of seconds by upper bounds; the last count is for all above them."""
+    """Counts of durations in seconds by upper bounds; the last count is for those above all bounds."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -18,7 +18,7 @@ class Histogram:
         self.sum = 0.0
 
     def copy(self) -> Histogram:
-        """As it is now, for another thread."""
+        """A snapshot for another thread."""
         made = Histogram(self.bounds)
         made.counts, made.sum = list(self.counts), self.sum
         return made
@@ -28,6 +28,6 @@ class Histogram:
         self.sum += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """How many were not above each bound, as Prometheus has it."""
+        """Cumulative counts by upper bound, as Prometheus expects them."""
         below = accumulate(self.counts)
         return [*((str(bound), float(next(below))) for bound in self.bounds), ("+Inf", float(next(below)))]

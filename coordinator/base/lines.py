@@ -1,7 +1,7 @@
-"""Lines written by a thread of their own.
+"""Lines written by a separate thread.
 
-Whoever reads a process's log may stop reading: a stalled log driver, a terminal held with Ctrl-S. A write
-then blocks, and on the event loop it would hold up the broker until its leases run out.
+The reader of a process's log may stall: a stuck log driver, a terminal held with Ctrl-S. A write then blocks,
+and on the event loop it would hold up the broker until its leases expire.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _QUEUED_BYTES_MAX: Final = 1024 * 1024
 
 
 class LineWriter:
-    """Writes to a file descriptor without ever making its caller wait. What comes while a megabyte is waiting
-    is dropped and counted."""
+    """Writes to a file descriptor without ever blocking its caller. Lines that arrive while a megabyte is
+    queued are dropped and counted."""
 
     def __init__(
         self, descriptor: int, lost: Callable[[int], None], bytes_max: int = _QUEUED_BYTES_MAX
     ) -> None:
-        """`lost(count)` is called on the writing thread when there is room again, after `count` lines were
+        """`lost(count)` is called on the writing thread once there is room again after `count` lines were
         dropped; it may write."""
         self._descriptor = descriptor
         self._on_lost = lost
@@ -33,7 +33,7 @@ class LineWriter:
         self._lost = 0
         self._writing = False
         self._closed = False
-        # A daemon: a blocked write must not keep the process from ending.
+        # A daemon: a blocked write must not keep the process from exiting.
         Thread(target=self._run, name="muster-log", daemon=True).start()
 
     def write(self, text: str) -> None:
@@ -48,15 +48,15 @@ class LineWriter:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Nothing: the thread writes as soon as it can. See `drain`."""
+        """Do nothing: the thread writes as soon as it can. See `drain`."""
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all is written, or for `timeout_s`."""
+        """Wait until everything is written, at most `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines and not self._writing, timeout_s)
 
     def close(self) -> None:
-        """End the thread once all is written, without waiting for that."""
+        """End the thread once everything is written, without waiting for it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -74,13 +74,14 @@ class LineWriter:
                 self._writing = True
             if lost:
                 self._on_lost(lost)
-            # Nobody may be there any more to read it (a closed pipe): then it is gone.
+            # The reader may be gone (a closed pipe): then the lines are lost.
             with suppress(OSError):
                 _write_all(self._descriptor, b"".join(lines))
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
-    # Not through a Python file: it holds its lock while it blocks, and the interpreter needs that to end.
+    # Not through a Python file: it holds its lock while it blocks, and the interpreter needs that lock to
+    # exit.
     with memoryview(content) as left:
         position = 0
         while position < len(left):

@@ -1,7 +1,7 @@
-"""Logging by structlog: readable on a terminal, one JSON object a line otherwise.
+"""Logging with structlog: readable on a terminal, otherwise one JSON object per line.
 
-structlog costs some 50 ms to import, a sixth of what a broker may take to start, so it is imported for the
-first line that is logged, or by `warm_up` once the broker is ready. Levels below the configured one never get
+structlog takes some 50 ms to import, a sixth of what a broker may take to start, so it is imported when the
+first line is logged, or by `warm_up` once the broker is ready. Lines below the configured level never get
 that far.
 """
 
@@ -21,22 +21,22 @@ _STANDARD_LOGGERS: Final = ("muster", "asyncio")
 
 
 class _Output:
-    """Where lines go; until `configure` is called only warnings and errors are written (muster as a
+    """Where lines go. Until `configure` is called, only warnings and errors are written (muster as a
     library)."""
 
     level: int = LEVELS["warning"]
     format: str = "auto"
     stream: TextIO | None = None  # None: whatever sys.stderr is when the first line is written
-    writer: LineWriter | None = None  # writes for the stream, if that is done in the background
+    writer: LineWriter | None = None  # writes to the stream, if in the background
     logger: Any = None
 
 
 def configure(
     level: str, format: str = "auto", stream: TextIO | None = None, *, background: bool = False
 ) -> None:
-    """Set the least severe level written and its shape: `human`, `json`, or `auto` by whether it is a
-    terminal. What muster and asyncio log through the standard library goes the same way. `background`: a
-    thread writes the lines, so that nobody waits for who reads them, until `end_background`."""
+    """Set the lowest level written and the format: `human`, `json`, or `auto`, which depends on whether the
+    stream is a terminal. What muster and asyncio log through the standard library goes the same way.
+    `background`: until `end_background` a thread writes the lines, so that nobody waits for their reader."""
     _Output.level, _Output.format, _Output.stream, _Output.logger = LEVELS[level], format, stream, None
     if _Output.writer is not None:
         _Output.writer.close()
@@ -48,8 +48,8 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Set the least severe level written, for the whole process, as it runs. The standard library's loggers
-    follow if they are muster's to set (`configure`)."""
+    """Set the lowest level written, for the whole running process. The standard library's loggers follow if
+    muster has set them up (`configure`)."""
     _Output.level, _Output.logger = LEVELS[level], None
     for name in _STANDARD_LOGGERS:
         standard = logging.getLogger(name)
@@ -58,14 +58,14 @@ def set_level(level: str) -> None:
 
 
 def level() -> str:
-    """The least severe level written."""
+    """The lowest level written."""
     return next(name for name, number in LEVELS.items() if number == _Output.level)
 
 
 def _background_writer(stream: TextIO) -> LineWriter | None:
     try:
         return LineWriter(stream.fileno(), _lines_lost)
-    except (OSError, ValueError):  # no file behind it, so nothing to wait for
+    except (OSError, ValueError):  # no file behind it, so nothing can block
         return None
 
 
@@ -74,13 +74,13 @@ def _lines_lost(count: int) -> None:
 
 
 def drain(timeout_s: float) -> None:
-    """Wait until the lines that a thread writes are written, or for `timeout_s`."""
+    """Wait until the background thread has written all lines, at most `timeout_s`."""
     if _Output.writer is not None:
         _Output.writer.drain(timeout_s)
 
 
 def end_background(timeout_s: float) -> None:
-    """`drain`, and have no thread write any more: its file descriptor may soon be another file's."""
+    """`drain`, then stop the background thread: its file descriptor may soon be another file's."""
     drain(timeout_s)
     if _Output.writer is not None:
         _Output.writer.close()
@@ -88,10 +88,10 @@ def end_background(timeout_s: float) -> None:
 
 
 def warm_up() -> None:
-    """Pay the import now; for a thread beside the event loop, so that no first line delays a request.
+    """Import structlog now, on a thread beside the event loop, so that the first line delays no request.
 
-    Only in a process that is ours alone: structlog imports rich and pygments where they are installed, 5 MB
-    and as long again, for tracebacks that we do not print. So rich is hidden, from all, meanwhile.
+    Only in a process of our own: where rich and pygments are installed, structlog imports them (5 MB, and as
+    long again) for tracebacks that we do not print. So rich is hidden from the whole process meanwhile.
     """
     hidden: dict[str, Any] = {} if "rich" in sys.modules else {"rich": None}
     sys.modules.update(hidden)
@@ -129,14 +129,13 @@ class Logger:
 
     def _write(self, level: str, event: str, fields: dict[str, object]) -> None:
         if LEVELS[level] >= _Output.level:
-            # Nobody may be there any more to read it (a closed pipe): that is no reason to fail what is
-            # logged.
+            # The reader may be gone (a closed pipe): that is no reason for the logged operation to fail.
             with suppress(OSError, ValueError):
                 getattr(_structlog(), level)(event, **self._fields, **fields)
 
 
 class _Forward(logging.Handler):
-    """Standard library records as lines of ours."""
+    """Turns standard library log records into our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         names = [name for name, least in LEVELS.items() if record.levelno >= least]
@@ -147,7 +146,7 @@ class _Forward(logging.Handler):
 
 
 def _structlog() -> Any:
-    # Another thread may set the level meanwhile, which makes the logger anew.
+    # Another thread may set the level meanwhile, which resets the logger.
     logger = _Output.logger
     if logger is None:
         import structlog

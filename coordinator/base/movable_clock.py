@@ -1,4 +1,4 @@
-"""A clock that can be moved forward: what tests and `serve --test-mode` give groups and topics."""
+"""A clock that can be moved forward, for groups and topics in tests and in `serve --test-mode`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _log = Logger(part="clock")
 
 
 class MovableClock:
-    """Another clock, which runs on, plus what it has been moved by.
+    """A running base clock plus what it has been moved by.
 
-    Timers go by the sum. Those that a move makes due run within it, in order of their deadlines; so whoever
-    wants each callback to see its own time moves from one `next_ms` to the next. As on a loop, a callback
-    that raises is logged and takes no other with it.
+    Timers follow the sum. Those that a move makes due run within it, in order of their deadlines; for each
+    callback to see its own time, move from one `next_ms` to the next. As on a loop, a callback that raises is
+    logged and does not affect the others.
     """
 
     def __init__(self, base: Clock) -> None:
@@ -40,12 +40,12 @@ class MovableClock:
         return timer
 
     def next_ms(self) -> int | None:
-        """When the next timer falls due, in the past if that is about to run; None without timers."""
+        """When the next timer is due, in the past if it is about to run; None if there is none."""
         return self._deadlines.next()
 
     def move_to(self, when_ms: int) -> int:
-        """Let it be `when_ms`, and run what is due; by how much that is later than it was. A time that has
-        passed moves nothing."""
+        """Move the clock to `when_ms` and run what is due. Returns the milliseconds moved: none for a time
+        that has passed."""
         by_ms = max(when_ms - self.now_ms(), 0)
         self._shift_ms += by_ms
         if by_ms and self._armed is not None:
@@ -55,10 +55,10 @@ class MovableClock:
         return by_ms
 
     def _run_due(self) -> None:
-        # Taken together beforehand: a timer armed by one of them for the present waits for the next turn of
-        # the loop, so that whoever arms one again and again holds up nobody.
+        # Collected beforehand: a timer that one of them arms for the present waits for the next turn of the
+        # loop, so that a callback that arms one again and again holds up nobody.
         for timer in list(self._deadlines.due(self.now_ms())):
-            if timer.cancelled:  # by one that ran before it
+            if timer.cancelled:  # by a timer that ran before it
                 continue
             try:
                 timer.callback()
@@ -67,7 +67,7 @@ class MovableClock:
         self._arm()
 
     def _arm(self) -> None:
-        """See to it that the base clock wakes us for the first timer; it may do so too early."""
+        """Have the base clock wake us for the first timer, perhaps too early."""
         first_ms = self._deadlines.bound()
         if first_ms is None or (self._armed is not None and self._armed_ms <= first_ms):
             return

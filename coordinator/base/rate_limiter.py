@@ -1,4 +1,4 @@
-"""Limits on what a client could otherwise cause as often as it likes."""
+"""Limits on what clients could otherwise trigger without bound."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Hashable
 
 
 class RateLimiter:
-    """At most `count_max` times in `within_ms`, for each of at most `keys_max` keys.
+    """Allows `count_max` uses in `within_ms` per key, for at most `keys_max` keys.
 
-    With that many keys in use, a new key gets nothing until an old one expires. Only hashes of keys are kept,
+    With that many keys in use, a new key is refused until an old one expires. Only hashes of keys are kept,
     since clients choose their length.
     """
 
@@ -18,7 +18,7 @@ class RateLimiter:
         self._count_max = count_max
         self._within_ms = within_ms
         self._keys_max = keys_max
-        self._told: dict[int, tuple[int, int]] = {}  # since when, and how often it was asked for since
+        self._told: dict[int, tuple[int, int]] = {}  # start of the period, and uses since then
 
     def __repr__(self) -> str:
         return f"<RateLimiter {self._count_max} in {self._within_ms} ms of {len(self._told)} keys>"
@@ -28,8 +28,8 @@ class RateLimiter:
         return self.take(whose, now_ms) is not None
 
     def take(self, whose: Hashable, now_ms: int) -> int | None:
-        """Count a use of `whose`: None if it is over its limit, else how many uses were refused since the
-        last one allowed, as far as remembered."""
+        """Count a use of `whose`. Returns None if it is over its limit, else the number of uses refused since
+        the last one allowed, as far as remembered."""
         key = hash(whose)
         since_ms, count = self._told.get(key, (now_ms, 0))
         withheld = 0

@@ -1,5 +1,5 @@
-"""Regular expressions that others write, in RE2's syntax as Kafka has it: to match takes time in proportion
-to the text, whatever the expression."""
+"""User-supplied regular expressions, in RE2's syntax as in Kafka: matching takes time linear in the text,
+whatever the expression."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 class BadRegex(ValueError):
-    """Says what is wrong with an expression."""
+    """An invalid expression; the text says what is wrong."""
 
 
 def compiled(expression: str) -> Any:
-    """The expression, with `fullmatch`. Raises BadRegex."""
-    import re2  # most brokers never see one
+    """The compiled expression, which has `fullmatch`. Raises BadRegex."""
+    import re2  # most brokers never need it
 
     options = re2.Options()
     options.log_errors = False

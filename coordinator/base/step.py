@@ -1,7 +1,7 @@
-"""One step of a coordinator's state machine: what goes in, and what comes out of it.
+"""One step of a coordinator's state machine: its input and its output.
 
-A machine is synchronous and pure. Its host makes a `Step` of the time and, for a request, of who asks; the
-machine fills in what is to happen.
+A machine is synchronous and pure. Its host creates a `Step` with the time and, for a request, its context;
+the machine fills in what is to happen.
 """
 
 from __future__ import annotations
@@ -10,50 +10,49 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 Ticket = int
-"""A request in flight. The host knows whom a ticket stands for; the machine answers each exactly once."""
+"""A request in flight. The host knows whose request a ticket is; the machine answers each exactly once."""
 Row = tuple[bytes, bytes | None]
-"""A change of durable state, encoded: an upsert of a key, or with None its deletion."""
+"""An encoded change of durable state: an upsert of a key, or its deletion if the value is None."""
 
 NO_TICKET: Final[Ticket] = 0
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""The principal of clients that nobody has authenticated."""
+"""The principal of unauthenticated clients."""
 
 
 class BrokenInvariant(Exception):
-    """A machine found itself in a state that cannot be: a bug. The shard stops and is loaded again (promise
-    6)."""
+    """A machine reached an impossible state: a bug. The shard stops and is loaded again (promise 6)."""
 
 
 class Reply(NamedTuple):
-    """The answer to a ticket: the API's response (or its part for one group), or a KafkaError, from which the
-    server makes the response that says so."""
+    """The answer to a ticket: the API's response (or its part for one group), or a KafkaError, which the
+    server turns into an error response."""
 
     ticket: Ticket
     response: Any
 
 
 class RequestContext(NamedTuple):
-    """Who asks."""
+    """Who sent a request."""
 
     api_version: int
     client_id: str
     client_host: str
-    """As Java prints an address: "/127.0.0.1". It is stored and described like that."""
+    """As Java prints an address: "/127.0.0.1". It is stored and described in this form."""
     connection_id: int
     listener: str = ""
-    """Name of the listener that the connection came by; empty where there is only one."""
+    """Name of the listener that the client connected to; empty if there is only one."""
     principal: str = ANONYMOUS
-    """Who the client has authenticated as: `User:alice`."""
+    """Who the client has authenticated as, such as `User:alice`."""
 
 
 NOBODY: Final = RequestContext(0, "", "", 0)
-"""The context of a step that no request has caused."""
+"""The context of a step that no request caused."""
 
 
 class Step:
-    """What one step is given, and what it does. The host makes `rows` durable, then releases the rest, steps
-    in order."""
+    """The input and output of one step. The host makes `rows` durable, then releases the rest, in step
+    order."""
 
     __slots__ = ("context", "events", "jobs", "now_ms", "reads_hard_state", "replies", "rows", "ticket")
 
@@ -67,10 +66,10 @@ class Step:
         self.events: list[Any] = []
         """What happened, in the machine's own terms: its host only passes them on."""
         self.jobs: list[Callable[[], Any]] = []
-        """What takes too long for a step. The host does it beside its loop; what came of it is a step of its
+        """Work that takes too long for a step. The host does it beside its loop; the result is a step of its
         own (`Machine.job_done`)."""
         self.reads_hard_state = False
-        """The replies tell durable state: to be released only when every earlier row of the shard is
+        """The replies report durable state: release them only when every earlier row of the shard is
         durable."""
 
     def __repr__(self) -> str:
@@ -84,5 +83,5 @@ class Step:
         self.replies.append(Reply(self.ticket, response))
 
     def answer(self, ticket: Ticket, response: object) -> None:
-        """Answer a request that an earlier step has parked."""
+        """Answer a request parked by an earlier step."""
         self.replies.append(Reply(ticket, response))

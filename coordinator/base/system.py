@@ -1,4 +1,5 @@
-"""What differs between operating systems, and nothing else: files, locks, limits, keys, signals, memory.
+"""Everything that differs between operating systems, and nothing else: files, locks, limits, keys, signals,
+memory.
 
 The rest of muster calls these and is the same everywhere. The tests run on Linux; macOS and Windows are
 untested: `make check` only has the type checker verify that every call exists there.
@@ -17,9 +18,9 @@ from typing import Final
 
 CONNECTIONS_UNLIMITED: Final = 2**31 - 1
 _SPARE_FILES: Final = 256
-"""Open files kept back from connections, for segments and the store."""
+"""Open files reserved for segments and the store, not available to connections."""
 _OPEN_FILES: Final = (65_536, 10_240)
-"""What to ask for where the hard limit is refused: macOS takes neither "unlimited" nor more than
+"""Limits to try where the hard limit is refused: macOS accepts neither "unlimited" nor more than
 kern.maxfilesperproc."""
 _WRITEV_BUFFERS_MAX: Final = 512  # below every system's IOV_MAX
 _TRIM_THRESHOLD: Final = -1  # of glibc's mallopt
@@ -30,12 +31,12 @@ _LARGE_BYTES: Final = 4 * 1024 * 1024
 if sys.platform == "win32":
     import msvcrt
 
-    # A locked region cannot be read by others on Windows: lock a byte far behind what is written.
+    # On Windows others cannot read a locked region: lock a byte far beyond what is written.
     _LOCKED_BYTE: Final = 1 << 30
     _positioned = threading.Lock()
 
     def try_lock(descriptor: int) -> None:
-        """Lock this file against other processes until it is closed. Raises OSError if one has it."""
+        """Lock this file against other processes until it is closed. Raises OSError if another holds it."""
         os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -52,26 +53,28 @@ if sys.platform == "win32":
             return os.read(descriptor, size)
 
     def write_some(descriptor: int, buffers: Sequence[memoryview]) -> int:
-        """Write what the system takes of `buffers` at once; the bytes written."""
+        """Write as much of `buffers` as the system takes at once. Returns the number of bytes written."""
         with _positioned:
             return os.write(descriptor, buffers[0])
 
     def sync_folder(path: str) -> None:
-        """Return when the names in this folder survive the death of the machine: NTFS logs them itself."""
+        """Return once the names in this folder would survive a crash of the machine: NTFS logs them
+        itself."""
 
     def others_may_read(path: str) -> bool:
-        """Whether every user of this machine may read a file: here, access control lists say so."""
+        """Whether every user of this machine may read a file: here, access control lists decide."""
         return False
 
     def open_files_limit() -> int | None:
-        """How many files this process may open; None if nothing limits it."""
+        """How many files this process may open; None if unlimited."""
         return None
 
     def raise_open_files_limit() -> None:
         """Let this process open as many files as it may."""
 
     def unbuffer_keys(descriptor: int) -> Callable[[], None] | None:
-        """Have a terminal hand over each key as it is pressed; what takes that back, None if it cannot."""
+        """Have a terminal deliver each key as it is pressed. Returns a function that undoes this, None if
+        unsupported."""
         return None
 
 else:
@@ -79,7 +82,7 @@ else:
     import resource
 
     def try_lock(descriptor: int) -> None:
-        """Lock this file against other processes until it is closed. Raises OSError if one has it."""
+        """Lock this file against other processes until it is closed. Raises OSError if another holds it."""
         # flock, not lockf: a POSIX record lock is lost when any descriptor of the file is closed here.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -91,11 +94,11 @@ else:
     pread = os.pread
 
     def write_some(descriptor: int, buffers: Sequence[memoryview]) -> int:
-        """Write what the system takes of `buffers` at once; the bytes written."""
+        """Write as much of `buffers` as the system takes at once. Returns the number of bytes written."""
         return os.writev(descriptor, buffers[:_WRITEV_BUFFERS_MAX])
 
     def sync_folder(path: str) -> None:
-        """Return when the names in this folder survive the death of the machine."""
+        """Return once the names in this folder would survive a crash of the machine."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -107,12 +110,12 @@ else:
         return bool(os.stat(path).st_mode & 0o004)
 
     def open_files_limit() -> int | None:
-        """How many files this process may open; None if nothing limits it."""
+        """How many files this process may open; None if unlimited."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return None if limit == resource.RLIM_INFINITY else limit
 
     def raise_open_files_limit() -> None:
-        """Let this process open as many files as it may: every connection is one, and the usual limit is
+        """Let this process open as many files as it may: every connection is a file, and the usual limit is
         1024."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == hard:
@@ -126,8 +129,8 @@ else:
                 return
 
     def unbuffer_keys(descriptor: int) -> Callable[[], None] | None:
-        """Have a terminal hand over each key as it is pressed; what takes that back, None if it cannot.
-        Ctrl-C stays what it is; Ctrl-Z does nothing."""
+        """Have a terminal deliver each key as it is pressed. Returns a function that undoes this, None if
+        unsupported. Ctrl-C still works; Ctrl-Z does nothing."""
         import termios
         import tty
 
@@ -146,11 +149,11 @@ else:
 
 if sys.platform == "linux":
     TELLS_CACHED: Final = hasattr(os, "RWF_NOWAIT")
-    """Whether the system can say what it has of a file in memory: Linux 4.14 and later."""
+    """Whether the system can tell which parts of a file are in memory: Linux 4.14 and later."""
 
     def read_cached(descriptor: int, buffer: memoryview, position: int) -> int:
-        """Fill `buffer` from `position` without waiting for a disk; the bytes read. Raises OSError: EAGAIN if
-        none of it is in memory, EOPNOTSUPP if the file system does not tell."""
+        """Fill `buffer` from `position` without waiting for a disk. Returns the number of bytes read. Raises
+        OSError: EAGAIN if none of it is in memory, EOPNOTSUPP if the file system cannot tell."""
         return os.preadv(descriptor, [buffer], position, os.RWF_NOWAIT)
 
     sync_data = os.fdatasync
@@ -159,20 +162,20 @@ else:
     """Whether the system can say what it has of a file in memory: Linux 4.14 and later."""
 
     def read_cached(descriptor: int, buffer: memoryview, position: int) -> int:
-        """Never called where nothing is told."""
+        """Never called here, since TELLS_CACHED is false."""
         raise NotImplementedError
 
     sync_data = os.fsync
 
 
 def connections_max() -> int:
-    """As many connections as the limit of open files allows."""
+    """The number of connections that the limit on open files allows."""
     limit = open_files_limit()
     return CONNECTIONS_UNLIMITED if limit is None else max(limit - _SPARE_FILES, limit // 2, 1)
 
 
 def on_signals(numbers: Sequence[int], handler: Callable[[int], object]) -> None:
-    """Have the running loop call `handler` with the number of each of these signals that arrives.
+    """Have the running loop call `handler` with the signal number whenever one of these signals arrives.
 
     Raises RuntimeError or ValueError outside the main thread.
     """
@@ -180,16 +183,16 @@ def on_signals(numbers: Sequence[int], handler: Callable[[int], object]) -> None
     for number in numbers:
         try:
             loop.add_signal_handler(number, handler, number)
-        except NotImplementedError:  # Windows loops have none
+        except NotImplementedError:  # not supported by Windows loops
             signal.signal(number, lambda received, _: loop.call_soon_threadsafe(handler, received))
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 16 MiB of freed memory for the next answers, where the C library can be told (glibc).
+    """Keep up to 16 MiB of freed memory for the next responses, where the C library supports it (glibc).
 
-    It would give a megabyte that a Fetch has read into back to the system each time, and have it back page by
-    page, each of them cleared first: a quarter of a Fetch. For a process of its own alone, since it holds for
-    all of it.
+    Otherwise the megabyte that a Fetch reads into would go back to the system each time, and be obtained
+    again page by page, each cleared first: a quarter of the cost of a Fetch. Only for a process of our own,
+    since it affects all of it.
     """
     with suppress(ImportError, AttributeError, OSError, TypeError):  # no ctypes, or another C library
         import ctypes

@@ -83,7 +83,7 @@ _KINDS: Final = {
     "group": AclResourceType.GROUP,
     "transactional_id": AclResourceType.TRANSACTIONAL_ID,
 }
-"""Kinds of resources that have names, by argument."""
+"""The types of resources with names, by argument."""
 
 
 class _Resource(NamedTuple):
@@ -240,7 +240,7 @@ async def add_acls(cluster: Cluster, given: Namespace) -> int:
 
 
 def _asked(given: Namespace) -> Iterator[tuple[_Resource, AclOperation]]:
-    """What the options stand for. Raises Usage."""
+    """The resources and operations that the options stand for. Raises Usage."""
     named = list(_named(given))
     for topic in given.consume:
         yield _resource(given, AclResourceType.TOPIC, topic), AclOperation.READ
@@ -261,7 +261,7 @@ def _asked(given: Namespace) -> Iterator[tuple[_Resource, AclOperation]]:
 
 
 def _implied(given: Namespace, type: AclResourceType) -> AclOperation | None:
-    """What a consumer needs of its group, and a producer of its transactional id."""
+    """The operation that a consumer needs on its group, or a producer on its transactional id."""
     if type is AclResourceType.GROUP and given.consume:
         return AclOperation.READ
     if type is AclResourceType.TRANSACTIONAL_ID and given.produce:
@@ -312,7 +312,7 @@ async def remove_acls(cluster: Cluster, given: Namespace) -> int:
 
 
 def _filters(given: Namespace) -> Iterator[AclFilter]:
-    """What is to be removed, of any user. Raises Usage."""
+    """Filters for the ACLs to remove, of any user. Raises Usage."""
     named = list(_named(given))
     if given.all:
         if named or given.consume or given.produce or given.operation:

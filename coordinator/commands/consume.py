@@ -128,7 +128,7 @@ def _offset(text: str) -> int:
 
 
 async def consume(cluster: Cluster, given: Namespace) -> int:
-    """Print records until an option or the user ends it."""
+    """Print records until an option or the user stops it."""
     try:
         show = to_json if given.output == "json" else template(given.format, os.fsencode(given.null_marker))
     except NotARecord as error:
@@ -174,7 +174,7 @@ class _Limits:
         self._idle_since = deadline(0)
 
     def something_will_happen(self, within_s: float) -> None:
-        """Start the idle timeout once this has happened, or at the end of that time."""
+        """Start the idle timeout when something happens, at the latest after `within_s` seconds."""
         self._idle_since = deadline(within_s)
 
     @property
@@ -194,7 +194,7 @@ class _Limits:
         return _AT_ONCE if self._left is None else min(_AT_ONCE, self._left)
 
     def take(self, records: list[Record]) -> list[Record]:
-        """The wanted part of these records."""
+        """Take as many of these records as are still wanted."""
         if records:
             self.something_happened()
         if self._left is not None:
@@ -242,8 +242,8 @@ def _next(fetcher: Fetcher, where: TopicPartition) -> int:
 async def _positions(
     cluster: Cluster, given: Namespace, isolation_level: int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where to start in each partition, and where each ends now: at its oldest open transaction, if only
-    committed ones count."""
+    """The start offset and the current end of each partition. With read_committed, the end is the last stable
+    offset."""
     until = deadline(given.timeout)
     there = await _partitions(cluster, given.topic, until)
     for partition in given.partition or []:
@@ -342,7 +342,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
 
 
 class _Patience:
-    """How long to go on without a response: a consumer would go on forever."""
+    """Limits how long to go on without a response: a consumer would go on forever."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

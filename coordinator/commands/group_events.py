@@ -30,7 +30,7 @@ _INT32_MIN: Final = -(2**31)
 _AT_ONCE: Final = 5_000
 _WAIT_S: Final = 0.5
 _MEMBERS_S: Final = 5.0
-"""How long to wait for a group's members; the recorded events mostly say who they are."""
+"""How long to wait for a group's members; the recorded events usually identify them."""
 
 
 def add_arguments(parser: Any, since: str) -> None:
@@ -47,12 +47,12 @@ def _duration_ms(text: str) -> int:
 
 
 def now_ms() -> int:
-    """This machine's clock."""
+    """This machine's time in epoch ms."""
     return time.time_ns() // 1_000_000
 
 
 class GroupEvents:
-    """The events of one group and of its shard: `read` returns those recorded, `follow` those to come."""
+    """The events of one group and of its shard: `read` returns those recorded, `follow` yields new ones."""
 
     def __init__(self, cluster: Cluster, given: Namespace) -> None:
         self._cluster = cluster
@@ -62,7 +62,7 @@ class GroupEvents:
         self._fetcher: Fetcher | None = None
 
     async def read(self, since_ms: int | None = None) -> list[Entry]:
-        """All events kept, or those written since `since_ms` (epoch ms). Raises Failed, KafkaError."""
+        """All stored events, or those written since `since_ms` (epoch ms). Raises Failed, KafkaError."""
         until = deadline(self._timeout_s)
         self._where = TopicPartition(TOPIC, partition_of(self._group, await self._partitions(until)))
         end = await self._offset(LATEST, until) or 0
@@ -84,7 +84,7 @@ class GroupEvents:
         return entries
 
     async def follow(self) -> AsyncIterator[list[Entry]]:
-        """Events written after those read, without end."""
+        """Yields events written after those read; never ends."""
         while True:
             entries = await self._poll()
             if entries:
@@ -159,7 +159,7 @@ def partition_of(group: str, partitions: int) -> int:
 
 
 def nothing_known(group: str, since_ms: int | None) -> str:
-    """The error when there are no events of the group."""
+    """The error message for a group without events."""
     if since_ms is not None:
         return f"nothing happened in group {group} in that time; try a longer --since"
     return (

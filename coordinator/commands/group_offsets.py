@@ -247,7 +247,7 @@ async def delete_offsets(cluster: Cluster, given: Namespace) -> int:
 
 
 def _scopes(given: Namespace) -> tuple[list[str], list[TopicPartition]]:
-    """Whole topics, and single partitions."""
+    """The whole topics, and the single partitions."""
     scopes = given.topic or []
     whole = [name for name, numbers in scopes if numbers is None]
     return whole, [TopicPartition(name, each) for name, numbers in scopes for each in numbers or ()]
@@ -272,5 +272,5 @@ def _target(given: Namespace, group: str) -> Target:
 
 
 def _named(failed: Mapping[TopicPartition, KafkaError]) -> dict[str, KafkaError]:
-    """A topic that is not there stands as its partition -1."""
+    """Failures by name. A missing topic is given as its partition -1."""
     return {where.topic if where.partition < 0 else str(where): error for where, error in failed.items()}

@@ -49,7 +49,7 @@ def declare(below: Any) -> None:
 
 
 async def timeline(cluster: Cluster, given: Namespace) -> int:
-    """Show the recorded events, and with --follow those to come."""
+    """Show the recorded events and, with --follow, new ones as they happen."""
     asked_ms = now_ms()
     since_ms = 0 if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:

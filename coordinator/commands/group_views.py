@@ -1,4 +1,4 @@
-"""The views of `muster groups describe`: what is read of a group, and its tables, CSV and JSON."""
+"""The views of `muster groups describe`: the data read for a group, and its tables, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Described(NamedTuple):
 
 
 class View(NamedTuple):
-    """Columns and rows of a table. Columns are named as in the JSON, if they are in it."""
+    """Columns and rows of a table. Columns are named as in the JSON, if they appear there."""
 
     columns: Sequence[str]
     rows: list[Sequence[object]]
@@ -54,14 +54,14 @@ def names_of(group: GroupDescription) -> Names:
 
 
 def members_of(group: GroupDescription) -> list[Member]:
-    """The members in the form that explanations take."""
+    """The members in the form that explanations use."""
     return [
         Member(each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id)
         for each in group.members
     ]
 
 
-# --- what is known ------------------------------------------------------------------------------------------
+# --- data ---------------------------------------------------------------------------------------------------
 
 
 async def describe(
@@ -84,7 +84,7 @@ async def describe(
 
 
 async def _ends(cluster: Cluster, partitions: set[TopicPartition], until: float) -> dict[TopicPartition, int]:
-    """The log ends. Those of a deleted topic are unknown; its offsets are shown all the same."""
+    """The log end offsets. They are unknown for a deleted topic, whose committed offsets are still shown."""
     found = await offset_calls.list_offsets(cluster, dict.fromkeys(partitions, offset_calls.LATEST), until)
     for error in found.failed.values():
         if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -114,7 +114,7 @@ def _position(
     return Position(where.topic, where.partition, offset, end, lag, metadata, member)
 
 
-# --- how it is shown ----------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------
 
 
 def as_json(described: Described) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def offsets_view(described: Sequence[Described], verbose: bool) -> View:
 
 
 def members_view(described: Sequence[Described], verbose: bool) -> View:
-    """Members and their number of partitions; `verbose` lists the partitions, and of consumer groups the
-    epochs and targets."""
+    """Members and their number of partitions; `verbose` lists the partitions and, for consumer groups, epochs
+    and targets."""
     columns = ["group_id", "name", "member_id", "group_instance_id", "host", "client_id", "partitions"]
     rows: list[Sequence[object]] = []
     for group, _ in described:

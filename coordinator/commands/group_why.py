@@ -14,7 +14,7 @@ from muster.coordinator.journal.explain import explain
 from muster.coordinator.journal.explain.names import names_in
 
 _LOOK_BACK_MS: Final = 60 * 60_000
-"""How much before --since is read: earlier events may explain later ones."""
+"""How far before --since to read: earlier events may explain later ones."""
 
 _DESCRIPTION: Final = """\
 Reads the topic __group_events, where muster records what happens; docs/why.md says how causes are inferred

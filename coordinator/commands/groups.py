@@ -207,8 +207,8 @@ async def evict_members(cluster: Cluster, given: Namespace) -> int:
 
 
 async def _member_ids(cluster: Cluster, given: Namespace, until: float) -> list[str]:
-    """The member ids that `--member` means. A name that matches nobody is passed on, for the coordinator to
-    reject. Raises Usage for an ambiguous name."""
+    """The member ids that `--member` refers to. A name that matches nobody is passed on for the coordinator
+    to reject. Raises Usage for an ambiguous name."""
     if not given.member:
         return []
     described = (await group_calls.describe_groups(cluster, [given.group], until)).succeeded

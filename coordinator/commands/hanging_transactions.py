@@ -196,7 +196,7 @@ def _print_hanging(hanging: list[HangingTransaction], held: Mapping[TopicPartiti
 
 
 def _since(each: HangingTransaction) -> int:
-    """The time of its first record; the last one's if it cannot be read."""
+    """The time of its first record, or of its last if the first cannot be read."""
     return each.last_timestamp if each.start_timestamp is None else each.start_timestamp
 
 
@@ -204,7 +204,7 @@ def _since(each: HangingTransaction) -> int:
 
 
 async def abort_transaction(cluster: Cluster, given: Namespace) -> int:
-    """Abort a transaction on a partition, or show which one that would be."""
+    """Abort a transaction on a partition, or show which one would be aborted."""
     until = deadline(given.timeout)
     where = TopicPartition(given.topic, given.partition)
     producers = (await describe_producers(cluster, [where], until)).raise_for_failures()[where]

@@ -89,7 +89,7 @@ def number(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def one_of(values: Sequence[str]) -> Callable[[str], str]:
-    """Parse one of these names in any case; returns it as spelled here."""
+    """Parse one of these names in any case; returns it as spelled in `values`."""
     by_lower = {each.lower(): each for each in values}
 
     def read(text: str) -> str:

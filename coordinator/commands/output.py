@@ -47,8 +47,8 @@ def _cell(value: object) -> str:
 
 
 def local_time(at_ms: int) -> str:
-    """A time in epoch ms, to the second, in local time. Timestamps are what producers say, so one may be out
-    of range."""
+    """A time in epoch ms as local time, to the second. Producers choose timestamps, so one may be out of
+    range."""
     try:
         return datetime.fromtimestamp(at_ms // 1000).isoformat(" ")
     except (ValueError, OverflowError, OSError):
@@ -66,7 +66,7 @@ def line(value: Any) -> str:
 
 
 def csv(rows: Iterable[Sequence[object]]) -> str:
-    """RFC 4180 with \\n line ends, as Kafka's tools. None is an empty field; lists are joined with commas."""
+    """RFC 4180 with \\n line ends, like Kafka's tools. None is an empty field; lists are joined by commas."""
     text = io.StringIO()
     writer = csv_files.writer(text, lineterminator="\n")
     for row in rows:

@@ -95,7 +95,7 @@ async def produce(cluster: Cluster, given: Namespace) -> int:
 
 
 class _Piece(NamedTuple):
-    """Lines that were read and sent together: the number of the first, from 1, and their futures."""
+    """Lines read and sent together: the number of the first, counted from 1, and their futures."""
 
     first: int
     futures: list[RecordFuture]
@@ -122,13 +122,13 @@ class _Sending:
             max_request_size=2 * streams.LINE_BYTES_MAX,
         )
         self._posted = 0
-        """How many lines were passed to the producer."""
+        """Number of lines passed to the producer."""
         self._latest = _Piece(1, [], 0)
         self._pieces: asyncio.Queue[_Piece | Exception | None] = asyncio.Queue(_PIECES_MAX)
         """Chunks to await, in order. None: end of input. An exception: why no more lines are sent."""
 
     async def all_of(self, descriptor: int) -> int:
-        """Send every line and return how many there were, once all are acknowledged."""
+        """Send every line; returns their number once all are acknowledged."""
         await self._producer.start()
         posting = asyncio.create_task(self._post_all(descriptor))
         piece: _Piece | Exception | None = None
@@ -220,7 +220,7 @@ def _size_bytes(descriptor: int) -> int | None:
 
 
 def _may_show(given: Namespace) -> bool:
-    """Whether progress disturbs nobody who types lines or reads JSON on the same terminal."""
+    """Whether progress may be shown: not while lines are typed or JSON is printed on the same terminal."""
     typed = given.file is None and sys.stdin.isatty()
     return not typed and not (given.output == "json" and sys.stdout is not None and sys.stdout.isatty())
 

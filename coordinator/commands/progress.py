@@ -20,7 +20,7 @@ _DELAY_S: Final = 1.0
 """Shorter commands show nothing."""
 _EVERY_S: Final = 0.25
 _WINDOW_S: Final = 5.0
-"""The rates shown cover this much time, or all of it before that."""
+"""The rates shown cover this much time, or the whole run if that is shorter."""
 _ERASE: Final = "\r\x1b[K"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
@@ -70,7 +70,7 @@ class Progress(logging.Filter):
         return f"{self._command}: {', '.join(each for each in parts if each)}"
 
     def erase(self) -> None:
-        """Remove the line before something else is printed; it comes back by itself."""
+        """Remove the line before something else is printed; the next draw restores it."""
         if self._drawn:
             self._drawn = False
             self._write(_ERASE)

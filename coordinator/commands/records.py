@@ -36,14 +36,14 @@ class Outgoing(NamedTuple):
 
 
 class NotARecord(ValueError):
-    """The text is not a record; says why."""
+    """The text is not a record; the message says why."""
 
 
-# --- out ----------------------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------
 
 
 def to_json(record: Record) -> bytes:
-    """One line."""
+    """The record as one line of JSON."""
     shown = {
         "topic": record.topic,
         "partition": record.partition,
@@ -82,8 +82,8 @@ _TOKENS: Final = re.compile(r"\{(\w*(?:[!:.\[][^{}]*)?)\}|(\\[tn0\\])")
 
 
 def template(text: str, null: bytes) -> Callable[[Record], bytes]:
-    """A function that prints a record as `text` says: {key}, {value} etc. are replaced. Raises NotARecord for
-    an unknown field."""
+    """A function that formats a record as `text` with {key}, {value} etc. replaced. Raises NotARecord for an
+    unknown field."""
     parts: list[bytes | Callable[[Record, bytes], bytes]] = []
     end = 0
     for match in _TOKENS.finditer(text):
@@ -102,7 +102,7 @@ def template(text: str, null: bytes) -> Callable[[Record], bytes]:
     return lambda record: b"".join(each if isinstance(each, bytes) else each(record, null) for each in parts)
 
 
-# --- in -----------------------------------------------------------------------------------------------------
+# --- input --------------------------------------------------------------------------------------------------
 
 
 def from_json(line: bytes) -> Outgoing:

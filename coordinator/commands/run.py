@@ -26,7 +26,7 @@ _SIGNALLED: Final = 128  # shells add the signal's number to this
 
 Work = Callable[[Cluster, Namespace], Awaitable[int]]
 Words = Callable[[str], str]
-"""Says a client's error in words of the command, which `given.in_words` is."""
+"""Puts a client's error in the command's terms; `given.in_words` is one."""
 
 
 class Failed(Exception):
@@ -80,7 +80,8 @@ class _Formatter(logging.Formatter):
 
 
 def _in_words(properties: ClientProperties, *, in_file: bool) -> Words:
-    """How a client's errors are said here: its settings are properties, of a file that there may not be."""
+    """Put a client's errors in the command's terms: name its settings as properties, and hint at
+    --command-config if there is no file."""
 
     def said(text: str) -> str:
         of_properties = properties.in_properties(text)
@@ -92,8 +93,8 @@ def _in_words(properties: ClientProperties, *, in_file: bool) -> Words:
 
 
 def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -> int:
-    """Call `body`, which prints as the command's options say; report what it raises in words of the command,
-    and return the exit code."""
+    """Call `body`, which prints as the command's options say; report its errors in the command's terms and
+    return the exit code."""
     command = given.prog
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names may contain characters that the terminal cannot show. JSON is always UTF-8.
@@ -133,7 +134,7 @@ def _path(given: Namespace, variables: Mapping[str, str]) -> str | None:
 
 
 def _properties(given: Namespace, variables: Mapping[str, str]) -> ClientProperties:
-    """Raises ValueError."""
+    """The properties in --command-config, if given. Raises ValueError."""
     path = _path(given, variables)
     if not path:
         return ClientProperties()
@@ -145,7 +146,7 @@ def _properties(given: Namespace, variables: Mapping[str, str]) -> ClientPropert
 
 @contextmanager
 def _unreachable_said_once() -> Iterator[None]:
-    """The command's own error already says so."""
+    """Silence the client's warning: the command's own error already says so."""
     log = logging.getLogger("muster.client.network.pool")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -156,7 +157,7 @@ def _unreachable_said_once() -> Iterator[None]:
 
 
 async def _connected(work: Work, cluster: Cluster, given: Namespace) -> int:
-    """Either signal cancels this task, so that a member leaves its group and connections are closed."""
+    """SIGINT and SIGTERM cancel this task, so that a member leaves its group and connections are closed."""
     task = asyncio.current_task()
     assert task is not None
     with suppress(RuntimeError, ValueError):  # not in the main thread

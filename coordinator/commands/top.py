@@ -98,11 +98,11 @@ def _print(given: Namespace, look: Look) -> None:
             print(f"{given.prog}: {said}", file=sys.stderr)
 
 
-# --- again and again ----------------------------------------------------------------------------------------
+# --- refreshing ---------------------------------------------------------------------------------------------
 
 
 async def _watch(watched: Watched, given: Namespace) -> None:
-    # Errors of the first refresh are reported as those of any command.
+    # Errors in the first refresh are reported like those of any command.
     first = await watched.look(given.timeout)
     from muster.coordinator.commands.top_screen import Keys, Screen
 
@@ -128,7 +128,7 @@ async def _watch(watched: Watched, given: Namespace) -> None:
 async def _go_on(
     keys: Keys, screen: Screen, wait_s: float, *, until: asyncio.Task[Look] | None = None
 ) -> bool:
-    """Wait this long, or until this is done, and handle keys meanwhile; False when the user quits."""
+    """Wait `wait_s` seconds or until `until` is done, handling keys meanwhile; False if the user quits."""
     end = deadline(wait_s)
     pressed = asyncio.ensure_future(keys.next())
     try:

@@ -1,4 +1,4 @@
-"""What `muster top` knows of groups. Each refresh sends few requests and is bounded in time."""
+"""The facts that `muster top` shows about groups. Each refresh sends few requests and is bounded in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster.coordinator.journal.entries import Entry
 from muster.protocol.errors import ErrorCode, KafkaError
 
 GROUPS_MAX: Final = 200
-"""How many groups one refresh describes: the first by id."""
+"""Maximum groups described in one refresh: the first by id."""
 _RATE_WINDOW_S: Final = 10.0
 """Groups commit every few seconds: a shorter window would show all or nothing."""
 _REBALANCES_WINDOW_MS: Final = 60 * 60_000
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     partitions: int
     """Partitions with a committed offset."""
     lag: int | None
-    """Records behind the committed offsets, over all partitions."""
+    """Records between the committed offsets and the log ends, over all partitions."""
     records_per_second: float | None
     """How fast the committed offsets move; None before the second refresh."""
     rebalances: int | None
@@ -51,8 +51,8 @@ class Row(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of one refresh. `more`: number of groups not described. `trouble`: errors of parts of it, ""
-    if none."""
+    """The result of one refresh. `more`: number of groups not described. `trouble`: an error in part of it,
+    "" if none."""
 
     rows: Sequence[Row]
     more: int
@@ -71,7 +71,7 @@ class Watched:
     async def look(self, timeout_s: float, *, whole_journal: bool = False) -> Look:
         """Refresh. `whole_journal`: wait for the journal's whole last hour instead of taking what is there.
 
-        Raises ClientError and KafkaError when nothing could be found out.
+        Raises ClientError and KafkaError if nothing could be read.
         """
         until = deadline(timeout_s)
         names = self._wanted or [each.group_id for each in await list_groups(self._cluster, until)]
@@ -133,7 +133,7 @@ class _Rates:
             self._seen.popleft()
 
     def of(self, group: str) -> float | None:
-        """Records per second; None until the second refresh. Offsets that were reset back count as 0."""
+        """Records per second; None until the second refresh. Offsets that were reset backwards count as 0."""
         seen = [(at, positions[group]) for at, positions in self._seen if group in positions]
         if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
             return None
@@ -157,7 +157,7 @@ class _Journal:
         """Completion times in epoch ms, by group."""
 
     def rebalances(self, group: str) -> int | None:
-        """How many rebalances the group had; None if there is no journal."""
+        """How many rebalances the group had in the last hour; None if there is no journal."""
         if self._fetcher is None:
             return None
         times = self._completed[group]
@@ -202,7 +202,7 @@ class _Journal:
         fetcher = Fetcher(self._cluster, FetchSettings(reset=FROM_EARLIEST))
         fetcher.set_assigned(partitions)
         for where in partitions:
-            # Nothing that recent: read new entries only.
+            # No entry that recent: read only new ones.
             fetcher.seek(where, Position(since.get(where, self._ends.get(where, starts.get(where, 0)))))
         return fetcher
 

@@ -30,7 +30,7 @@ KEYS: Final = {"g": "group", "s": "state", "m": "members", "l": "lag", "r": "rat
 
 
 def sort(rows: Sequence[Row], by: str) -> list[Row]:
-    """Names from a to z, numbers descending, unknown last; then by group."""
+    """Names ascending, numbers descending, unknown values last; ties by group."""
     field = SORTS[by]
 
     def place(row: Row) -> tuple[Any, ...]:
@@ -51,5 +51,5 @@ def cells(row: Row) -> list[object]:
 
 
 def more_said(look: Look) -> str:
-    """Says that there are more groups than shown."""
+    """The note that there are more groups than shown; empty if there are not."""
     return f"{look.more} more not shown; name groups to see them" if look.more else ""

@@ -75,8 +75,8 @@ class Screen:
         self.draw()
 
     def draw(self) -> None:
-        """Redraw, in the terminal's current size. Raises OSError when the terminal is gone, as its window
-        may be without a signal that ends us (nohup)."""
+        """Redraw at the terminal's current size. Raises OSError if the terminal is gone: under nohup, no
+        signal ends us when its window closes."""
         if not self._console.is_terminal:
             raise OSError(errno.EIO, "the terminal is gone")
         self._live.update(self._picture(), refresh=True)
@@ -138,7 +138,7 @@ def _cell(value: object) -> str:
 
 class Keys:
     """Keys as they are pressed, without Enter; none if standard input is not a terminal. Ctrl-C works as
-    usual. Ctrl-Z is ignored: it would leave the screen in disorder."""
+    usual. Ctrl-Z is ignored: it would garble the screen."""
 
     def __init__(self) -> None:
         self._pressed: asyncio.Queue[str] = asyncio.Queue()

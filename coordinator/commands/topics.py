@@ -235,7 +235,7 @@ async def reassign_topic(cluster: Cluster, given: Namespace) -> int:
 async def _until_shown(
     cluster: Cluster, name: str, changes: Mapping[str, ConfigChange], until: float
 ) -> None:
-    """Wait until brokers show a changed config, at most until the deadline."""
+    """Wait until brokers show the changed configs, at most until the deadline."""
     topic = ConfigResource.of_topic(name)
     for tries in count():
         found = await config_calls.describe_configs(cluster, [topic], until, names=changes)

@@ -126,7 +126,7 @@ _CSV_COLUMNS: Final = (
 
 
 class _Described:
-    """A transactional id, and for how long its transaction has been open."""
+    """A transactional id, and how long its transaction has been open."""
 
     def __init__(self, told: TransactionDescription, now_ms: int) -> None:
         self._told = told

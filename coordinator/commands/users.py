@@ -1,5 +1,5 @@
-"""What `muster users` does: list, create, delete, passwd. The users are those that brokers keep, or, for the
-first of them, those in a store (see `users_command`)."""
+"""The actions of `muster users`: list, create, delete, passwd. They work on the users that brokers keep or,
+for the first user, on those in a store (see `users_command`)."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _PASSWORD_BYTES_MAX: Final = 64 * 1024
 
 
 class Users(Protocol):
-    """Where users are kept. Each call raises KafkaError, or what the command reports."""
+    """Where users are kept. Each call raises KafkaError or another error that the command reports."""
 
     async def describe(self, names: Sequence[str] | None) -> Outcomes[str, Credentials]:
-        """The credentials of these users, None: of all. A user without any is RESOURCE_NOT_FOUND."""
+        """The credentials of these users, or of all if None. A user without any is RESOURCE_NOT_FOUND."""
 
     async def upsert(self, name: str, password: str, mechanisms: Sequence[str], iterations: int) -> None:
         """Set a user's password for these mechanisms."""
 
     async def delete(self, name: str, mechanisms: Sequence[str] | None) -> None:
-        """Delete a user's credentials for these mechanisms, None: all."""
+        """Delete a user's credentials for these mechanisms, or for all if None."""
 
 
 class UsersOfCluster:
-    """Those that brokers keep, muster's or Apache Kafka's."""
+    """The users that brokers keep, muster's or Apache Kafka's."""
 
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:
         self._cluster = cluster
@@ -82,7 +82,7 @@ async def create_user(users: Users, given: Namespace) -> int:
 
 
 async def change_password(users: Users, given: Namespace) -> int:
-    """Set another password."""
+    """Change a user's password."""
     if not await _exists(users, given.user):
         raise Failed(f"there is no user {given.user}; muster users create creates one")
     return await _upsert(users, given, "has a new password")
@@ -134,8 +134,8 @@ def _json(name: str, credentials: Mapping[str, int]) -> dict[str, Any]:
 
 
 def read_password(path: str | None, user: str) -> str:
-    """From the file, or, None, from standard input: twice and without echo on a terminal, else one line.
-    Raises Failed."""
+    """Read a password from the file, or from standard input if None: twice and without echo on a terminal,
+    otherwise one line. Raises Failed."""
     if path is not None:
         return _checked(_of_file(path), f"--password-file {path}")
     if sys.stdin is None:

@@ -1,7 +1,7 @@
-"""A committed offset, and the record that it is in the store.
+"""A committed offset, and its record in the store.
 
-Most of what a group writes are these, so they are written here by hand, beside what `records` makes of the
-declarations for a reader of the store.
+Most records that a group writes are of this type, so they are encoded by hand here, besides what `records`
+makes of the declarations for a reader of the store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CommittedOffset(NamedTuple):
 _VERSION: Final = 4
 _PARTITION: Final = struct.Struct(">l")
 _FRONT: Final = struct.Struct(">hqlB")
-"""Version, offset, leader epoch, and the length of the metadata, plus one."""
+"""Version, offset, leader epoch, and the length of the metadata plus one."""
 _BEHIND: Final = struct.Struct(">qB")
 """Timestamp and number of tags."""
 _BEHIND_WITH_ID: Final = struct.Struct(">qBBB16s")
@@ -63,13 +63,13 @@ def value_of(committed: CommittedOffset) -> OffsetCommitValue:
 
 
 def key_front(group_id: str, topic: str) -> bytes:
-    """What the keys of all partitions begin with, before the partition."""
+    """What the keys of all partitions of a topic begin with, before the partition."""
     return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=0))[: -_PARTITION.size]
 
 
 def rows_of(key_front: bytes, committing: Sequence[tuple[int, CommittedOffset]]) -> list[Row]:
-    """The records as the store keeps them, of offsets that have the same topic id, each with its partition.
-    Raises struct.error for numbers that are too large."""
+    """The store's rows for offsets with the same topic id, each with its partition. Raises struct.error for
+    numbers that are too large."""
     topic_id = committing[0][1].topic_id
     id_bytes = b"" if topic_id == ZERO_UUID else topic_id.bytes
     return [

@@ -1,9 +1,8 @@
-"""Which members were last heard of over which connection.
+"""Which members were last heard from over which connection.
 
 The end of a connection changes nothing in a group, since a client may come back on another one within its
-session. It is told as an event: followed by the end of the session it means that the process has died, and
-after a LeaveGroup that it was shut down. So those who were removed are remembered as long as their connection
-is open.
+session. It is reported as an event: if the session expires next, the process has died; after a LeaveGroup, it
+was shut down. So removed members are remembered as long as their connection is open.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.heard import Heard
 
 _FORMER_MAX: Final = 16
-"""Former members remembered with a connection; the oldest go first."""
+"""Maximum number of former members remembered per connection; the oldest are dropped first."""
 
 
 class Former(NamedTuple):
@@ -39,7 +38,7 @@ class Connections:
         return f"<Connections {len(self._members)} of members, {len(self._former)} of former ones>"
 
     def heard(self, group_id: str, member: Heard, connection_id: int) -> None:
-        """The member was heard on another connection than before."""
+        """The member was heard on a connection other than before."""
         self.forget(member)
         member.connection_id = connection_id
         member.disconnected_at_ms = None
@@ -72,8 +71,8 @@ class Connections:
             del self._former[connection_id]
 
     def former_member_id(self, group_id: str, connection_id: int) -> str | None:
-        """The id of the last member of this group that was removed while it had this connection, and was not
-        followed by another."""
+        """The id of the last member of this group that was removed while it had this connection, and has had
+        no successor on it."""
         for former in reversed(self._former.get(connection_id, ())):
             if former.group_id == group_id:
                 return former.identity.member_id
@@ -83,8 +82,8 @@ class Connections:
         return connection_id in self._members or connection_id in self._former
 
     def closed(self, connection_id: int) -> tuple[list[tuple[str, Heard]], list[Former]]:
-        """The members last heard over a connection that has closed, with their group's id, and those that had
-        been removed before."""
+        """A connection has closed. Returns the members last heard on it, with their groups' ids, and those
+        that had been removed before."""
         members = self._members.pop(connection_id, {})
         for member in members:
             member.connection_id = None

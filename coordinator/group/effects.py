@@ -1,4 +1,4 @@
-"""What the shard of groups is told beside requests, and what it writes."""
+"""What a group shard is told besides requests, and the records it writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.protocol.messages.coordinator_records import decode_record, encode_k
 
 
 class Record(NamedTuple):
-    """A change of hard state: upsert (value) or delete (None) by key, in Kafka's `__consumer_offsets`
+    """A change to hard state: upsert (value) or delete (None) by key, in Kafka's `__consumer_offsets`
     schemas."""
 
     key: Message
@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
     @classmethod
     def from_row(cls, key: bytes, value: bytes | None) -> Record | None:
-        """None for one of an unknown type. Raises DecodeError."""
+        """Returns None for a record of an unknown type. Raises DecodeError."""
         decoded = decode_record(key, value)
         if decoded is None:
             return None
@@ -36,12 +36,12 @@ class Record(NamedTuple):
 
 
 class TopicsImage(NamedTuple):
-    """What changed among the topics, and what there is now."""
+    """Which topics have changed, and which exist now."""
 
     deleted: frozenset[tuple[str, uuid.UUID]] = frozenset()
     """Name and id of topics deleted since the last image."""
     live: Mapping[str, uuid.UUID] | None = None
-    """Name and id of every topic that exists, at least as new as any offset of the shard: a topic that is not
-    among them was deleted, perhaps while nobody had the shard. None: not told."""
+    """Name and id of every topic that exists, at least as recent as any offset of the shard: a topic missing
+    here was deleted, perhaps while no broker held the shard. None: not given."""
     partitions: Mapping[str, int] | None = None
-    """How many partitions each of them has. None: not told."""
+    """Partition count of each of them. None: not given."""

@@ -1,5 +1,5 @@
-"""What a group has committed, by topic, with what is told of each partition again and again: its part of an
-OffsetFetch's answer, which thereby is a join, and the key of its record."""
+"""A group's committed offsets, by topic. Caches what is encoded over and over: each partition's part of an
+OffsetFetch answer, which makes building an answer a mere join, and the front of the keys of its records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TopicOffsets:
 
     def __init__(self, topic_id: uuid.UUID) -> None:
         self.offsets: dict[int, CommittedOffset] = {}
-        self._answers: dict[int, bytes] = {}  # of those fetched since they were committed
-        self._key_front = b""  # once one was committed
+        self._answers: dict[int, bytes] = {}  # of partitions fetched since their last commit
+        self._key_front = b""  # set by the first commit
         self.topic_id: uuid.UUID | None = topic_id
-        """The one that all offsets have; None: they differ, or did."""
+        """The topic id that all offsets share; None: they differ, or once did."""
 
     def put(self, partition: int, committed: CommittedOffset) -> None:
         """Replace the offset of a partition."""
@@ -33,12 +33,13 @@ class TopicOffsets:
         self._answers.pop(partition, None)
 
     def remove(self, partition: int) -> None:
-        """Forget the offset of a partition, if it has one."""
+        """Remove the offset of a partition, if it has one."""
         self.offsets.pop(partition, None)
         self._answers.pop(partition, None)
 
     def answer(self, partition: int) -> bytes | None:
-        """What OffsetFetch answers, as `encode_fetched_partition` has it; None for one without an offset."""
+        """The partition's part of an OffsetFetch answer, from `encode_fetched_partition`; None if it has no
+        offset."""
         answer = self._answers.get(partition)
         if answer is None:
             committed = self.offsets.get(partition)
@@ -50,7 +51,7 @@ class TopicOffsets:
         return answer
 
     def key_front(self, group_id: str, topic: str) -> bytes:
-        """What the keys of this topic's records begin with, for `rows_of`."""
+        """The common front of the keys of this topic's records, for `rows_of`."""
         if not self._key_front:
             self._key_front = key_front(group_id, topic)
         return self._key_front
@@ -63,10 +64,10 @@ class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicOffsets] = {}
-        """Those that have any."""
+        """Topics that have offsets."""
 
     def of_topic(self, topic: str, topic_id: uuid.UUID) -> TopicOffsets:
-        """The offsets of a topic that is about to have one of this id."""
+        """The offsets of a topic that is about to get one with this topic id."""
         found = self.topics.get(topic)
         if found is None:
             found = self.topics[topic] = TopicOffsets(topic_id)
@@ -77,7 +78,7 @@ class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
         self.of_topic(topic, committed.topic_id).put(partition, committed)
 
     def remove(self, topic: str, partition: int) -> None:
-        """Forget the offset of a partition, if it has one."""
+        """Remove the offset of a partition, if it has one."""
         of_topic = self.topics.get(topic)
         if of_topic is not None:
             of_topic.remove(partition)

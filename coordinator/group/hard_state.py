@@ -1,5 +1,5 @@
-"""What a shard keeps through a failover: committed offsets, those of transactions that are not over, each
-classic group's last GroupMetadata, and the state of consumer groups."""
+"""What a shard keeps through a failover: committed offsets, the offsets of open transactions, each classic
+group's last GroupMetadata, and the state of consumer groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muster.protocol.messages.coordinator_records import (
 )
 
 UNKNOWN_TIME: Final = -1
-"""In place of a timestamp."""
+"""Stands in for an unknown timestamp."""
 
 
 class StoredMember(NamedTuple):
@@ -51,15 +51,15 @@ class StoredGroup(NamedTuple):
     protocol_name: str | None
     leader: str | None
     state_timestamp: int
-    """Since when the group is in the state it was stored in; UNKNOWN_TIME in records of old brokers."""
+    """When the group entered the state it was stored in; UNKNOWN_TIME in records of old brokers."""
     members: tuple[StoredMember, ...]
 
 
 class Durable(NamedTuple):
-    """What the records say, in a form that compares."""
+    """What the records say, in a comparable form."""
 
     groups: dict[str, StoredGroup]
-    """The classic ones."""
+    """The classic groups."""
     consumers: dict[str, tuple[object, ...]]
     """The consumer groups."""
     offsets: dict[str, dict[TopicPartition, CommittedOffset]]
@@ -67,17 +67,17 @@ class Durable(NamedTuple):
 
 
 class HardState:
-    """The tables that records change, and nothing else does."""
+    """The tables that only records change."""
 
     __slots__ = ("consumers", "groups", "offsets", "pending")
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
-        """The classic ones."""
+        """The classic groups."""
         self.consumers: dict[str, ConsumerState] = {}
         """The consumer groups."""
         self.offsets: dict[str, GroupOffsets] = {}
-        """Of the groups that have any."""
+        """Of groups that have any."""
         self.pending = PendingOffsets()
 
     def __repr__(self) -> str:
@@ -86,18 +86,17 @@ class HardState:
         return f"<HardState groups={groups} offsets={offsets} in {len(self.offsets)} groups>"
 
     def emit(self, record: Record, step: Step) -> None:
-        """Change hard state: persist and apply (promise 2). Later steps build on it at once, and the host
-        lets nothing of it be seen before the record is durable. Should that fail, the shard and all that was
-        built goes (promise 6).
-        """
+        """Change hard state: persist and apply (promise 2). Later steps build on the change at once, and the
+        host reveals nothing of it before the record is durable. If the write fails, the shard is dropped with
+        all that was built on it (promise 6)."""
         step.rows.append(record.row())
         self.apply(record)
 
     def emit_offsets(
         self, group_id: str, topic: str, committing: Sequence[tuple[int, CommittedOffset]], step: Step
     ) -> None:
-        """`emit` of committed offsets of a topic, each with its partition, without making records of them.
-        They all have the same topic id."""
+        """Like `emit`, for a topic's committed offsets, each with its partition, but without making records
+        of them. They all have the same topic id."""
         if not committing:
             return
         offsets = self.offsets.get(group_id)
@@ -110,8 +109,8 @@ class HardState:
         self.pending.overtake(group_id, topic, [partition for partition, _ in committing])
 
     def apply(self, record: Record) -> None:
-        """The change a record stands for; also what replays a store. Deleting what is not there is no error:
-        the store forgets a key together with its tombstone."""
+        """Apply the change a record stands for; also used to replay a store. Deleting what is not there is no
+        error: the store forgets a key together with its tombstone."""
         key, value = record.key, record.value
         table = _TABLES.get(type(key))
         if table is None and type(key) in CONSUMER_TABLES:
@@ -139,15 +138,15 @@ class HardState:
                 del self.consumers[key.group_id]
 
     def has_offsets(self, group_id: str) -> bool:
-        """Whether the group has any, be they pending."""
+        """Whether the group has any offsets, even pending ones."""
         return group_id in self.offsets or bool(self.pending.of_group(group_id))
 
     def partitions_of(self, group_id: str) -> list[TopicPartition]:
-        """Those that the group has an offset for, be it pending."""
+        """The partitions that the group has an offset for, even a pending one."""
         return list(dict.fromkeys((*self.offsets.get(group_id, ()), *self.pending.of_group(group_id))))
 
     def durable(self) -> Durable:
-        """A copy that compares."""
+        """A comparable copy."""
         return Durable(
             dict(self.groups),
             {group_id: state.durable() for group_id, state in self.consumers.items()},

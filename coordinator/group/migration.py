@@ -1,9 +1,9 @@
-"""A group goes over to the other protocol while it runs, member by member (KIP-848, "Online migration").
+"""Moves a running group to the other protocol, member by member (KIP-848, "Online migration").
 
-Upgrade: the first member of the consumer protocol makes a classic group a consumer group. Its members go on
-speaking the classic protocol, with what they had. Downgrade: when the last member of the consumer protocol
-goes, what is left is a classic group again. Each is one step, so one write: nobody finds a group half of each
-kind.
+Upgrade: the first member of the consumer protocol turns a classic group into a consumer group. Its members go
+on speaking the classic protocol, and keep what they had. Downgrade: when the last member of the consumer
+protocol leaves, the group becomes a classic one again. Each is one step, so one write: nobody finds a group
+that is half of each kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CLASSIC: Final = "classic"
 
 
 class Upgrade:
-    """What a classic group with members becomes. Everything that may refuse it was asked before."""
+    """The upgrade of a classic group with members. Whatever may refuse it is checked before it is applied."""
 
     def __init__(self, group: ClassicGroup, shared: Shared) -> None:
         """Raises GROUP_ID_NOT_FOUND, as Kafka does, whatever is in the way."""
@@ -61,7 +61,7 @@ class Upgrade:
 
     def _converted(self, member: ClassicMember) -> tuple[Subscription, Assignment]:
         group_id = self._group.group_id
-        # While members join, some need not offer the protocol of the last generation.
+        # While members join, some may not offer the protocol of the last generation.
         metadata = dict(member.protocols).get(self._group.protocol_name or "", member.protocols[0][1])
         try:
             said = decode_subscription(metadata)
@@ -89,7 +89,7 @@ class Upgrade:
         )
 
     def require_room(self, member_id: str, instance_id: str | None) -> None:
-        """Whether there is room for one more. Raises GROUP_MAX_SIZE_REACHED."""
+        """Raises GROUP_MAX_SIZE_REACHED if there is no room for the member."""
         size_max = self._shared.config.group_consumer_max_size
         known = member_id in self._members or instance_id in self._group.static_members
         if len(self._members) >= size_max and not known:
@@ -99,8 +99,8 @@ class Upgrade:
             )
 
     def apply(self, groups: dict[str, Group], cause: Cause, step: Step) -> ConsumerGroup:
-        """The consumer group in place of the classic one. Members keep their ids, and their generation as
-        epoch; whoever waits in JoinGroup or SyncGroup is to rejoin."""
+        """Put the consumer group in place of the classic one. Members keep their ids, and their generation
+        becomes their epoch; members waiting in JoinGroup or SyncGroup have to rejoin."""
         old, shared = self._group, self._shared
         hard, group_id, epoch = shared.hard, old.group_id, old.generation_id
         rejoin = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{old!r} becomes a consumer group")
@@ -128,8 +128,8 @@ class Upgrade:
             _keep_connection(group_id, former, member, shared)
             group.restart_session(member, step.now_ms)
         groups[group_id] = group
-        # Else partitions of whoever has left, or that were added before the leader has seen them, would be
-        # nobody's until something else gives a new epoch.
+        # Otherwise partitions of members that have left, or that were added before the leader saw them, would
+        # belong to nobody until something else bumps the epoch.
         if old.rebalance is not None:
             group.owed = old.rebalance.cause
         elif any(
@@ -148,8 +148,8 @@ class Upgrade:
 
 
 def upgrade_of(group: Group, shared: Shared) -> Upgrade | None:
-    """How a group becomes a consumer group when its first member of that protocol comes. None: it has no
-    members, and just goes. Raises GROUP_ID_NOT_FOUND, COORDINATOR_NOT_AVAILABLE."""
+    """How a group becomes a consumer group when the first member of that protocol joins. None: it has no
+    members, and is just removed. Raises GROUP_ID_NOT_FOUND, COORDINATOR_NOT_AVAILABLE."""
     assert isinstance(group, ClassicGroup)
     return None if group.alive().is_empty else Upgrade(group, shared)
 
@@ -165,8 +165,8 @@ def _cannot_upgrade(group_id: str, why: str) -> KafkaError:
 
 
 def downgrades_without(group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-    """Whether the group becomes a classic one when these go: nobody is left who speaks the consumer protocol,
-    and somebody is left."""
+    """Whether the group becomes a classic one when these members leave: some are left, and none of them
+    speaks the consumer protocol."""
     classic = group.state.classic_members
     left = len(group.members) - len(leaving)
     classic_left = len(classic) - sum(member.member_id in classic for member in leaving)
@@ -174,7 +174,7 @@ def downgrades_without(group: ConsumerGroup, leaving: Collection[ConsumerMember]
 
 
 def downgrades_by(group: ConsumerGroup, replaced: ConsumerMember) -> bool:
-    """Whether the group becomes a classic one when a member of that protocol takes this one's place."""
+    """Whether the group becomes a classic one when a member of the classic protocol replaces this one."""
     classic, size = group.state.classic_members, len(group.members)
     return replaced.member_id not in classic and len(classic) == size - 1 and _may_downgrade(group, size)
 
@@ -192,7 +192,7 @@ def downgrade(
     cause: Cause,
     step: Step,
 ) -> None:
-    """Members go, and a classic group is left, which rebalances at once."""
+    """Remove members, and leave a classic group, which rebalances at once."""
     for member in leaving:
         step.events.append(membership.removed(group, member, cause, step))
         group.connections.removed(group.group_id, member, step.now_ms)
@@ -205,9 +205,9 @@ def downgrade(
 def downgrade_by(
     group: ConsumerGroup, joining: Joining, groups: dict[str, Group], shared: Shared, step: Step
 ) -> None:
-    """A static member of the classic protocol takes the place of the last one that speaks the consumer
-    protocol, or was that one. Where nothing has changed by that, the classic group does not rebalance."""
-    # Members know this one, and are told to rejoin in it should there be another now.
+    """A static member of the classic protocol replaces the last member that speaks the consumer protocol, or
+    was that member. If nothing else changes, the classic group does not rebalance."""
+    # Members know this generation, and are told to rejoin while in it if the epoch changes below.
     generation_id = group.state.epoch
     member = classic_members.admit(group, joining, step)
     progress.say(group, member, joining.said, joining.cause, step)
@@ -229,7 +229,7 @@ def downgrade_by(
 
 
 def _classic_of(group: ConsumerGroup, member_ids: list[str], shared: Shared, step: Step) -> ClassicGroup:
-    """The classic group of these members, Stable with their target; nothing is written yet."""
+    """The classic group of these members, Stable with their targets; nothing is written yet."""
     state = group.state
     classic = ClassicGroup(group.group_id, shared, step.now_ms)
     classic.state = GroupState.STABLE
@@ -270,7 +270,7 @@ def _put_in_place(
     rebalances: bool,
 ) -> None:
     group.erase(step)
-    # Who loads a group with members but no leader rebalances it, so the rebalance outlives this broker.
+    # A broker that loads a group with members but no leader rebalances it: the rebalance outlives this one.
     stored = classic.stored()._replace(leader=None) if rebalances else classic.stored()
     group.emit(records.group_metadata(group.group_id, stored), step)
     groups[group.group_id] = classic
@@ -289,7 +289,7 @@ def _keep_connection(
     member: ClassicMember | ConsumerMember,
     shared: Shared,
 ) -> None:
-    """The member is known by its connection as before."""
+    """Hand the connection over to the member's new object."""
     connection_id = former.connection_id
     if connection_id is not None:
         shared.connections.forget(former)

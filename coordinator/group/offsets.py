@@ -46,9 +46,9 @@ class FetchOffsets(NamedTuple):
 
     group_id: str
     topics: list[OffsetFetchRequest.Group.Topics] | None
-    """None: all the group has. Each topic names itself and, where it is known, its id."""
+    """None: all that the group has. Each topic gives its name and, where known, its id."""
     require_stable: bool = False
-    """Partitions in an open transaction are to be refused (KIP-447)."""
+    """Refuse partitions in an open transaction (KIP-447)."""
     member_id: str | None = None
     member_epoch: int = -1
     """Checked for members of the consumer protocol only (KIP-848)."""
@@ -60,13 +60,13 @@ class FetchOffsets(NamedTuple):
 def commit(
     request: OffsetCommitRequest, *, hard: HardState, config: GroupConfig, step: Step
 ) -> OffsetCommitResponse:
-    """Store what may be stored. OFFSET_METADATA_TOO_LARGE is a partition's own."""
+    """Store what may be stored. OFFSET_METADATA_TOO_LARGE is reported per partition."""
     expires = request.retention_time_ms != -1
-    # As long as the record's int64 lets it; what asks for more means "for ever".
+    # Capped by the record's int64; a longer time means "for ever".
     expire_timestamp = min(step.now_ms + request.retention_time_ms, INT64_MAX) if expires else -1
     topics: list[_CommittedTopic] = []
     for topic in request.topics:
-        # The one version of the record that has a place for an expiry has none for a topic id.
+        # The one version of the record with a field for an expiry has none for a topic id.
         topic_id = ZERO_UUID if expires else topic.topic_id
         committing: list[tuple[int, CommittedOffset]] = []
         codes: list[ErrorCode] = []
@@ -100,18 +100,18 @@ def commit(
 
 @lru_cache(maxsize=4096)
 def _committed(topic: str, topic_id: uuid.UUID, partition: int) -> OffsetCommitResponse:
-    """The answer to a commit of one partition, which says the same every time; nobody changes an answer."""
+    """The answer to a commit of one partition, always the same; nobody modifies an answer."""
     done = _CommittedPartition(partition_index=partition, error_code=ErrorCode.NONE)
     return OffsetCommitResponse(topics=[_CommittedTopic(name=topic, topic_id=topic_id, partitions=[done])])
 
 
 def is_too_long(metadata: str, config: GroupConfig) -> bool:
-    """Whether a commit's metadata is above offset.metadata.max.bytes."""
+    """Whether a commit's metadata exceeds offset.metadata.max.bytes."""
     return _utf16_units(metadata) > config.offset_metadata_max_bytes
 
 
 def _utf16_units(text: str) -> int:
-    """The length Java sees."""
+    """The length as Java counts it."""
     if text.isascii():
         return len(text)
     return len(text) + sum(character > "\uffff" for character in text)
@@ -121,8 +121,8 @@ def _utf16_units(text: str) -> int:
 
 
 def fetch(request: FetchOffsets, hard: HardState) -> OffsetFetchResponse.Group:
-    """What the group has committed. No offset, like no group, is no error: offset -1.
-    UNSTABLE_OFFSET_COMMIT is a partition's own."""
+    """What the group has committed. A missing offset or group is no error: the offset is -1.
+    UNSTABLE_OFFSET_COMMIT is reported per partition."""
     offsets = hard.offsets.get(request.group_id)
     of_topics = offsets.topics if offsets is not None else {}
     wanted: list[_WantedTopic]
@@ -150,7 +150,7 @@ def fetch(request: FetchOffsets, hard: HardState) -> OffsetFetchResponse.Group:
 def _fetched(
     wanted: _WantedTopic, of_topic: TopicOffsets | None, pending: Mapping[TopicPartition, object]
 ) -> EncodedElements[_FetchedPartition]:
-    """What each partition is answered. Of most it is known (`TopicOffsets.answers`)."""
+    """The answer for each partition, mostly encoded already (`TopicOffsets.answer`)."""
     indexes = wanted.partition_indexes
     if of_topic is None:
         answers = [_no_offset(index) for index in indexes]
@@ -161,7 +161,7 @@ def _fetched(
             for at, index in enumerate(indexes):
                 committed = of_topic.offsets.get(index)
                 if committed is not None and not _same_topic(committed.topic_id, wanted.topic_id):
-                    answers[at] = _no_offset(index)  # of a topic of that name which has been deleted since
+                    answers[at] = _no_offset(index)  # committed for a deleted topic of that name
     if pending:
         for at, index in enumerate(indexes):
             if (wanted.name, index) in pending:
@@ -173,12 +173,12 @@ def _fetched(
 
 @lru_cache(maxsize=4096)
 def _no_offset(partition: int) -> bytes:
-    """What a partition without an offset is answered."""
+    """The answer for a partition without an offset."""
     return encode_fetched_partition(partition, NO_OFFSET, -1, "", ErrorCode.NONE)
 
 
 def _same_topic(stored: uuid.UUID, asked: uuid.UUID) -> bool:
-    """Whether a name stands for the same topic; an id that is not known (zero) contradicts nothing."""
+    """Whether both ids stand for the same topic; an unknown id (zero) matches any."""
     return stored == asked or ZERO_UUID in (stored, asked)
 
 
@@ -188,8 +188,8 @@ def _same_topic(stored: uuid.UUID, asked: uuid.UUID) -> bool:
 def delete(
     group: Group, request: OffsetDeleteRequest, hard: HardState, step: Step
 ) -> tuple[OffsetDeleteResponse, list[TopicPartition]]:
-    """Forget offsets an admin names, and tell which there were (KIP-496). GROUP_SUBSCRIBED_TO_TOPIC is a
-    partition's own; no offset is no error.
+    """Remove the offsets an admin names, and return the partitions that had one (KIP-496).
+    GROUP_SUBSCRIBED_TO_TOPIC is reported per partition; a missing offset is no error.
 
     Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
@@ -218,8 +218,8 @@ def delete(
 def remove(
     group_id: str, partitions: Iterable[TopicPartition], hard: HardState, step: Step
 ) -> list[TopicPartition]:
-    """Forget those of the partitions that have an offset, and tell which. What is pending for them goes,
-    too, and nobody is told: it never was the group's."""
+    """Remove the offsets of the partitions, and return the partitions that had one. Pending offsets go too,
+    unreported: they were never the group's."""
     removed: list[TopicPartition] = []
     for topic, partition in partitions:
         if (topic, partition) in hard.offsets.get(group_id, {}):
@@ -239,16 +239,16 @@ def expired(group: Group, config: GroupConfig, hard: HardState, now_ms: int) -> 
 
 
 def next_expiry(group: Group, config: GroupConfig, hard: HardState) -> int | None:
-    """When the first of the group's offsets is past its retention, as the group is now; perhaps it is
-    already. None when none will be."""
+    """When the first of the group's offsets is past its retention, given the group's present state; perhaps
+    already. None if none will be."""
     return min((end_ms for _, end_ms in _retention_ends(group, config, hard)), default=None)
 
 
 def _retention_ends(
     group: Group, config: GroupConfig, hard: HardState
 ) -> Iterator[tuple[TopicPartition, int]]:
-    """Until when each of the group's offsets is kept, as the group is now; those that no end is in sight of
-    are left out, as are those for which another is pending."""
+    """Until when each of the group's offsets is kept, given the group's present state. Leaves out offsets
+    with no end in sight, and those for which another is pending."""
     retention_begins = group.retention_base()
     if retention_begins is None:
         return
@@ -273,9 +273,9 @@ def _retention_ends(
 
 
 def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPartition]:
-    """The partitions with offsets, be they pending, of topics that have been deleted: those the image says,
-    and those whose name belongs to no topic by now, or to another. An offset without topic id goes with any
-    topic of its name."""
+    """The partitions with offsets, even pending ones, of deleted topics: those the image lists, and those
+    whose name by now belongs to no topic, or to another. An offset without a topic id matches any topic of
+    its name."""
     deleted: dict[str, set[uuid.UUID]] = {}
     for name, topic_id in image.deleted:
         deleted.setdefault(name, set()).add(topic_id)

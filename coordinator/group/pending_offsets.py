@@ -1,8 +1,7 @@
-"""Offsets in transactions that are not over, and the producers of transactions: tables that records alone
-change.
+"""Offsets of open transactions, and transactional producers: tables that only records change.
 
-Whether a later commit has overtaken a pending offset follows from the order of the records, as in Kafka it
-does from their places in the log: the store gives a shard's rows back in the order in which they were
+Whether a later commit has overtaken a pending offset follows from the order of the records, as it does in
+Kafka from their positions in the log: the store returns a shard's rows in the order in which they were
 written. So an offset's record overtakes what is pending for its partition at that moment.
 """
 
@@ -20,28 +19,28 @@ _NOTHING: Final[Mapping[int, PendingOffset]] = MappingProxyType({})
 
 
 class PendingOffset(NamedTuple):
-    """What the commit of a transaction makes the group's offset for a partition."""
+    """What becomes the group's offset for a partition if the transaction commits."""
 
     committed: CommittedOffset
     is_overtaken: bool = False
-    """Another commit for the partition is newer, and stays."""
+    """A newer commit for the partition exists, and stays."""
 
 
 class TransactionalProducer(NamedTuple):
-    """A producer of transactions, as far as a shard knows it."""
+    """What a shard knows about a transactional producer."""
 
     epoch: int
     coordinator_epoch: int
-    """Of its last marker."""
+    """As of its last marker."""
     last_ms: int
-    """When its transaction began here, or its last marker came; epoch milliseconds."""
+    """When its transaction began here or its last marker arrived; epoch milliseconds."""
     in_transaction: bool
-    """Whether it has committed offsets here since its last marker, be they gone by now."""
+    """Whether it has committed offsets here since its last marker, even if they are gone by now."""
 
 
 class PendingOffsets:
-    """Pending offsets by group, partition and producer, those of a partition in the order of their records;
-    and the producers."""
+    """Pending offsets by group, partition and producer, each partition's in the order of their records; and
+    the producers."""
 
     __slots__ = ("_by_group", "_by_producer", "producers")
 
@@ -57,25 +56,25 @@ class PendingOffsets:
     # --- what there is --------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
-        """Those that have any."""
+        """Groups with pending offsets."""
         return iter(self._by_group)
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, Mapping[int, PendingOffset]]:
-        """By partition and producer id."""
+        """The group's pending offsets, by partition and producer id."""
         return self._by_group.get(group_id, {})
 
     def of_partition(self, group_id: str, partition: TopicPartition) -> Mapping[int, PendingOffset]:
-        """By producer id, the oldest first."""
+        """The partition's pending offsets, by producer id, oldest first."""
         if not self._by_group:
-            return _NOTHING  # as a rule
+            return _NOTHING  # the usual case
         return self.of_group(group_id).get(partition, _NOTHING)
 
     def of_producer(self, producer_id: int) -> list[tuple[str, TopicPartition]]:
-        """Groups and partitions."""
+        """Groups and partitions of the producer's pending offsets."""
         return list(self._by_producer.get(producer_id, ()))
 
     def durable(self) -> tuple[object, ...]:
-        """A copy that compares, the order of what is pending for a partition included."""
+        """A comparable copy, including the order of what is pending for a partition."""
         pending = {
             group_id: {partition: tuple(of.items()) for partition, of in partitions.items()}
             for group_id, partitions in self._by_group.items()
@@ -87,7 +86,7 @@ class PendingOffsets:
     def put(
         self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset
     ) -> None:
-        """A producer's offset for the partition, which is the newest now."""
+        """Put a producer's offset for the partition, as its newest."""
         of_partition = self._by_group.setdefault(group_id, {}).setdefault(partition, {})
         of_partition.pop(producer_id, None)
         of_partition[producer_id] = PendingOffset(offset)
@@ -108,7 +107,7 @@ class PendingOffsets:
                 del self._by_group[group_id]
 
     def overtake(self, group_id: str, topic: str, partitions: Iterable[int]) -> None:
-        """The group has other offsets for these partitions."""
+        """The group has newer offsets for these partitions."""
         of_group = self._by_group.get(group_id)
         if of_group is None:
             return

@@ -1,7 +1,7 @@
 """Members that count as alive while a test moves the clock.
 
 A stock client's clock does not move with the broker's: it cannot send the heartbeats that are due meanwhile.
-So whoever is about to move the clock says up to when, and those who were heartbeating are taken to go on.
+So whoever is about to move the clock says up to when, and members that were heartbeating are presumed alive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from muster.coordinator.group.heard import Heard
 
 
 class Presumption:
-    """Who counts as alive until a moment that is still to come."""
+    """The members that count as alive until a future moment."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Presumption:
         )
 
     def _will_come_back(self, member: Heard) -> bool:
-        """Whether it was not heard of yet since the shard was loaded, and its client is connected
+        """Whether it has not been heard from since the shard was loaded, but its client is connected
         elsewhere."""
         unheard = member.connection_id is None and member.disconnected_at_ms is None
         return unheard and member.client_id in self._clients
@@ -61,7 +61,7 @@ class Presumption:
         group.keep_session(member, self.until_ms)
 
     def keeps(self, group: Group, member_id: str) -> bool:
-        """Whether a member whose session is over goes on all the same; if so it gets another one."""
+        """Whether a member whose session has expired stays all the same; if so, it gets another session."""
         member = group.members.get(member_id)
         if member is None or member.waits or not self._holds(group, member):
             return False
@@ -69,15 +69,15 @@ class Presumption:
         return True
 
     def disconnected(self, group: Group, member: Heard, now_ms: int) -> None:
-        """The member's connection has closed: from now on it is silent, as far as anybody can know."""
+        """The member's connection has closed: as far as anybody can know, it is silent from now on."""
         if not member.is_new and (group.group_id, member.member_id) not in self._excepted:
             group.restart_session(member, now_ms)
 
     def end(self, groups: Iterable[Group], now_ms: int) -> None:
-        """The moment has come: everybody who counted as alive was heard of just now."""
+        """The moment has come: every member that counted as alive counts as heard from just now."""
         for group, member in self._alive(groups):
             member.heard_ms = now_ms
             if not member.waits:
-                # The pause was none of the client's.
+                # The pause was not the client's doing.
                 member.heartbeats_from_ms += now_ms - member.session_from_ms
                 group.restart_session(member, now_ms)

@@ -1,4 +1,4 @@
-"""How often a shard reports what clients can cause as often as they like."""
+"""Limits on how often a shard reports what clients can cause at will."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from muster.coordinator.base.rate_limiter import RateLimiter
 
 
 class RateLimiters:
-    """A shard's; keys are groups or something smaller."""
+    """A shard's rate limiters; keys are groups or something smaller."""
 
     __slots__ = ("commits_refused", "fenced", "joins_refused")
 

@@ -1,4 +1,4 @@
-"""Changes of hard state as records, in the versions Apache Kafka 4.x writes, and in muster's own."""
+"""Changes to hard state as records, in the versions Apache Kafka 4.x writes, and in muster's own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> Record:
 def pending_offset(
     producer_id: int, group_id: str, partition: TopicPartition, committed: CommittedOffset
 ) -> Record:
-    """An offset that is the group's when the producer's transaction commits."""
+    """An offset that becomes the group's when the producer's transaction commits."""
     return _offset(_pending_key(producer_id, group_id, partition), committed)
 
 

@@ -1,5 +1,4 @@
-"""A shard: the groups of one coordinator partition, and one method for each thing that can be asked of
-them."""
+"""A shard: the groups of one coordinator partition, and one method per operation on them."""
 
 from __future__ import annotations
 
@@ -63,9 +62,9 @@ def _uuid4() -> str:
 class Shard:
     """The groups of one coordinator partition.
 
-    Its life: `apply` what the store has, `loaded`, then requests, `advance` whenever `next_deadline` has
-    come, and at the end `unload`. Requests have one signature, `(request, step)`. They raise KafkaError
-    before they have changed anything, or are answered in their step or (JoinGroup, SyncGroup) in a later one.
+    Life cycle: `apply` the rows of the store, `loaded`, then requests, `advance` whenever `next_deadline` has
+    come, and finally `unload`. Requests share one signature, `(request, step)`. They raise KafkaError before
+    they have changed anything, or are answered in their step or (JoinGroup, SyncGroup) in a later one.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Shard:
         configs: GroupConfigs | None = None,
         ids: Callable[[], str] = _uuid4,
     ) -> None:
-        """`configs` has what is set for single groups. `ids` makes the random part of member ids."""
+        """`configs` holds what is set for single groups. `ids` generates the random part of member ids."""
         self.number = number
         self.config = config
         self.configs = configs or GroupConfigs(config)
@@ -102,46 +101,45 @@ class Shard:
     def __repr__(self) -> str:
         return f"<Shard {self.number} groups={len(self.groups)} {self.hard!r}>"
 
-    # --- its life -------------------------------------------------------------------------------------------
+    # --- life cycle -----------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply a row of the store. Rows of unknown types are passed over, as Kafka does. Raises DecodeError
-        for one that is damaged: to serve a group without its offsets would send its consumers to the
-        beginning."""
+        """Apply a row of the store. Rows of unknown types are skipped, as in Kafka. Raises DecodeError for a
+        damaged row: serving a group without its offsets would send its consumers to the beginning."""
         record = Record.from_row(key, value)
         if record is not None:
             self.hard.apply(record)
 
     def durable(self) -> Durable:
-        """What the rows so far say, in a form that compares."""
+        """What the rows so far add up to, in a comparable form."""
         return self.hard.durable()
 
     def contents(self) -> dict[str, int]:
-        """How many groups there are, if any."""
+        """The number of groups, if any."""
         hard = self.hard
         groups = self.groups.keys() | hard.groups.keys() | hard.consumers.keys() | hard.offsets.keys()
         groups |= set(hard.pending.groups())
         return {"groups": len(groups)} if groups else {}
 
     def loaded(self, step: Step) -> None:
-        """Every row of the store has been applied: serve the groups they tell of."""
+        """Every row of the store has been applied: serve the groups found there."""
         self._consumer.loaded(step)
         self._classic.loaded(step)
         self._set_sweep(step.now_ms)
 
     def unload(self, step: Step) -> None:
-        """Another coordinator takes over: parked requests are to ask there."""
+        """Another coordinator takes over: refuse parked requests, so that clients turn to it."""
         for group in self.groups.values():
             group.unload(step)
         self.deadlines.cancel(SWEEP)
         self.deadlines.cancel(PRESUMPTION)
 
     def next_deadline(self) -> int | None:
-        """When `advance` has something to do, in epoch milliseconds."""
+        """When `advance` next has something to do, in epoch milliseconds."""
         return self.deadlines.next()
 
     def deadline_bound(self) -> int | None:
-        """A time before which `next_deadline` does not lie, at less cost; None when there is none."""
+        """A lower bound on `next_deadline`, at less cost; None if there is no deadline."""
         return self.deadlines.bound()
 
     def advance(self, step: Step) -> None:
@@ -160,7 +158,7 @@ class Shard:
                     self._classic.timer_fired(timer, step)
 
     def unheard(self, responses: Iterable[object], step: Step) -> None:
-        """Clients were not given these responses in time."""
+        """Clients did not get these responses in time."""
         self._classic.unheard(responses, step)
 
     def presume_alive(
@@ -171,16 +169,16 @@ class Shard:
         *,
         clients: Collection[str] = (),
     ) -> None:
-        """Time is about to be moved up to `until_ms`, by a test: members whose clients' clocks do not move
-        count as heartbeating meanwhile, and begin a full session then. They are those whose connection is
-        open and who are not late now, but for those `stalled` (group id, member id). New members that wait
-        in JoinGroup and clients that were told an id get no more time than they have.
+        """A test is about to move the time up to `until_ms`: members whose clients' clocks do not move count
+        as heartbeating meanwhile, and begin a full session then. These are the members whose connection is
+        open and who are not late now, except those in `stalled` (group id, member id). New members waiting in
+        JoinGroup and clients that were issued an id get no extra time.
 
-        Nobody has been heard of yet when a shard was just loaded, after a move or a failover: there those
-        count whose client id is one of `clients`, which have a connection to any broker.
+        A shard that was just loaded, after a move or a failover, has not heard from anybody yet: there,
+        members count whose client id is in `clients`, the clients connected to any broker.
 
-        Told again it replaces what it said before, which ends at that moment; and so it does with a time that
-        has passed."""
+        Calling it again ends the previous presumption and replaces it; with a time that has passed, it only
+        ends it."""
         self._end_presumption(step.now_ms)
         if until_ms > step.now_ms:
             groups = self.groups.values()
@@ -201,7 +199,7 @@ class Shard:
             presumption.end(self.groups.values(), now_ms)
 
     def knows_connection(self, connection_id: int) -> bool:
-        """Whether `connection_closed` would find anybody."""
+        """Whether `connection_closed` would find a present or former member."""
         return connection_id in self._connections
 
     def connection_closed(self, connection_id: int, step: Step) -> None:
@@ -220,7 +218,7 @@ class Shard:
                 _tell_disconnected(group, identity, heard_ms, removed_ms, step)
 
     def topics_changed(self, image: TopicsImage, step: Step) -> None:
-        """Forget the offsets of topics that are gone. Telling the same image again changes nothing more."""
+        """Remove the offsets of deleted topics. Repeating an image changes nothing more."""
         changed = self._topics.take(image)
         for group in self.groups.values():
             group.topics_changed(changed)
@@ -244,7 +242,7 @@ class Shard:
             self._classic.sync(request, step)
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
-        """Returns its answer, and tells events at most: see `runtime.machine.Traits.returns`."""
+        """Returns its answer, and emits events at most: see `runtime.machine.Traits.returns`."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._consumer.heartbeat_of_classic(group, request, step)
@@ -260,7 +258,7 @@ class Shard:
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
-        """A ConsumerGroupHeartbeat. Returns its answer, which tells the member's epoch, and what it has."""
+        """A ConsumerGroupHeartbeat. Returns its answer, with the member's epoch and assignment."""
         step.reads_hard_state = True
         return self._consumer.heartbeat(request, step)
 
@@ -272,8 +270,8 @@ class Shard:
     # --- offsets --------------------------------------------------------------------------------------------
 
     def commit_offsets(self, request: OffsetCommitRequest, step: Step) -> None:
-        """OffsetCommit, of partitions that exist. Raises, beside what `Group.validate_commit` raises,
-        GROUP_ID_NOT_FOUND, or below v9 ILLEGAL_GENERATION for it."""
+        """OffsetCommit, for existing partitions. Raises what `Group.validate_commit` raises, and
+        GROUP_ID_NOT_FOUND (before v9, ILLEGAL_GENERATION instead)."""
         group = self.groups.get(request.group_id)
         if group is not None:
             group.validate_commit(request, step)
@@ -286,7 +284,7 @@ class Shard:
         step.reply(response)
 
     def fetch_offsets(self, request: offsets.FetchOffsets, step: Step) -> None:
-        """One group's part of an OffsetFetch. Answers an OffsetFetchResponse.Group and raises nothing."""
+        """One group's part of an OffsetFetch. Answers with an OffsetFetchResponse.Group; never raises."""
         step.reads_hard_state = True
         group = self.groups.get(request.group_id)
         if group is not None:
@@ -311,17 +309,17 @@ class Shard:
     # --- offsets in transactions ----------------------------------------------------------------------------
 
     def begin_transaction(self, request: TxnOffsetCommitRequest, step: Step) -> None:
-        """What a TxnOffsetCommit needs before its transaction's coordinator is asked: None if a transaction
-        of its producer and epoch is under way here, else the `Guard` that lets it begin one. Raises
-        INVALID_GROUP_ID, INVALID_PRODUCER_EPOCH."""
+        """Prepare a TxnOffsetCommit, before its transaction's coordinator is queried. Answers None if a
+        transaction of this producer and epoch is under way here, else the `Guard` that lets it begin one.
+        Raises INVALID_GROUP_ID, INVALID_PRODUCER_EPOCH."""
         require_group_id(request.group_id)
         under_way = transactional_offsets.is_under_way(request, self.hard)
         step.reply(None if under_way else self._guards.give(request.producer_epoch))
 
     def commit_in_transaction(self, commit: CommitInTransaction, step: Step) -> None:
-        """TxnOffsetCommit: offsets that are the group's when the transaction has been committed. Raises,
-        beside what `Group.validate_transactional_commit` and `transactional_offsets.require_leave` raise,
-        INVALID_GROUP_ID, and GROUP_ID_NOT_FOUND or below v6 ILLEGAL_GENERATION for it."""
+        """TxnOffsetCommit: offsets that become the group's once the transaction has been committed. Raises
+        what `Group.validate_transactional_commit` and `transactional_offsets.require_leave` raise,
+        INVALID_GROUP_ID, and GROUP_ID_NOT_FOUND (before v6, ILLEGAL_GENERATION instead)."""
         request = commit.request
         require_group_id(request.group_id)
         group = self.groups.get(request.group_id)
@@ -336,8 +334,8 @@ class Shard:
         step.reply(response)
 
     def end_transaction(self, marker: Marker, step: Step) -> None:
-        """A coordinator's marker: what its producer has committed becomes the groups' offsets, or goes, in
-        one step. Answers None. Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
+        """A coordinator's marker: in one step, the producer's pending offsets become the groups' offsets or
+        are dropped. Answers None. Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
         transactional_offsets.end(marker, self.hard, step)
         self._guards.marked(marker)
         step.reply(None)
@@ -345,8 +343,8 @@ class Shard:
     # --- groups seen from outside ---------------------------------------------------------------------------
 
     def describe(self, group_id: str, step: Step) -> None:
-        """One group of a DescribeGroups. Answers a DescribeGroupsResponse.DescribedGroup for every group,
-        since clients rely on an answer for each they asked for, and raises nothing."""
+        """One group of a DescribeGroups. Answers with a DescribeGroupsResponse.DescribedGroup for any group,
+        since clients rely on an answer for each group they name; never raises."""
         step.reads_hard_state = True
         group = self.groups.get(group_id)
         if group is not None:
@@ -363,13 +361,13 @@ class Shard:
                 members=[],
             )
         if step.context.api_version < _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM:
-            # Dead is all that it says of a group that is not there.
+            # These versions only report a missing group as Dead, without an error.
             described.error_code, described.error_message = ErrorCode.NONE, None
         step.reply(described)
 
     def describe_consumer(self, group_id: str, step: Step) -> None:
-        """One group of a ConsumerGroupDescribe. Answers a ConsumerGroupDescribeResponse.DescribedGroup for
-        every group, and raises nothing."""
+        """One group of a ConsumerGroupDescribe. Answers with a ConsumerGroupDescribeResponse.DescribedGroup
+        for any group; never raises."""
         step.reads_hard_state = True
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -390,14 +388,14 @@ class Shard:
         )
 
     def list_groups(self, _: None, step: Step) -> None:
-        """The shard's part of a ListGroups: answers a list of ListGroupsResponse.ListedGroup, and raises
-        nothing. Filters are for the caller."""
+        """The shard's part of a ListGroups. Answers with a list of ListGroupsResponse.ListedGroup; never
+        raises. Filtering is up to the caller."""
         step.reads_hard_state = True
         step.reply([group.listed() for group in self.groups.values()])
 
     def delete_group(self, group_id: str, step: Step) -> None:
-        """One group of a DeleteGroups, with its offsets. Answers a DeleteGroupsResponse.DeletableGroupResult.
-        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """One group of a DeleteGroups, with its offsets. Answers with a
+        DeleteGroupsResponse.DeletableGroupResult. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         group = self._existing(group_id)
         group.validate_delete()
         cause = Cause(Trigger.REQUESTED)
@@ -405,7 +403,7 @@ class Shard:
         remove(group, self.groups, cause, step)
         step.reply(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id))
 
-    # --- groups go ------------------------------------------------------------------------------------------
+    # --- removal --------------------------------------------------------------------------------------------
 
     def _existing(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
@@ -426,8 +424,8 @@ class Shard:
             step.events.append(OffsetsRemoved(*group.stamp(step, cause), partitions=tuple(removed)))
 
     def _sweep(self, step: Step) -> None:
-        """Forget offsets past their retention, empty groups that have none left, and producers that have been
-        idle for too long."""
+        """Remove offsets past their retention, empty groups that have none left, and producers that have been
+        idle too long."""
         cause = Cause(Trigger.RETENTION)
         for group in list(self.groups.values()):
             expired = offsets.expired(group, self.config, self.hard, step.now_ms)
@@ -438,10 +436,10 @@ class Shard:
         self._set_sweep(step.now_ms)
 
     def skip_sweeps(self, until_ms: int, now_ms: int) -> None:
-        """Time is about to be moved to `until_ms`, perhaps past a thousand sweeps: leave out those that would
-        find nothing, and have one the moment the first offset is past its retention, or a producer.
+        """Time is about to be moved to `until_ms`, perhaps past a thousand sweeps: skip those that would find
+        nothing, and schedule one for the moment the first offset is past its retention, or a producer.
 
-        To be told again after a step that may have changed what there is to find.
+        To be called again after any step that may have changed what a sweep would find.
         """
         sweep_ms = self.deadlines.get(SWEEP)
         if sweep_ms is None:
@@ -451,7 +449,7 @@ class Shard:
         next_ms = regular_ms + max((until_ms - regular_ms) // interval_ms + 1, 0) * interval_ms
         for group in self.groups.values():
             if group.is_empty and not self.hard.has_offsets(group.group_id):
-                next_ms = min(next_ms, regular_ms)  # which ends the group, if it stays as it is
+                next_ms = min(next_ms, regular_ms)  # removes the group, if nothing changes
             expiry_ms = offsets.next_expiry(group, self.config, self.hard)
             if expiry_ms is not None:
                 next_ms = min(next_ms, max(expiry_ms, now_ms))
@@ -469,8 +467,8 @@ class Shard:
 
 
 def _require_no_member(request: Commit, step: Step, not_found_from: int) -> None:
-    """Nobody can be a member of a group that does not exist. Raises GROUP_ID_NOT_FOUND, or in versions below
-    the one that knows it ILLEGAL_GENERATION."""
+    """Nobody can be a member of a group that does not exist. Raises GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION
+    in versions below `not_found_from`."""
     if request.generation_id_or_member_epoch < 0:
         return
     if step.context.api_version >= not_found_from:

@@ -1,4 +1,4 @@
-"""What the groups of a shard have in common."""
+"""What the groups of a shard share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.coordinator.group.topics import Topics
 
 
 class Shared(NamedTuple):
-    """What a group shares with the others of its shard."""
+    """What a group shares with the other groups of its shard."""
 
     config: GroupConfig
     configs: GroupConfigs

@@ -1,4 +1,4 @@
-"""The deadlines that groups and their shard have, by name."""
+"""Names for the deadlines of groups and their shard."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class TimerKind(StrEnum):
     __hash__ = str.__hash__  # Enum's own is Python code, and every heartbeat looks a timer up
 
     SESSION = "session"
-    """A member's, or that of one who was told its id and has not come back with it."""
+    """The session of a member, or of a client that was issued an id and has not come back with it."""
     JOIN = "join"
-    """The group waits for JoinGroups; a consumer group for that of one member."""
+    """The group waits for JoinGroups; a consumer group, for one member's."""
     SYNC = "sync"
-    """The group waits for SyncGroups; a consumer group for that of one member."""
+    """The group waits for SyncGroups; a consumer group, for one member's."""
     REVOCATION = "revocation"
-    """A member of a consumer group has to give up partitions."""
+    """A member of a consumer group has to revoke partitions."""
     SWEEP = "sweep"
     """The shard looks for offsets past their retention."""
     PRESUMPTION = "presumption"
@@ -24,7 +24,7 @@ class TimerKind(StrEnum):
 
 
 class TimerKey(NamedTuple):
-    """Whose deadline it is."""
+    """Identifies a deadline."""
 
     kind: TimerKind
     group_id: str = ""

@@ -1,4 +1,4 @@
-"""What a shard knows of the topics there are."""
+"""What a shard knows about existing topics."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from muster.coordinator.group.effects import TopicsImage
 
 
 class Topics:
-    """The topics of the last image that told of them."""
+    """The topics as of the last image that listed them."""
 
     __slots__ = ("added", "ids", "names", "partitions", "version")
 
     def __init__(self) -> None:
         self.partitions: Mapping[str, int] | None = None
-        """How many each has; None: not told yet."""
+        """Partition count of each topic; None: not known yet."""
         self.ids: Mapping[str, uuid.UUID] = {}
         self.names: Mapping[uuid.UUID, str] = {}
         self.version = 0
-        """How often there were other topics than before."""
+        """How often the topics have changed."""
         self.added = 0
-        """The version in which topics came last."""
+        """The latest version that added topics."""
 
     def take(self, image: TopicsImage) -> frozenset[str]:
-        """Remember an image. Returns the names whose topic or number of partitions is another now."""
+        """Remember an image. Returns the names whose topic or partition count has changed."""
         before_ids, before = self.ids, self.partitions or {}
         if image.partitions is not None:
             self.partitions = image.partitions
@@ -44,11 +44,11 @@ class Topics:
         return changed
 
     def count(self, topic_id: uuid.UUID) -> int:
-        """How many partitions a topic has; 0: there is no such topic."""
+        """Partition count of a topic; 0: there is no such topic."""
         name = self.names.get(topic_id)
         return 0 if name is None else (self.partitions or {}).get(name, 0)
 
     def ids_of(self, names: Iterable[str]) -> set[uuid.UUID]:
-        """The ids of those of the topics that exist."""
+        """The ids of the named topics that exist."""
         ids = self.ids
         return {ids[name] for name in names if name in ids}

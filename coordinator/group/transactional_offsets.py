@@ -1,8 +1,8 @@
 """Offsets in transactions: TxnOffsetCommit, and the markers that end transactions (KIP-98, KIP-447, KIP-890).
 
-In Kafka a partition of `__consumer_offsets` is a log like another: it refuses stale epochs and markers, takes
-the first record of a transaction only from a producer whose coordinator has been asked, and its place in the
-log says which of two commits is newer. Here a row for each producer and the order of the shard's rows do
+In Kafka, a partition of `__consumer_offsets` is a log like any other: it refuses stale epochs and markers,
+takes the first record of a transaction only from a producer whose coordinator has been queried, and positions
+in the log tell which of two commits is newer. Here, a row per producer and the order of the shard's rows do
 that (see `pending_offsets`).
 """
 
@@ -27,58 +27,58 @@ _NO_EXPIRY: Final = -1
 
 class _LastMarker(NamedTuple):
     number: int
-    """In the order in which markers came."""
+    """In the order in which markers arrived."""
     next_epoch: int | None
-    """The epoch that the producer goes on with, if the marker raised it."""
+    """The epoch that the producer continues with, if the marker raised it."""
 
 
 class Guards:
-    """The guards of a shard, which are good until a marker of their producer comes: what was asked before it
-    is about a transaction that is over. But a marker that raises the epoch to that of the guard has ended the
-    transaction before: its producer is told the new epoch before markers are written. As in Kafka, guards die
-    with the shard."""
+    """The guards of a shard. A guard is valid until a marker of its producer arrives: what the coordinator
+    said before that is about a transaction that is over. But a marker that raises the epoch to the guard's
+    has ended the previous transaction: its producer learns the new epoch before markers are written. As in
+    Kafka, guards die with the shard."""
 
     __slots__ = ("_last_markers", "_markers")
 
     def __init__(self) -> None:
         self._markers = 0
         self._last_markers: dict[int, _LastMarker] = {}
-        """Of producers that are known."""
+        """Of known producers."""
 
     def give(self, epoch: int) -> Guard:
-        """To a producer in this epoch."""
+        """Give a guard to a producer in this epoch."""
         return Guard(self, epoch, self._markers)
 
     def holds(self, guard: Guard | None, producer_id: int) -> bool:
-        """Whether the producer may begin a transaction with this."""
+        """Whether the producer may begin a transaction with this guard."""
         if guard is None or guard.guards is not self:
             return False
         last = self._last_markers.get(producer_id)
         return last is None or guard.markers >= last.number or guard.epoch == last.next_epoch
 
     def marked(self, marker: Marker) -> None:
-        """A marker has come."""
+        """A marker has arrived."""
         self._markers += 1
         next_epoch = marker.producer_epoch if marker.epoch_raised else None
         self._last_markers[marker.producer_id] = _LastMarker(self._markers, next_epoch)
 
     def forget(self, producer_id: int) -> None:
-        """The producer is not known any more."""
+        """The producer is no longer known."""
         self._last_markers.pop(producer_id, None)
 
 
 class Guard(NamedTuple):
-    """Leave to begin a transaction, given before its coordinator is asked about it (KIP-890)."""
+    """Permission to begin a transaction, given before its coordinator is queried about it (KIP-890)."""
 
     guards: Guards
     epoch: int
-    """The producer's."""
+    """The producer's epoch."""
     markers: int
-    """How many markers had come when it was given."""
+    """How many markers had arrived when it was given."""
 
 
 class CommitInTransaction(NamedTuple):
-    """A TxnOffsetCommit of partitions that exist, named by their topics' names."""
+    """A TxnOffsetCommit for existing partitions, with topics given by name."""
 
     request: TxnOffsetCommitRequest
     guard: Guard | None
@@ -89,8 +89,8 @@ class CommitInTransaction(NamedTuple):
 
 
 def is_under_way(request: TxnOffsetCommitRequest, hard: HardState) -> bool:
-    """Whether the producer has a transaction under way here, of the request's epoch. Raises
-    INVALID_PRODUCER_EPOCH for an epoch that is over."""
+    """Whether the producer has a transaction of the request's epoch under way here. Raises
+    INVALID_PRODUCER_EPOCH for a past epoch."""
     producer = hard.pending.producers.get(request.producer_id)
     if producer is None:
         return False
@@ -104,8 +104,8 @@ def is_under_way(request: TxnOffsetCommitRequest, hard: HardState) -> bool:
 
 
 def require_leave(commit: CommitInTransaction, hard: HardState, guards: Guards) -> None:
-    """Raises INVALID_PRODUCER_EPOCH for an epoch that is over, INVALID_TXN_STATE for a commit that would
-    begin a transaction and may not."""
+    """Raises INVALID_PRODUCER_EPOCH for a past epoch, INVALID_TXN_STATE for a commit that would begin a
+    transaction without permission."""
     producer_id = commit.request.producer_id
     if not is_under_way(commit.request, hard) and not guards.holds(commit.guard, producer_id):
         raise KafkaError(
@@ -117,8 +117,8 @@ def require_leave(commit: CommitInTransaction, hard: HardState, guards: Guards) 
 def commit(
     request: TxnOffsetCommitRequest, *, hard: HardState, config: GroupConfig, step: Step
 ) -> TxnOffsetCommitResponse:
-    """Keep what may be stored until the transaction is over. OFFSET_METADATA_TOO_LARGE is a partition's
-    own."""
+    """Keep what may be stored until the transaction is over. OFFSET_METADATA_TOO_LARGE is reported per
+    partition."""
     _Topic, _Partition = TxnOffsetCommitResponse.Topic, TxnOffsetCommitResponse.Topic.Partition
     topics: list[TxnOffsetCommitResponse.Topic] = []
     for topic in request.topics:
@@ -148,7 +148,7 @@ def commit(
 
 
 def _begin(request: TxnOffsetCommitRequest, hard: HardState, step: Step) -> None:
-    """The producer has a transaction here from now on, if it had none of this epoch."""
+    """Begin the producer's transaction here, unless one of this epoch is under way."""
     if is_under_way(request, hard):
         return
     before = hard.pending.producers.get(request.producer_id)
@@ -161,8 +161,8 @@ def _begin(request: TxnOffsetCommitRequest, hard: HardState, step: Step) -> None
 
 
 def end(marker: Marker, hard: HardState, step: Step) -> None:
-    """Make the producer's pending offsets those of their groups, or drop them. Raises what `check_marker`
-    does."""
+    """Turn the producer's pending offsets into those of their groups, or drop them. Raises what
+    `check_marker` raises."""
     producer_id = marker.producer_id
     producer = hard.pending.producers.get(producer_id)
     if producer is not None:
@@ -187,8 +187,8 @@ def _end(
     if not commits or ending.is_overtaken:
         return
     hard.emit(records.offset_commit(group_id, *partition, ending.committed), step)
-    # What others have committed since is written again, behind it: their transactions may still replace it.
-    # None of it is overtaken, since whatever overtakes one overtakes those before it.
+    # Write again, behind it, what others have committed since: their transactions may still replace it. None
+    # of it is overtaken, since whatever overtakes one overtakes those before it.
     others = iter(of_partition.items())
     next(other for other, _ in others if other == producer_id)
     for other, pending in others:
@@ -207,6 +207,6 @@ def expire(hard: HardState, guards: Guards, expiration_ms: int, step: Step) -> N
 
 
 def next_expiry(hard: HardState, expiration_ms: int) -> int | None:
-    """When the first producer is forgotten, epoch milliseconds; None: none, as things are."""
+    """When the first producer expires, in epoch milliseconds; None: none will, as things are."""
     idle = (each.last_ms for each in hard.pending.producers.values() if not each.in_transaction)
     return min((last_ms + expiration_ms for last_ms in idle), default=None)

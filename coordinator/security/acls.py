@@ -1,4 +1,4 @@
-"""ACLs: what one says, whether it can be one, and which of them a filter selects (KIP-11, KIP-290)."""
+"""ACLs: their contents and validation, and which ones a filter selects (KIP-11, KIP-290)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from muster.protocol.messages.acls import (
 )
 
 EVERYONE: Final = "User:*"
-"""The principal of an ACL that is about every client, whether it has authenticated or not."""
+"""The principal of an ACL for every client, whether it has authenticated or not."""
 
 NAME_BYTES_MAX: Final = 2_048
-"""Of a resource's name, as UTF-8: PostgreSQL's index takes no more."""
+"""Maximum UTF-8 bytes of a resource's name: PostgreSQL's index takes no more."""
 _PRINCIPAL_BYTES_MAX: Final = 2_048
 _HOST_MAX: Final = 255
 _SHOWN_MAX: Final = 100  # characters of what a client sent, in an error
@@ -60,11 +60,11 @@ OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""What can be done with a resource of each type."""
+"""The operations on a resource of each type."""
 
 
 class Pattern(NamedTuple):
-    """The resources that an ACL is about."""
+    """The resources that an ACL covers."""
 
     type: ResourceType
     pattern: PatternType
@@ -72,7 +72,7 @@ class Pattern(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Who may, or may not, do what with them.
+    """Who may, or may not, do what with the resources of a pattern.
 
     `principal` is a type and a name (`User:alice`), or EVERYONE. `host` is an address as Java prints it, a
     network in CIDR notation (KIP-1215), or `*`.
@@ -84,7 +84,7 @@ class Access(NamedTuple):
     permission: Permission
 
     def concerns(self, principal: str, host: str) -> bool:
-        """Whether it is about a client, by its principal and address."""
+        """Whether it applies to a client with this principal and address."""
         if self.principal not in (principal, EVERYONE):
             return False
         return self.host in (WILDCARD, host) or _covers(self.host, host)
@@ -98,7 +98,7 @@ class Acl(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Selects ACLs; None and ANY let everything through. Principals and hosts are compared as text."""
+    """Selects ACLs; None and ANY match everything. Principals and hosts are compared as text."""
 
     type: ResourceType
     pattern: PatternType
@@ -109,8 +109,8 @@ class Filter(NamedTuple):
     permission: Permission
 
     def selects_pattern(self, pattern: Pattern) -> bool:
-        """Whether ACLs of a pattern may be selected. Of type MATCH the filter's name is that of a resource:
-        every pattern that covers it is."""
+        """Whether ACLs of a pattern may be selected. With type MATCH, the filter's name is that of a
+        resource, and every pattern that covers it may be."""
         if self.type not in (ResourceType.ANY, pattern.type):
             return False
         if self.pattern not in (PatternType.ANY, PatternType.MATCH, pattern.pattern):
@@ -124,7 +124,7 @@ class Filter(NamedTuple):
         return self.name.startswith(pattern.name)
 
     def selects_access(self, access: Access) -> bool:
-        """Whether an access to what the filter selects is selected."""
+        """Whether an access of a selected pattern is selected."""
         return (
             self.principal in (None, access.principal)
             and self.host in (None, access.host)
@@ -136,7 +136,7 @@ class Filter(NamedTuple):
 def acl(
     type: int, pattern: int, name: str, principal: str, host: str, operation: int, permission: int
 ) -> Acl:
-    """An ACL of the numbers and texts of a request. INVALID_REQUEST that names what cannot be."""
+    """An ACL from the numbers and texts of a request. Raises INVALID_REQUEST, which names what is invalid."""
     made = Acl(
         Pattern(
             _known(ResourceType, type, "resource type"), _known(PatternType, pattern, "pattern type"), name
@@ -177,7 +177,7 @@ def acl_filter(
     operation: int,
     permission: int,
 ) -> Filter:
-    """A filter of the numbers and texts of a request. INVALID_REQUEST for a number that is unknown."""
+    """A filter from the numbers and texts of a request. Raises INVALID_REQUEST for an unknown number."""
     return Filter(
         _among(ResourceType, type, "resource type"),
         _among(PatternType, pattern, "pattern type"),
@@ -209,7 +209,7 @@ def _invalid(why: str) -> KafkaError:
 
 @lru_cache(maxsize=4_096)
 def _network(host: str) -> IPv4Network | IPv6Network | None:
-    """A network, or the one of a single address."""
+    """The network, or that of a single address; None if it is neither."""
     try:
         return ip_network(host, strict=False)
     except ValueError:
@@ -218,7 +218,7 @@ def _network(host: str) -> IPv4Network | IPv6Network | None:
 
 @lru_cache(maxsize=4_096)
 def _covers(host: str, address: str) -> bool:
-    """Whether a network has an address, or an IPv6 address is the same in another spelling."""
+    """Whether a network contains an address, or an address is the same one in another spelling."""
     network = _network(host)
     try:
         return network is not None and ip_address(address.partition("%")[0]) in network

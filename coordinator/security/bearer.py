@@ -1,5 +1,5 @@
 """The messages of OAUTHBEARER (RFC 7628, KIP-255): a client sends a token, which says who it is and until
-when. What tokens are taken, `oauth` and `unsecured` say."""
+when. `oauth` and `unsecured` decide which tokens are accepted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from muster.coordinator.security.exchange import Authenticated, AuthenticationRe
 
 NAME: Final = "OAUTHBEARER"
 REFUSED: Final = '{"status":"invalid_token"}'
-"""What a client is told of a token that does not let it in, whatever the reason."""
+"""What a client is told when its token is refused, whatever the reason."""
 
 TOKEN_MAX: Final = 65_536
-"""Characters of a token."""
+"""Maximum characters of a token."""
 EXPIRES_S_MAX: Final = 253_402_300_799  # the end of the year 9999
 _ACKNOWLEDGED: Final = b"\x01"
 
@@ -25,14 +25,14 @@ _BEARER: Final = re.compile(r"bearer +(?P<token>[-_.A-Za-z0-9]+)", re.IGNORECASE
 
 
 class Tokens(Protocol):
-    """What tokens are taken."""
+    """Decides which tokens are accepted."""
 
     async def check(self, token: str) -> Authenticated:
-        """Whose token it is. Raises AuthenticationRefused."""
+        """Check a token; returns whose it is. Raises AuthenticationRefused."""
 
 
 class OAuthBearerExchange:
-    """One authentication: a token, and if that is refused what the client acknowledges it with."""
+    """One authentication: a token and, if it is refused, the client's acknowledgement."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -81,11 +81,11 @@ def _read(message: bytes) -> tuple[str, str]:
 
 
 def invalid(why: str) -> AuthenticationRefused:
-    """A token does not let a client in; `why` is for the log."""
+    """The error for a token that is refused; `why` is for the log."""
     return AuthenticationRefused(REFUSED, why)
 
 
 def shown(value: object) -> str:
-    """What came from a stranger, for the log."""
+    """Untrusted input in a form that is safe to log."""
     text = str(value)
     return ascii(text if len(text) <= 100 else text[:100] + "...")

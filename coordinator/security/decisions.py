@@ -1,8 +1,8 @@
-"""What clients may do, by the ACLs in force (Kafka's StandardAuthorizer).
+"""Decides what clients may do, by the ACLs in force (Kafka's StandardAuthorizer).
 
-Of the ACLs about a resource (of its own name, of a prefix of it, or of `*`) and a client, one that denies the
-operation decides, then one that allows it. Where there is none about the resource at all, whoever it is for,
-the default does (`allow.everyone.if.no.acl.found`); elsewhere it is denied.
+Among the ACLs that cover a resource (by its own name, a prefix of it, or `*`) and a client, one that denies
+the operation takes precedence over one that allows it. If no ACL covers the resource at all, for any client,
+the default decides (`allow.everyone.if.no.acl.found`); otherwise the operation is denied.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _IMPLYING: Final[Mapping[Operation, frozenset[Operation]]] = {
         {Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL}
     ),
 }
-"""To be allowed one of these is to be allowed the operation. What is denied implies nothing."""
+"""Allowing any of these also allows the operation. Denying one implies nothing."""
 _SOME_NAME: Final = "hardcode"
-"""Kafka asks about this topic first, where it asks about any: for who may do everything."""
+"""When Kafka asks about any resource, it asks about this name first, for clients that may do everything."""
 
 _ByPrincipal = Mapping[str, Sequence[Access]]
-"""The accesses of a pattern."""
+"""The accesses of a pattern, by principal."""
 
 
 class Acls:
     """The ACLs in force; immutable."""
 
     def __init__(self, patterns: Mapping[Pattern, frozenset[Access]], default: bool = False) -> None:
-        """`default`: what is decided about resources that no ACL is about."""
+        """`default`: the decision for resources that no ACL covers."""
         self._of = patterns
         self._default = default
         self._literals: dict[tuple[ResourceType, str], _ByPrincipal] = {}
         self._prefixes: dict[tuple[ResourceType, str], _ByPrincipal] = {}
         self._lengths: dict[ResourceType, list[int]] = {}
-        """How long prefixes are: a name is looked up once for each."""
+        """The lengths of prefixes, by resource type: a name is looked up once for each."""
         for pattern, accesses in patterns.items():
             if not accesses:
                 continue
@@ -98,7 +98,7 @@ class Acls:
         return allowed or (not about and self._default)
 
     def allow_with_any(self, principal: str, host: str, operation: Operation, type: ResourceType) -> bool:
-        """Whether a client may do this with some resource of the type, of those that there could be."""
+        """Whether a client may do this with some resource of the type, whether it exists or not."""
         if self.allow(principal, host, operation, type, _SOME_NAME):
             return True
         literals: dict[Permission, set[str]] = {Permission.ALLOW: set(), Permission.DENY: set()}

@@ -1,4 +1,4 @@
-"""What a SASL mechanism is to the server, and what keeps a broker from securing its listeners."""
+"""The interface of a SASL mechanism, and the error for listeners that cannot be secured."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Authenticated(NamedTuple):
     """Who a client has proved to be."""
 
     user: str
-    """The authorization id; the principal is `User:` and this."""
+    """The authorization id; the principal is `User:` followed by this."""
     expires_ms: int | None = None
-    """When the credential ends (epoch milliseconds); None: never."""
+    """When the credential expires (epoch milliseconds); None for never."""
 
 
 class AuthenticationRefused(Exception):
     """The client is not let in. The text is sent to it, so it says nothing that helps to guess: unknown users
-    and wrong passwords get the same one. `why` is for the log alone, and never has a secret in it."""
+    and wrong passwords get the same text. `why` is for the log alone, and never contains a secret."""
 
     def __init__(self, told: str, why: str = "") -> None:
         super().__init__(told)
@@ -31,15 +31,15 @@ class Exchange(Protocol):
     """One authentication, token by token."""
 
     async def step(self, token: bytes) -> tuple[bytes, Authenticated | None]:
-        """What to send in answer to a token of the client, and who it is once that is proved. Raises
-        AuthenticationRefused; no other exception for anything that a client can send."""
+        """The answer to a client's token, and who the client is once that is proved. Raises
+        AuthenticationRefused, and nothing else, whatever a client sends."""
 
 
 class Mechanism(Protocol):
     """A way to authenticate."""
 
     name: str
-    """As SASL has it: `SCRAM-SHA-256`."""
+    """Its name in SASL, such as `SCRAM-SHA-256`."""
 
     def begin(self) -> Exchange:
-        """A new authentication."""
+        """Begin a new authentication."""

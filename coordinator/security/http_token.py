@@ -1,4 +1,4 @@
-"""The token that lets a client in over HTTP: its file, and how a request shows it (RFC 6750, RFC 7617)."""
+"""The token that lets a client in over HTTP: its file, and how a request presents it (RFC 6750, RFC 7617)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOKEN: Final = rb"[!-~]+"
 
 
 class TokenError(Exception):
-    """A file has no token that can be used; the text says why."""
+    """A file holds no usable token; the text says why."""
 
 
 class Token:
@@ -37,7 +37,7 @@ class Token:
 
     @classmethod
     def read(cls, path: str) -> Token:
-        """The only line of a file. Raises TokenError."""
+        """Read the token: the only line of a file. Raises TokenError."""
         try:
             with Path(path).open("rb") as file:
                 text = file.read(_BYTES_MAX + len(b"\r\n") + 1)
@@ -47,13 +47,13 @@ class Token:
 
     @property
     def authorization(self) -> str:
-        """The value of the header `Authorization` that shows it."""
+        """The value of the header `Authorization` that presents it."""
         return f"Bearer {self._secret.decode('ascii')}"
 
     def why_not(self, authorization: str) -> str | None:
-        """Why a header `Authorization` does not show it, without anything of it; None if it does: Bearer, or
-        Basic with any user and the token as the password. Takes the same time for every wrong token of the
-        right length."""
+        """Why a header `Authorization` does not present it, without revealing it; None if it does, as Bearer,
+        or as Basic with any user and the token as the password. Takes the same time for every wrong token of
+        the right length."""
         scheme, _, credentials = authorization.partition(" ")
         match scheme.lower():
             case "bearer":

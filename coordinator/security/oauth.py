@@ -28,8 +28,8 @@ _FAMILIES: Final[Mapping[str, tuple[str, str | None]]] = {
     **{name: ("EC", curve) for name, curve in _EC.items()},
     "EdDSA": ("OKP", "Ed25519"),
 }
-"""The algorithms that a token may be signed with: type and curve of their keys. None is symmetric, or the
-public key that everybody can read would sign."""
+"""The algorithms that a token may be signed with, and the type and curve of their keys. None is symmetric:
+otherwise anybody could sign with the public key."""
 _PUBLIC: Final = ("kty", "crv", "n", "e", "x", "y")
 
 
@@ -37,26 +37,27 @@ class Keys(Protocol):
     """The keys that sign tokens."""
 
     async def of(self, kid: str) -> Mapping[str, Any] | None:
-        """The key of that id, as a JWK (RFC 7517). Raises nothing: keys that cannot be read are not there."""
+        """The key with that id, as a JWK (RFC 7517); None if there is none, or it cannot be read. Never
+        raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token has to say."""
+    """How to check a token's claims."""
 
     audience: Sequence[str] = ()
-    """One of these; empty: for anybody."""
+    """A token must be for one of these; if empty, for anybody."""
     issuer: str | None = None
-    """None: of anybody."""
+    """None for any issuer."""
     user: str = "sub"
     """The claim that names the user."""
     scope: str = "scope"
-    """The claim that has scopes, which must be text or a list of text, and are otherwise ignored."""
+    """The claim that holds scopes; they must be text or a list of text, and are otherwise ignored."""
     skew_s: int = 30
 
 
 class OAuthBearer:
-    """The mechanism."""
+    """The OAUTHBEARER mechanism with signed tokens."""
 
     name = NAME
 
@@ -69,7 +70,7 @@ class OAuthBearer:
         return OAuthBearerExchange(self)
 
     async def check(self, token: str) -> Authenticated:
-        """Whose token it is. Raises AuthenticationRefused."""
+        """Check a token; returns whose it is. Raises AuthenticationRefused."""
         if len(token) > TOKEN_MAX:
             raise invalid(f"the token has {len(token)} characters, at most {TOKEN_MAX} are taken")
         try:
@@ -120,7 +121,7 @@ class OAuthBearer:
 
 
 def _key(jwk: Mapping[str, Any], algorithm: str) -> jwt.PyJWK:
-    """Raises AuthenticationRefused for a key of another type, and for one that is for something else."""
+    """The key to verify with. Raises AuthenticationRefused for a key of another type or for another use."""
     kty, curve = _FAMILIES[algorithm]
     if jwk.get("kty") != kty or (curve is not None and jwk.get("crv") != curve):
         raise invalid(f"the token's alg {algorithm} is not of its key's type")

@@ -1,7 +1,7 @@
-"""PLAIN (RFC 4616), checked against the credentials that SCRAM has: no password is kept.
+"""PLAIN (RFC 4616), checked against SCRAM credentials: no password is stored.
 
-A check hashes the password as often as any credential can ask for, with every hash there is. It takes as long
-for a user that there is not, and whatever a user's credentials are.
+A check hashes the password with every hash, for as many iterations as any credential can have. So it takes
+equally long for a user that does not exist, and whatever a user's credentials are.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from muster.coordinator.security.scram import (
 
 NAME: Final = "PLAIN"
 _CHECKS_AT_ONCE: Final = 2
-"""A check takes some 13 ms of a processor: strangers get no more of it than this. The checks have threads of
-their own, since a check that has begun outlives its connection."""
+"""A check takes some 13 ms of CPU time; this limits what strangers can use. Checks have their own threads,
+since a check that has begun outlives its connection."""
 _PARTS: Final = 3
 _WRONG: Final = "Authentication failed: Invalid username or password"
 
 
 class Plain:
-    """The mechanism."""
+    """The PLAIN mechanism."""
 
     name = NAME
 
     def __init__(self, lookup: Lookup, made_up: MadeUp, hashes: Sequence[str]) -> None:
-        """`hashes`: the SCRAM mechanisms. A user's password is that of any of them."""
+        """`hashes`: the SCRAM mechanisms. The password for any of them is accepted."""
         self.lookup = lookup
         self.made_up = made_up
         self.hashes = hashes
@@ -79,7 +79,7 @@ class PlainExchange:
         return b"", Authenticated(user)
 
     async def _check(self, user: str, password: str) -> tuple[bool, bool]:
-        """Whether there is such a user, and whether that is the password."""
+        """Whether the user exists, and whether the password is right."""
         mechanism = self._mechanism
         kept = {name: mechanism.lookup(user, name) for name in mechanism.hashes}
         usable = {name for name, each in kept.items() if each is not None and each.iterations in ITERATIONS}
@@ -94,7 +94,7 @@ class PlainExchange:
 
 
 def _passed(credentials: Mapping[str, ScramCredential], password: str) -> set[str]:
-    """The mechanisms whose credential has that password."""
+    """The mechanisms whose credential matches the password."""
     passed = set()
     for name, each in credentials.items():
         if each.has_password(name, password):

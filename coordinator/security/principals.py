@@ -1,4 +1,4 @@
-"""From a client certificate to a principal: its subject as Java writes it, through the mapping rules."""
+"""Maps a client certificate to a principal: applies the mapping rules to its subject, as Java writes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""The attributes that RFC 2253 names; others are written by their number, with their value in hexadecimal."""
+"""The attributes that RFC 2253 names; others are written as their OID, with their value in hexadecimal."""
 _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]|^ | $')
 
 _RULES: Final = re.compile(r",\s*(?=RULE:|DEFAULT\s*(?:,|$))")
@@ -47,7 +47,7 @@ def _written(attribute: NameAttribute[str | bytes]) -> str:
 
 
 def _der_of(attribute: NameAttribute[str | bytes]) -> bytes:
-    """The value with its tag: of Name, RelativeDistinguishedName and attribute, what follows the number."""
+    """The value with its tag: what follows the OID within Name, RelativeDistinguishedName and attribute."""
     from cryptography.x509 import Name
 
     encoded = Name([attribute]).public_bytes()
@@ -61,7 +61,7 @@ def _content(encoded: bytes) -> bytes:
 
 
 def _behind(encoded: bytes) -> bytes:
-    return encoded[_header(encoded) + encoded[1] :]  # a number is shorter than 128 bytes
+    return encoded[_header(encoded) + encoded[1] :]  # an OID is shorter than 128 bytes
 
 
 def _header(encoded: bytes) -> int:
@@ -75,14 +75,14 @@ class _Rule(NamedTuple):
 
 
 class PrincipalRules:
-    """The rules of ssl.principal.mapping.rules, in their order."""
+    """The rules of ssl.principal.mapping.rules, in order."""
 
     def __init__(self, rules: list[_Rule | None]) -> None:
         self._rules = rules
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Raises ValueError, which says what is wrong with which rule."""
+        """Parse the rules. Raises ValueError, which says what is wrong with which rule."""
         return cls([cls._read(each.strip()) for each in _RULES.split(text)])
 
     @staticmethod
@@ -107,7 +107,7 @@ class PrincipalRules:
         return _Rule(compiled, replacement.replace("\\/", "/"), case)
 
     def user_of(self, subject: str) -> str | None:
-        """The user's name by the first rule whose pattern matches the whole subject; None: no rule does."""
+        """The user's name by the first rule whose pattern matches the whole subject; None if none does."""
         for rule in self._rules:
             if rule is None:
                 return subject

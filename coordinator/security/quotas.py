@@ -1,7 +1,7 @@
-"""Client quotas: who may have how much, as Kafka counts it (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599). Pure.
+"""Client quotas: who may use how much, as Kafka counts it (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599). Pure.
 
 A quota is set for an entity: a user, a client id, a user with a client id, or the default of any of these.
-Of the entities that a client is, the most specific one that has a quota counts, alone.
+Of the entities that a client matches, only the most specific one that has a quota counts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
 Part = tuple[str, str | None]
-"""A type of entity, and the name of one; None: the default of that type."""
+"""An entity type and a name; None for the type's default."""
 Entity = frozenset[Part]
 
 PRODUCED: Final = "producer_byte_rate"
-"""Bytes of Produce requests a second."""
+"""Bytes of Produce requests per second."""
 CONSUMED: Final = "consumer_byte_rate"
-"""Bytes of Fetch responses a second."""
+"""Bytes of Fetch responses per second."""
 PERCENTAGE: Final = "request_percentage"
-"""Share of the time of one thread, 100 for all of it."""
+"""Share of one thread's time; 100 is all of it."""
 MUTATIONS: Final = "controller_mutation_rate"
-"""Partitions created and deleted a second."""
+"""Partitions created and deleted per second."""
 CONNECTIONS: Final = "connection_creation_rate"
-"""Connections accepted a second."""
+"""Connections accepted per second."""
 
 _OF_CLIENTS: Final[Mapping[str, bool]] = {PRODUCED: True, CONSUMED: True, PERCENTAGE: False, MUTATIONS: False}
 _OF_ADDRESSES: Final[Mapping[str, bool]] = {CONNECTIONS: True}
@@ -39,7 +39,7 @@ _OF_ADDRESSES: Final[Mapping[str, bool]] = {CONNECTIONS: True}
 _WHOLE_MAX: Final = {CONNECTIONS: 2**31 - 1}
 _LONG_MAX: Final = 2**63 - 1
 _FRACTION: Final = 1e-6
-"""What Kafka takes for one."""
+"""Anything above this is a fraction, as in Kafka."""
 
 
 def keys_of(entity: Entity) -> Mapping[str, bool]:
@@ -48,7 +48,7 @@ def keys_of(entity: Entity) -> Mapping[str, bool]:
 
 
 def check_types(types: Iterable[str]) -> None:
-    """Raises INVALID_REQUEST for types of entities that do not go together."""
+    """Raises INVALID_REQUEST for entity types that cannot be combined."""
     named = list(types)
     if len(set(named)) < len(named):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "an entity type is named twice")
@@ -57,7 +57,7 @@ def check_types(types: Iterable[str]) -> None:
 
 
 def entity_of(parts: Iterable[Part]) -> Entity:
-    """The entity of these parts. Raises INVALID_REQUEST for what is none."""
+    """The entity with these parts. Raises INVALID_REQUEST if it is not valid."""
     named = list(parts)
     if not named:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity has no type")
@@ -77,7 +77,7 @@ def entity_of(parts: Iterable[Part]) -> Entity:
 
 
 def address_of(text: str) -> str | None:
-    """An IP address as all its spellings are compared; None: it is none."""
+    """An IP address in the form in which all its spellings are equal; None if it is not an address."""
     try:
         found = ip_address(text)
     except ValueError:
@@ -103,11 +103,11 @@ def check_value(entity: Entity, key: str, value: float) -> None:
 
 
 class Limit(NamedTuple):
-    """What a client may have, and with whom it shares that."""
+    """How much a client may use, and with whom it shares that."""
 
     value: float
     shared_by: tuple[str | None, str | None]
-    """The user and the client id whose use counts together; None: any."""
+    """The user and the client id whose usage is counted together; None for any."""
 
 
 Values = Mapping[str, float]
@@ -137,11 +137,11 @@ class Quotas:
         return len(self._quotas)
 
     def of(self, entity: Entity) -> Values:
-        """What is set for exactly this entity."""
+        """The quotas set for exactly this entity."""
         return self._quotas.get(entity, {})
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """The quota `key` of a client; None: it has none. Remembered, as every request asks."""
+        """The quota `key` of a client; None if it has none. Cached, since every request asks."""
         asked = key, user, client_id
         if asked not in self._found:
             if len(self._found) >= _FOUND_MAX:
@@ -150,7 +150,7 @@ class Quotas:
         return self._found[asked]
 
     def of_address(self, address: str) -> float | None:
-        """How many connections a second an IP address may open; None: any number."""
+        """How many connections per second an IP address may open; None for any number."""
         if not self._of_addresses:
             return None
         own = self._of_addresses.get(address_of(address) or address)
@@ -169,7 +169,7 @@ _FOUND_MAX: Final = 10_000
 
 
 def _precedence(user: str, client_id: str) -> Iterator[dict[str, str | None]]:
-    """The entities that a client is, the most specific first."""
+    """The entities that a client matches, most specific first."""
     for name in (user, None):
         yield {USER: name, CLIENT_ID: client_id}
         yield {USER: name, CLIENT_ID: None}
@@ -187,7 +187,7 @@ class Component(NamedTuple):
 
 
 def selected(quotas: Quotas, components: Iterable[Component], *, strict: bool) -> list[tuple[Entity, Values]]:
-    """The entities that meet every condition; `strict`: and have no further types."""
+    """The entities that meet every condition and, if `strict`, have no other types."""
     wanted = list(components)
     return [
         (entity, values)

@@ -1,4 +1,4 @@
-"""How Kafka measures what quotas are about. Pure: times are milliseconds that never go back."""
+"""Measures usage against quotas as Kafka does. Pure: times are milliseconds that never go back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class _Sample:
 
 
 class Rate:
-    """So much a second, over the samples in which anything came within the last eleven seconds (SampledStat,
-    Rate). A rate that has just begun is measured as if ten seconds had passed without anything."""
+    """An amount per second, over the samples in which anything was recorded within the last eleven seconds
+    (SampledStat, Rate). A new rate is measured as if ten seconds had passed with nothing recorded."""
 
     __slots__ = ("_samples",)
 
@@ -29,27 +29,27 @@ class Rate:
         self._samples: deque[_Sample] = deque()
 
     def record(self, amount: float, now_ms: int) -> None:
-        """So much came now; a negative amount takes back what came."""
+        """Record an amount; a negative one takes back what was recorded."""
         samples = self._samples
         if not samples or now_ms - samples[-1].began_ms >= SAMPLE_MS:
             samples.append(_Sample(now_ms))
-            # One more than the whole ones and the newest: it may reach into the time that counts.
+            # One more than the full samples and the newest: it may reach into the time that counts.
             if len(samples) > SAMPLES + 1:
                 samples.popleft()
         samples[-1].amount += amount
         samples[-1].last_ms = now_ms
 
     def is_over(self, now_ms: int) -> bool:
-        """Nothing of what was recorded counts any more."""
+        """Whether nothing that was recorded counts any more."""
         return not self._samples or now_ms - self._samples[-1].last_ms >= SAMPLES * SAMPLE_MS
 
     def a_second(self, now_ms: int) -> float:
-        """The rate."""
+        """The rate per second."""
         self._drop(now_ms)
         return sum(sample.amount for sample in self._samples) / (self._elapsed_ms(now_ms) / 1000)
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long to wait until the rate is down to the limit; 0: it is not above."""
+        """How long to wait until the rate is down to the limit; 0 if it is not above."""
         rate = self.a_second(now_ms)
         if rate <= limit:
             return 0
@@ -66,26 +66,26 @@ class Rate:
 
 
 class TokenBucket:
-    """Tokens that come at a rate, up to those of eleven seconds, and may be overdrawn once (KIP-599)."""
+    """Fills at a rate, up to eleven seconds' worth of tokens, and may be overdrawn once (KIP-599)."""
 
     __slots__ = ("_at_ms", "_tokens")
 
     def __init__(self, now_ms: int) -> None:
         self._at_ms = now_ms
         self._tokens: float | None = None
-        """None: it is full, whatever the rate is."""
+        """None if it is full, whatever the rate."""
 
     def spend(self, tokens: int, limit: float, now_ms: int) -> None:
-        """Take so many, whether they are there or not."""
+        """Take this many tokens, whether or not there are enough."""
         self._tokens = self._there(limit, now_ms) - tokens
         self._at_ms = now_ms
 
     def is_over(self, now_ms: int) -> bool:
-        """It is full again, or at least is not overdrawn and has had the time to be."""
+        """Whether it is full again, or at least is not overdrawn and has had time to fill."""
         return self._tokens is None or (self._tokens >= 0 and now_ms - self._at_ms >= SAMPLES * SAMPLE_MS)
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long until it is not overdrawn any more; 0: it is not."""
+        """How long until it is no longer overdrawn; 0 if it is not."""
         there = self._there(limit, now_ms)
         return round(-there / limit * 1000) if there < 0 else 0
 

@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802), the server's side, with the choices of Kafka: no SASLprep, no channel binding."""
+"""The server side of SCRAM (RFC 5802), with Kafka's choices: no SASLprep, no channel binding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.coordinator.security.exchange import Authenticated, AuthenticationRe
 
 HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS: Final = range(4_096, 16_385)
-"""What Kafka takes (KIP-554)."""
+"""What Kafka accepts (KIP-554)."""
 
 _SALT_BYTES: Final = 18
 _NAME: Final = r"(?:[^=,\0]|=2C|=3D)+"
@@ -30,7 +30,7 @@ _FINAL: Final = re.compile(
 
 
 class ScramCredential(NamedTuple):
-    """What is kept of a password: enough to check it, and not enough to be let in with."""
+    """What is stored of a password: enough to check it, but not enough to log in with."""
 
     salt: bytes
     iterations: int
@@ -41,14 +41,14 @@ class ScramCredential(NamedTuple):
     def of_password(
         cls, mechanism: str, password: str, iterations: int = ITERATIONS[-1], salt: bytes | None = None
     ) -> Self:
-        """Made as a client makes it that alters a credential; takes milliseconds."""
+        """Made the way a client makes it to alter a credential; takes milliseconds."""
         salt = secrets.token_bytes(_SALT_BYTES) if salt is None else salt
         salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
         return cls.of_salted(mechanism, salted, salt, iterations)
 
     @classmethod
     def of_salted(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> Self:
-        """From the salted password, as AlterUserScramCredentials has it."""
+        """Made from the salted password, as AlterUserScramCredentials carries it."""
         name = HASHES[mechanism]
         client_key = hmac.digest(salted, b"Client Key", name)
         return cls(
@@ -59,18 +59,18 @@ class ScramCredential(NamedTuple):
         return f"<ScramCredential iterations={self.iterations}>"
 
     def has_password(self, mechanism: str, password: str) -> bool:
-        """Takes milliseconds."""
+        """Whether this is the password; takes milliseconds."""
         other = self.of_password(mechanism, password, self.iterations, self.salt)
         return hmac.compare_digest(other.stored_key, self.stored_key)
 
     def encode(self) -> str:
-        """As it is kept in the store."""
+        """The text kept in the store."""
         parts = (self.salt, self.stored_key, self.server_key)
         return f"{self.iterations}:{':'.join(base64.b64encode(each).decode() for each in parts)}"
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Raises ValueError."""
+        """Undo `encode`. Raises ValueError."""
         iterations, *parts = text.split(":")
         salt, stored_key, server_key = (base64.b64decode(each, validate=True) for each in parts)
         return cls(salt, int(iterations), stored_key, server_key)
@@ -81,26 +81,26 @@ Lookup = Callable[[str, str], ScramCredential | None]
 
 
 class Shape(NamedTuple):
-    """What a client is told of a credential before it proves anything, but for the salt itself."""
+    """What a client is told about a credential before it proves anything, except for the salt itself."""
 
     iterations: int
     salt_bytes: int
 
 
 _SHAPE: Final = Shape(ITERATIONS[-1], _SALT_BYTES)
-"""Of credentials that muster's own commands make."""
+"""The shape of credentials that muster's own commands make."""
 
 
 class MadeUp:
-    """Credentials of users that there are not. They look like those of users that there are, and are always
-    the same for a name, so that nobody can tell."""
+    """Credentials for users that do not exist. They look like those of users that do, and are always the
+    same for a name, so that nobody can tell the difference."""
 
     def __init__(
         self, secret: bytes = b"", shapes: Callable[[str], Collection[Shape]] = lambda mechanism: ()
     ) -> None:
-        """`shapes` are those of the credentials that there are for a mechanism."""
+        """`shapes` returns those of the existing credentials for a mechanism."""
         self.secret = secret
-        """Of the cluster: all its brokers make up the same, and nobody else can."""
+        """The cluster's: all its brokers make up the same credentials, and nobody else can."""
         self.shapes = shapes
 
     def of(self, user: str, mechanism: str) -> ScramCredential:
@@ -108,7 +108,7 @@ class MadeUp:
             key = f"{what}\0{mechanism}\0{user}".encode()
             return hashlib.shake_256(self.secret + key).digest(size)
 
-        # Each shape bids, and the highest has it: a name changes its shape only for a new one, or if its own
+        # Each shape bids, and the highest bid wins: a name's shape changes only to a new one, or if its own
         # is gone.
         shape = max(self.shapes(mechanism) or (_SHAPE,), key=lambda each: made(str(each), 8))
         size = hashlib.new(HASHES[mechanism]).digest_size
@@ -131,7 +131,7 @@ class Scram:
 
 
 class ScramExchange:
-    """One authentication: two tokens of the client, each answered."""
+    """One authentication: two tokens from the client, each answered."""
 
     def __init__(self, mechanism: Scram) -> None:
         self._mechanism = mechanism
@@ -210,7 +210,7 @@ class ScramExchange:
 
 
 def invalid_credentials(mechanism: str) -> str:
-    """What a client is told of credentials that are wrong in whatever way: Kafka's words."""
+    """What a client is told about credentials that are wrong in any way: Kafka's words."""
     return (
         "Authentication failed during authentication due to invalid credentials with SASL mechanism "
         f"{mechanism}"

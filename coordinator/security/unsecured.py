@@ -1,5 +1,5 @@
 """OAUTHBEARER with unsigned tokens (RFC 7519, section 6), for development: whoever can connect can be any
-user. They are checked as by Kafka's OAuthBearerUnsecuredValidatorCallbackHandler (KIP-255)."""
+user. Tokens are checked as Kafka's OAuthBearerUnsecuredValidatorCallbackHandler does (KIP-255)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _PARTS: Final = 3
 
 
 class UnsecuredClaims(NamedTuple):
-    """What a token has to say."""
+    """How to check a token's claims."""
 
     user: str = "sub"
     """The claim that names the user."""
     scope: str = "scope"
-    """The claim that has scopes, which must be text or a list of text, and are otherwise ignored."""
+    """The claim that holds scopes; they must be text or a list of text, and are otherwise ignored."""
     skew_s: int = 30
 
 
 class UnsecuredOAuthBearer:
-    """The mechanism."""
+    """The OAUTHBEARER mechanism with unsigned tokens."""
 
     name = NAME
 
@@ -46,7 +46,7 @@ class UnsecuredOAuthBearer:
         return OAuthBearerExchange(self)
 
     async def check(self, token: str) -> Authenticated:
-        """Whose token it is. Raises AuthenticationRefused."""
+        """Check a token; returns whose it is. Raises AuthenticationRefused."""
         claims, expected = _claims(token), self.claims
         user = claims.get(expected.user)
         if not isinstance(user, str) or not user.strip():

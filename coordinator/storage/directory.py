@@ -4,7 +4,7 @@
     store.sqlite    coordinator records, leases, topics, nodes (with its -wal and -shm files)
     topics/         segments of topic data, a directory per partition
 
-The lock is the operating system's, so it goes with the process however that ends; the file stays and means
+The lock is the operating system's, so it is released however the process ends; the file stays and means
 nothing.
 """
 
@@ -48,21 +48,21 @@ class DataDirectory:
     """
 
     NAMES: ClassVar = (_STORE, _TOPICS)
-    """What it has, of which one is always there once it was used."""
+    """The names in it, at least one of which exists once it has been used."""
 
     def __init__(
         self, path: Path, lease_table: LeaseTable, mailboxes: Mailboxes, turn: threading.Lock
     ) -> None:
         self.path = path
         self.lease_table = lease_table
-        """Leases and registrations of those who use the directory. All are in this process while it has the
-        lock, and none is left when it has let go.
+        """Leases and registrations of those who use the directory. All are in this process while it holds the
+        lock, and none is left once it releases it.
         """
         self.mailboxes = mailboxes
-        """Of the nodes among them."""
+        """Mailboxes of the nodes among them."""
         self.turn = turn
         """Held by an owner while it opens or closes the store's file. sqlite's busy timeout does not cover
-        these: it refuses at once where two connections turn a new file to WAL, or one removes the WAL.
+        these: it fails at once if two connections switch a new file to WAL, or one removes the WAL.
         """
         self._released = False
 
@@ -79,10 +79,10 @@ class DataDirectory:
 
     @classmethod
     def acquire(cls, path: Path) -> DataDirectory:
-        """Create the directory if need be and lock it; touches the disk, so not for the event loop.
+        """Create the directory if needed, and lock it. Touches the disk, so not for the event loop.
 
-        StoreLocked when another process holds it, StoreError when it cannot be created or written,
-        StoreDamaged when what a process before left there is not whole.
+        Raises StoreLocked if another process holds it, StoreError if it cannot be created or written,
+        StoreDamaged if what an earlier process left there is not whole.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class DataDirectory:
         return cls(path, lock.lease_table, lock.mailboxes, lock.turn)
 
     def release(self) -> None:
-        """Give up this owner's share. Harmless when called again."""
+        """Give up this owner's share. Harmless when repeated."""
         if self._released:
             return
         self._released = True

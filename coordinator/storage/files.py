@@ -1,8 +1,8 @@
 """The file operations that partition logs are built on: a folder on disk, or one in memory.
 
-Everything here blocks and is called from an executor, but for `read_cached`. Readers and one writer may use a
-file at once: reading never looks at the writer's position. Errors are OSErrors, as the operating system words
-them.
+Everything here blocks and is called from an executor, except `read_cached`. Readers and one writer may use a
+file at once: reading never looks at the writer's position. Errors are OSErrors, worded by the operating
+system.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final, Protocol
 from muster.coordinator.base import system
 
 _CACHED_BYTES_MAX: Final = 2 << 20
-"""Of one `read_cached`: copied within some hundred microseconds."""
+"""Maximum for one `read_cached`: copied within some hundred microseconds."""
 
 
 class WouldBlock(Exception):
-    """It is not in memory, or is too much to be copied at once: ask again where nobody waits behind it."""
+    """The data is not in memory, or is too much to copy at once: retry where blocking holds up nobody."""
 
 
 class File(Protocol):
@@ -37,16 +37,17 @@ class File(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def read_cached(self, position: int, size: int) -> bytes | memoryview:
-        """`size` bytes, without waiting for a disk: on the loop, where a trip to an executor and back would
-        cost more than the read. Raises WouldBlock, also for what `read` would find wrong."""
+        """`size` bytes, without waiting for a disk: for the loop, where a round trip to an executor would
+        cost more than the read. Raises WouldBlock, also for anything that `read` would find wrong."""
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write `buffers` one after the other at the end. On an OSError a part of them may be there."""
+        """Write `buffers` one after the other at the end. On an OSError part of them may have been
+        written."""
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Return when what was written survives the death of the machine."""
+        """Return once what was written would survive a crash of the machine."""
 
     def close(self) -> None:
         """Closing twice is harmless."""
@@ -60,34 +61,35 @@ class Folder(Protocol):
         """For messages."""
 
     def names(self) -> list[str]:
-        """Files and folders in it, in no order; none when the folder is not there."""
+        """Files and folders in it, in no particular order; none if the folder does not exist."""
 
     def folder(self, name: str) -> Folder:
-        """The folder below; made when something is written to it."""
+        """The subfolder `name`, created when something is written to it."""
 
     def open(self, name: str, *, create: bool = False) -> File:
-        """FileNotFoundError when it is not there and not to be made."""
+        """Raises FileNotFoundError if the file does not exist, unless `create`."""
 
     def load(self, name: str) -> bytes | None:
-        """A small file's whole contents; None when it is not there."""
+        """A small file's whole contents; None if it does not exist."""
 
     def store(self, name: str, contents: bytes) -> None:
-        """Replace a small file: after a crash it has either the old or the new contents, whole."""
+        """Replace a small file: after a crash it has either all of the old or all of the new contents."""
 
     def rename(self, name: str, to: str) -> None:
-        """Replaces what `to` names."""
+        """Rename a file, replacing any file named `to`."""
 
     def remove(self, name: str) -> None:
-        """Remove a file; harmless when it is not there."""
+        """Remove a file; harmless if it does not exist."""
 
     def room(self) -> tuple[int, int]:
-        """Bytes of the volume, and how many of them are free for us; -1 and -1 in memory. OSError."""
+        """The volume's size in bytes, and how much of it is free for us; -1 and -1 in memory. Raises
+        OSError."""
 
     def remove_folder(self, name: str) -> None:
-        """Remove the folder of that name and all in it; harmless when it is not there."""
+        """Remove the subfolder `name` and all in it; harmless if it does not exist."""
 
     def sync(self) -> None:
-        """Return when the names made, renamed and removed in it, and its own, survive the death of the
+        """Return once the names created, renamed and removed in it, and its own, would survive a crash of the
         machine."""
 
 
@@ -96,7 +98,7 @@ class DiskFile:
 
     def __init__(self, path: str, *, create: bool) -> None:
         self._fd = -1  # for `close`, when opening fails
-        self._tells = system.TELLS_CACHED  # until the file system says that it does not
+        self._tells = system.TELLS_CACHED  # until the file system says that it cannot
         self._fd = system.open_appending(path, create=create)
 
     def size(self) -> int:
@@ -109,7 +111,7 @@ class DiskFile:
         found = system.pread(self._fd, size, position)
         if not found or len(found) == size:
             return found
-        # A read may stop early (a signal, a file system's whim); only an empty one is the end of the file.
+        # A read may stop early (a signal, a file system's whim); only an empty one means the end of the file.
         parts, got = [found], len(found)
         while got < size and (found := system.pread(self._fd, size - got, position + got)):
             parts.append(found)
@@ -123,8 +125,8 @@ class DiskFile:
         try:
             if system.read_cached(self._fd, buffer, position) == size:
                 return buffer
-        except OSError as error:  # EAGAIN for one: nothing of it is cached
-            self._tells = error.errno != EOPNOTSUPP  # as tmpfs and overlayfs say
+        except OSError as error:  # for example EAGAIN: nothing of it is cached
+            self._tells = error.errno != EOPNOTSUPP  # raised by tmpfs and overlayfs
         raise WouldBlock
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
@@ -153,7 +155,7 @@ class DiskFile:
 
 
 class DiskFolder:
-    """A folder of the file system."""
+    """A folder in the file system."""
 
     __slots__ = ("_above", "_name_synced", "_path")
 
@@ -215,7 +217,7 @@ class DiskFolder:
 
     def room(self) -> tuple[int, int]:
         path = os.path.abspath(self._path)
-        while not os.path.exists(path):  # it is made when something is written to it
+        while not os.path.exists(path):  # it is created when something is written to it
             path = os.path.dirname(path)
         usage = shutil.disk_usage(path)
         return usage.total, usage.free
@@ -226,7 +228,7 @@ class DiskFolder:
     def sync(self) -> None:
         system.sync_folder(self._path)
         if not self._name_synced:
-            # Folders are made on demand, perhaps by a process that died before it came to this.
+            # Folders are created on demand, perhaps by a process that died before it got here.
             if self._above is not None:
                 self._above.sync()
             else:
@@ -235,7 +237,7 @@ class DiskFolder:
 
 
 class MemoryFile:
-    """Bytes under a name; stays readable through open files after its removal, as on disk."""
+    """A file in memory; after its removal it stays readable for whoever has it open, as on disk."""
 
     __slots__ = ("_modified_ns", "contents")
 
@@ -317,18 +319,18 @@ class MemoryFolder:
         return entry
 
     def copy(self) -> MemoryFolder:
-        """All that is in it now."""
+        """A copy of everything in it."""
         copy = MemoryFolder(self._path)
         for name, entry in self._entries.items():
             copy._entries[name] = entry.copy()
         return copy
 
     def become(self, other: MemoryFolder) -> None:
-        """Have what a copy has, in place of everything. Who has a file open keeps what was."""
+        """Replace all contents with those of `other`. Whoever has a file open keeps the old one."""
         self._entries = other.copy()._entries
 
     def new_file(self) -> MemoryFile:
-        """Where tests put files that fail."""
+        """Overridden in tests to return files that fail."""
         return MemoryFile()
 
     def load(self, name: str) -> bytes | None:
@@ -355,7 +357,7 @@ class MemoryFolder:
             entry._clear()
 
     def _clear(self) -> None:
-        """Whoever still has it finds nothing any more, as on a disk."""
+        """Empty it: whoever still has it finds nothing, as on disk."""
         for entry in list(self._entries.values()):
             if isinstance(entry, MemoryFolder):
                 entry._clear()

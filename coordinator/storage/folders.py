@@ -1,5 +1,5 @@
-"""Partition logs as folders of segment files: `<topic id>/<partition>/` below one folder, made at the first
-append."""
+"""Partition logs as folders of segment files: `<topic id>/<partition>/` below one folder, created at the
+first append."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from muster.coordinator.storage.store import Lease
 
 
 class FolderPlace:
-    """One partition's folder. It belongs to one process, which fences its brokers' logs among themselves."""
+    """One partition's folder. It belongs to one process, which fences its brokers' logs against each
+    other."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -78,7 +79,7 @@ class Folders:
         return gone
 
     def remove_left_over(self) -> list[UUID]:
-        return []  # one process has them all, and looks when it starts: see `delete_except`
+        return []  # one process has them all, and checks when it starts: see `delete_except`
 
     def close(self) -> None:
         """Nothing is held open."""

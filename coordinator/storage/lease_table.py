@@ -1,7 +1,7 @@
-"""Who holds which lease and which nodes are registered, where all of them live in one process.
+"""Lease holders and registered nodes, where all of them live in one process.
 
-Such holders die with the process that keeps this, so there is nothing to write down but the epochs, which are
-the backend's: terms are kept, renewed and ended though the disk be full or slow.
+Such holders die with the process that keeps this table, so only the epochs must be stored, by the backend:
+terms are kept, renewed and ended even if the disk is full or slow.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _Whose = tuple[Lease, int] | UUID
 
 class LeaseTable:
     """Leases and registrations with their terms. The store objects that share it may be on several threads
-    and must have one clock; it is read by the caller.
+    and must use the same clock, which the caller reads.
 
-    A claim has two halves, since its epoch becomes durable in between: what `begin_claim` names is kept for
-    that node until `end_claim`, whatever runs out or is renewed meanwhile.
+    A claim has two halves, since its epoch becomes durable in between: what `begin_claim` returns is reserved
+    for that node until `end_claim`, whatever expires or is renewed meanwhile.
     """
 
     def __init__(self) -> None:
         self._guard = Lock()
-        self._held: dict[Lease, tuple[Grant, int]] = {}  # with the time at which it runs out
+        self._held: dict[Lease, tuple[Grant, int]] = {}  # with the time at which it expires
         self._claiming: dict[Lease, Counter[int]] = {}  # node ids; one node may claim the same lease twice
         self._nodes: dict[int, tuple[NodeRow, int]] = {}  # with the time of the last registration
         self._revision = 0
         self._over: set[_Whose] = set()
-        """What has been told to have run out (`let_pass`)."""
+        """What has been reported as expired (`let_pass`)."""
 
     def __repr__(self) -> str:
         return f"<LeaseTable held={len(self._held)} claiming={len(self._claiming)} nodes={list(self._nodes)}>"
@@ -62,7 +62,7 @@ class LeaseTable:
     def end_claim(
         self, taken: Sequence[Lease], node_id: int, epochs: Mapping[Lease, int], term_ms: int, now_ms: int
     ) -> dict[Lease, Grant]:
-        """Grant those of `taken` whose new epoch is durable; the others stay as they were."""
+        """Grant those of `taken` whose new epoch is durable; the others are unchanged."""
         with self._guard:
             grants = {}
             for lease in taken:
@@ -80,7 +80,7 @@ class LeaseTable:
             return grants
 
     def announce(self, grants: Sequence[Grant]) -> bool:
-        """Whether any of them was held and not announced yet."""
+        """Announce the grants. Returns whether any was held and not yet announced."""
         with self._guard:
             news = False
             for grant in grants:
@@ -93,7 +93,7 @@ class LeaseTable:
             return news
 
     def renew(self, grants: Sequence[Grant], term_ms: int, now_ms: int) -> list[int | None]:
-        """As `Store.renew`. A lease that is being claimed is lost: it may have run out before that."""
+        """As `Store.renew`. A lease that is being claimed is lost: it may have expired before that."""
         with self._guard:
             renewed: list[int | None] = []
             for grant in grants:
@@ -106,7 +106,7 @@ class LeaseTable:
             return renewed
 
     def release(self, grants: Sequence[Grant]) -> bool:
-        """Whether any of them was still held."""
+        """Release the grants. Returns whether any was still held."""
         with self._guard:
             current = [grant.lease for grant in grants if self._current(grant) is not None]
             for lease in current:
@@ -125,8 +125,8 @@ class LeaseTable:
         return dict(sorted(held))
 
     def holds(self, lease: Lease, epoch: int) -> bool:
-        """Whether the lease is held in this epoch, or was when it ran out, and nobody is claiming it: then it
-        is the present one. Otherwise only the backend knows."""
+        """Whether the lease is held in this epoch, or was when it expired, and nobody is claiming it: then
+        the epoch is the current one. Otherwise only the backend knows."""
         with self._guard:
             grant, _ = self._held.get(lease, (None, 0))
             return grant is not None and grant.epoch == epoch and lease not in self._claiming
@@ -147,9 +147,9 @@ class LeaseTable:
             return min(ends_ms) - now_ms if ends_ms else None
 
     def let_pass(self, ms: int, sparing: Container[int], now_ms: int) -> bool:
-        """As `Ageing.let_pass`; whether anything has run out that the last call did not know of."""
+        """As `Ageing.let_pass`. Returns whether anything has expired that the last call did not know of."""
         with self._guard:
-            # Real time passes too, and what it ended between two calls has to be told of as well.
+            # Real time passes too, and what it ended between two calls must be reported as well.
             over = {
                 whose
                 for whose, node_id, end_ms in self._terms()
@@ -166,8 +166,8 @@ class LeaseTable:
             return news
 
     def _terms(self) -> Iterator[tuple[_Whose, int, int]]:
-        """Of every lease and registration: what tells it from those before and after it, whose it is, and
-        when it runs out."""
+        """For every lease and registration: what distinguishes it from earlier and later ones, the node id,
+        and when it expires."""
         for grant, expires_ms in self._held.values():
             yield (grant.lease, grant.epoch), grant.node_id, expires_ms
         for node_id, (node, registered_ms) in self._nodes.items():
@@ -176,7 +176,8 @@ class LeaseTable:
     # --- nodes ------------------------------------------------------------------------------------
 
     def register(self, node: NodeRow, now_ms: int) -> bool:
-        """Whether this is news: the node was not registered, or otherwise. Raises NodeIdTaken."""
+        """Register a node. Returns whether this is news: it was not registered, or differently. Raises
+        NodeIdTaken."""
         with self._guard:
             stored, registered_ms = self._nodes.get(node.node_id, (None, 0))
             remaining_ms = registered_ms + stored.term_ms - now_ms if stored is not None else 0
@@ -188,7 +189,7 @@ class LeaseTable:
             return news
 
     def remove(self, node_id: int, incarnation: UUID) -> bool:
-        """Whether it was there."""
+        """Remove a registration. Returns whether it was there."""
         with self._guard:
             stored, _ = self._nodes.get(node_id, (None, 0))
             if stored is None or stored.incarnation != incarnation:
@@ -198,7 +199,7 @@ class LeaseTable:
             return True
 
     def incarnation(self, node_id: int, now_ms: int) -> UUID | None:
-        """Which one of a node is registered."""
+        """The registered incarnation of a node."""
         with self._guard:
             node, registered_ms = self._nodes.get(node_id, (None, 0))
             return None if node is None or registered_ms + node.term_ms <= now_ms else node.incarnation

@@ -1,9 +1,9 @@
-"""What a dead process left of the store, looked at before sqlite opens it: sqlite takes a damaged end of its
-write-ahead log for a torn one, and a missing file for a new one, and says nothing of either.
+"""Checks what a dead process left of the store before sqlite opens it: sqlite silently takes a damaged end of
+its write-ahead log for a torn one, and a missing file for a new one.
 
-The log's form is in sqlite's documentation ("WAL-mode File Format"). After a crash it may end in the middle
-of one transaction, the one that was being written; no other was begun before that was synced. So a frame that
-does not fit, with more than one transaction behind it, is damage to what was acknowledged.
+sqlite's documentation describes the log ("WAL-mode File Format"). After a crash it may end in the middle of
+one transaction, the one being written; no other began before that one was synced. So a frame that does not
+fit, followed by more than one transaction, is damage to what was acknowledged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _Pair = tuple[int, int]
 
 
 def inspect(store: Path, topics: Path) -> None:
-    """StoreDamaged when `store` is missing beside records in `topics`, or when its write-ahead log has lost
-    what was acknowledged. To be called while nobody has the files open."""
+    """Raise StoreDamaged if `store` is missing although `topics` has records, or if its write-ahead log has
+    lost what was acknowledged. Call only while nobody has the files open."""
     wal = store.with_name(store.name + "-wal")
     if not _size(store):
         if _size(wal):
@@ -65,22 +65,22 @@ def _check(wal: Path) -> None:
 
 
 def first_damage(log: bytes) -> int | None:
-    """Where a write-ahead log stops to make sense though a whole transaction and more come after it; None
-    when all that is wrong with it, if anything, is a torn end."""
+    """Where a write-ahead log stops making sense although more than a whole transaction follows; None if
+    nothing is wrong with it but perhaps a torn end."""
     if len(log) < _HEADER.size:
         return None
     magic, _, page_bytes, _, *salts, sum1, sum2 = _HEADER.unpack_from(log)
     big_endian = bool(magic & 1)
     damage: int | None = None
     if magic & ~1 != _MAGIC or sums(log[: _HEADER.size - 8], (0, 0), big_endian) != (sum1, sum2):
-        # Then sqlite takes nothing from it at all. What the header says must be had from elsewhere.
+        # Then sqlite ignores the whole log. What the header says must come from elsewhere.
         damage, page_bytes, big_endian = 0, _PAGE_BYTES_DEFAULT, sys.byteorder == "big"
         salts = [int.from_bytes(log[at : at + 4], "big") for at in (_HEADER.size + 8, _HEADER.size + 12)]
     frame_bytes = _FRAME.size + page_bytes
     positions = range(_HEADER.size, len(log) - frame_bytes + 1, frame_bytes)
     frames = [_FRAME.unpack_from(log, position) for position in positions]
-    # A frame sums up all before it: from harm on only what each says of itself counts, and whether the next
-    # one was written behind it.
+    # A frame's sum covers all before it: after damage, only the sum that each frame states counts, and
+    # whether the next frame was written after it.
     said = [(sum1, sum2), *((frame[4], frame[5]) for frame in frames)]
     summed = frame_sums(log, page_bytes, said[:-1], big_endian) if frames else []
     ended = False
@@ -96,8 +96,8 @@ def first_damage(log: bytes) -> int | None:
 
 
 def frame_sums(log: bytes, page_bytes: int, before: Sequence[_Pair], big_endian: bool) -> list[_Pair]:
-    """The sums that each frame should have, were the one in front of it as sound as it says, which is
-    `before`. All frames at once, each in 64 bits of one large number: one by one (`sums`) it takes a quarter
+    """The sums that each frame should have if those stated by the one before it (`before`) are right.
+    Computed for all frames at once, each in 64 bits of one large number: one by one (`sums`) takes a quarter
     of a second for the 4 MB that a killed broker leaves."""
     count = len(before)
     words = array("I", log[_HEADER.size : _HEADER.size + count * (_FRAME.size + page_bytes)])
@@ -116,7 +116,7 @@ def frame_sums(log: bytes, page_bytes: int, before: Sequence[_Pair], big_endian:
 
 
 def sums(data: bytes, start: _Pair, big_endian: bool) -> _Pair:
-    """As sqlite's documentation says it ("Checksum Algorithm"), over pairs of words."""
+    """The sums over pairs of words, as in sqlite's documentation ("Checksum Algorithm")."""
     one, two = start
     words = iter(unpack(f"{'>' if big_endian else '<'}{len(data) // 4}I", data))
     for first, second in zip(words, words, strict=True):

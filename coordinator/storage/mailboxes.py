@@ -1,4 +1,4 @@
-"""The mailboxes of nodes that live in one process: letters go from hand to hand, and wait for no disk."""
+"""The mailboxes of nodes that live in one process: letters are handed over directly, and wait for no disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pile:
         return len(self._payloads)
 
     def add(self, payload: bytes) -> bool:
-        """False when as many lie there as may: then it is not taken."""
+        """Add a payload. Returns False, without adding it, if the pile is full."""
         if len(self._payloads) >= LETTERS_KEPT_MAX or self._size_bytes >= LETTERS_KEPT_BYTES_MAX:
             return False
         self._payloads.append(payload)
@@ -42,7 +42,7 @@ class Pile:
         return True
 
     def take(self) -> list[bytes]:
-        """All of them, in order; none is left."""
+        """Remove and return all of them, in order."""
         payloads, self._payloads = self._payloads, []
         self._size_bytes = 0
         return payloads
@@ -57,8 +57,8 @@ class _Mailbox:
 
 
 class Mailboxes:
-    """The open ones, by node id. The store objects that share them may be on several threads; each mailbox is
-    delivered to on the loop that it was opened on."""
+    """The open mailboxes, by node id. The store objects that share them may be on several threads; each
+    mailbox is delivered to on the loop it was opened on."""
 
     def __init__(self) -> None:
         self._guard = Lock()
@@ -91,8 +91,8 @@ class Mailboxes:
         in_force: Callable[[Lease, int], bool],
         registered: Callable[[int], UUID | None],
     ) -> list[Posted]:
-        """As `Store.post`. `in_force` says whether an epoch is a lease's present one, `registered` which
-        incarnation of a node there is."""
+        """As `Store.post`. `in_force` says whether an epoch is a lease's current one, `registered` which
+        incarnation of a node is registered."""
         with self._guard:
             return [self._post(letter, in_force, registered) for letter in letters]
 
@@ -109,7 +109,7 @@ class Mailboxes:
             return Posted.UNDELIVERABLE
         mailbox = self._open.get(letter.node_id)
         if mailbox is None or mailbox.incarnation != incarnation:
-            return Posted.SENT  # it is there, and does not look
+            return Posted.SENT  # the node is there, but not looking
         if not mailbox.pile.add(letter.payload):
             return Posted.UNDELIVERABLE
         if len(mailbox.pile) == 1:

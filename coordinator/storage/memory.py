@@ -1,4 +1,4 @@
-"""A store in memory: for tests, the simulator, and `serve --ephemeral`. It lives as long as its object."""
+"""A store in memory, for tests, the simulator and `serve --ephemeral`. It lives as long as its object."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from muster.coordinator.storage.texts import numbered
 class _LeaseRow:
     epoch: int = 0
     next_seq: int = FIRST_SEQ
-    # In order of seq, since an upsert takes the key out and puts it in again at the end.
+    # In order of seq, since an upsert removes the key and inserts it again at the end.
     records: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
     tombstones: list[StoredRecord] = field(default_factory=list)  # by seq
     journal: list[StoredJournalRow] = field(default_factory=list)
@@ -57,7 +57,7 @@ class _LeaseRow:
         return self.journal_end - len(self.journal)
 
     def copy(self) -> _LeaseRow:
-        """Its rows are immutable, and shared."""
+        """A copy that shares the rows, which are immutable."""
         return replace(
             self, records=dict(self.records), tombstones=list(self.tombstones), journal=list(self.journal)
         )
@@ -76,7 +76,7 @@ class _LeaseRow:
 
 @dataclass(frozen=True, slots=True)
 class MemoryImage:
-    """What a `MemoryStore` has had at one moment, but for leases, nodes and ids that were given out."""
+    """The contents of a `MemoryStore` at one moment, except lease holders, nodes and allocated ids."""
 
     leases: Mapping[Lease, _LeaseRow]
     topics: Mapping[UUID, TopicRow]
@@ -85,10 +85,9 @@ class MemoryImage:
 
 
 class MemoryStore:
-    """`Store` without a disk. Every method finishes within one turn of the event loop, so calls never wait.
+    """A `Store` without a disk. Every method finishes within one turn of the event loop, so calls never wait.
 
-    It can be closed and opened again, as a process would a file: nothing is lost then, and leases keep their
-    terms.
+    Like a file, it can be closed and opened again: nothing is lost, and leases keep their terms.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class MemoryStore:
         self._now_ms = now_ms
         self._open = False
         self._counts = StoreCounts(cluster_id or uuid4(), counts)
-        self._leases: dict[Lease, _LeaseRow] = {}  # of those that were ever asked for
+        self._leases: dict[Lease, _LeaseRow] = {}  # only those ever asked for
         self._topics: dict[UUID, TopicRow] = {}
         self._replica_lists: dict[Replicas, int] = {}
         self._broker_configs: dict[str, BrokerConfigsRow] = {}
@@ -126,19 +125,19 @@ class MemoryStore:
     # --- images -----------------------------------------------------------------------------------
 
     def image(self) -> MemoryImage:
-        """What is stored now."""
+        """A snapshot of what is stored."""
         leases = {lease: row.copy() for lease, row in self._leases.items()}
         return MemoryImage(leases, dict(self._topics), dict(self._replica_lists), dict(self._broker_configs))
 
     def restore(self, image: MemoryImage) -> None:
-        """Put back what an image of this store has. Epochs stay: whoever has read what was stored before has
-        to claim anew."""
+        """Restore an image of this store. Epochs are kept: whoever has read what was stored before must claim
+        again."""
         for lease, now in self._leases.items():
             then = image.leases.get(lease)
             self._leases[lease] = _LeaseRow() if then is None else then.copy()
             self._leases[lease].epoch = now.epoch
         self._topics = dict(image.topics)
-        self._replica_lists |= image.replica_lists  # numbers are never given twice
+        self._replica_lists |= image.replica_lists  # numbers are never reused
         self._broker_configs = dict(image.broker_configs)
         self._change()
 

@@ -1,7 +1,7 @@
-"""What a partition log needs of the place that keeps its records, whether those are segment files
-(`segments`) or rows of a database (`postgres.record_log`).
+"""What a partition log needs from the storage of its records: segment files (`segments`) or database rows
+(`postgres.record_log`).
 
-Everything blocks. One writer at a time (the caller's lock); readers need none. Errors are OSErrors.
+All calls block. One writer at a time (under the caller's lock); readers need no lock. Errors are OSErrors.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Batch(NamedTuple):
 
 
 class LogOffsetMetadata(NamedTuple):
-    """An offset and where it lies, as in Kafka's class of that name: the positions of two in one segment tell
-    how many bytes are between them."""
+    """An offset and its location, as in Kafka's class of that name: the positions of two in one segment give
+    the number of bytes between them."""
 
     offset: int
     segment: int
@@ -36,24 +36,24 @@ class LogOffsetMetadata(NamedTuple):
 
 
 class Fenced(OSError):
-    """The lease epoch under which the log was opened is not the lease's present one: nothing was written."""
+    """The epoch under which the log was opened is not the lease's current one: nothing was written."""
 
 
 class Derived(Protocol):
     """What the layer above derives from the batches: producer state, leader epochs."""
 
     def observe(self, header: Header, contents: bytes) -> None:
-        """A batch is in the log: appended just now, or found there on opening. In order of offsets.
+        """Called for each batch in the log, just appended or found on opening, in offset order.
 
-        `contents`: of a control batch all of it, of another at least its header; base offset and leader epoch
-        may be those it was appended with.
+        `contents` is all of a control batch, and at least the header of any other; its base offset and leader
+        epoch may be those it was appended with.
         """
 
     def snapshot(self) -> bytes: ...
 
     def restore(self, snapshot: bytes) -> None:
-        """Only before the first `observe`. ValueError: it cannot be read; the log is scanned from its start
-        then."""
+        """Called only before the first `observe`. Raises ValueError if the snapshot cannot be read; the log
+        is then scanned from its start."""
 
     def reset(self) -> None:
         """Forget everything observed."""
@@ -61,7 +61,7 @@ class Derived(Protocol):
 
 @dataclass(slots=True)
 class Limits:
-    """When a segment is closed; may be changed at any time."""
+    """When to close a segment. May be changed at any time."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
@@ -69,25 +69,25 @@ class Limits:
 
 
 class Recovery(NamedTuple):
-    """What opening found broken. A crash leaves a torn tail, which is cut. Anything else is damage from
-    outside, and what is taken out of the log because of it is kept in files beside it."""
+    """What was found broken on opening. A crash leaves a torn tail, which is cut off. Anything else is damage
+    from outside, and what has to be taken out of the log because of it is kept in files beside it."""
 
     cut_bytes: int = 0
-    """Cut off the last segment, which is not followed by others any more."""
+    """Bytes cut off the segment that is now the last one."""
     cut_at: str = ""
-    """File and byte."""
+    """File and byte of the cut."""
     damaged: bool = False
-    """Sound records were behind the cut: it was not the end of what was written."""
+    """Sound records followed the cut: it was not the end of what was written."""
     discarded: tuple[str, ...] = ()
-    """Files with what was behind the cut."""
+    """Files with what followed the cut."""
     missing: tuple[tuple[int, int], ...] = ()
-    """Offsets from, to (excluded) whose segment is gone."""
+    """Ranges of offsets, [from, to), whose segment is gone."""
     known_end: int = 0
-    """The log had come to here at least, and now ends before; 0 when it does not."""
+    """The log once reached at least this offset and now ends before it; 0 if it does not."""
 
 
 class RecordSegment(Protocol):
-    """A run of batches that retention and compaction treat as one. The last one of a log grows."""
+    """A run of batches that retention and compaction treat as a unit. The last one of a log grows."""
 
     @property
     def base_offset(self) -> int: ...
@@ -101,48 +101,49 @@ class RecordSegment(Protocol):
 
     @property
     def generation(self) -> int:
-        """How often it was compacted."""
+        """Number of times it was compacted."""
 
     @property
     def first_timestamp(self) -> int:
-        """Of the first batch, -1 for none: what segment.ms counts from."""
+        """Of the first batch, -1 if none: segment.ms counts from it."""
 
     @property
     def newest_timestamp(self) -> int:
-        """-1 when no record has one."""
+        """-1 if no record has one."""
 
     @property
     def newest_ms(self) -> int:
-        """How old the segment is: its newest timestamp; its last append when no record has one."""
+        """What the segment's age counts from: its newest timestamp, or its last append if no record has
+        one."""
 
     def whole_batches(self) -> Iterator[Batch]:
-        """All batches up to `size`. DecodeError when they cannot be read so far."""
+        """All batches up to `size`. Raises DecodeError if they cannot be read that far."""
 
 
 S = TypeVar("S", bound=RecordSegment)
 
 
 def roll_due(active: RecordSegment, header: Header, limits: Limits, open_ms: int) -> bool:
-    """Whether a batch goes into a new segment; `open_ms`: for how long the active one has been open."""
+    """Whether a batch goes into a new segment; `open_ms` is how long the active one has been open."""
     if active.size == 0:
         return False
     if active.size + header.size > limits.segment_bytes:
         return True
-    # Kafka counts from the records' own time where they have one, so that old data imported in one go still
-    # gets segments which retention can tell apart.
+    # Kafka counts from the records' own timestamps if they have any, so that old data imported all at once
+    # still gets segments that retention can tell apart.
     if active.first_timestamp >= 0 and header.max_timestamp >= 0:
         return header.max_timestamp - active.first_timestamp > limits.segment_ms
     return open_ms > limits.segment_ms
 
 
 def from_offset(segments: Sequence[S], offset: int) -> Sequence[S]:
-    """The segments that may hold `offset` or what comes after it."""
+    """The segments that may hold `offset` or later ones."""
     first = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
     return segments[max(first, 0) :]
 
 
 def place_of(old: Sequence[RecordSegment], segments: Sequence[RecordSegment]) -> slice:
-    """Where neighbouring closed segments are in a log's. ValueError when they are no such."""
+    """Where the `old` segments are in a log's. Raises ValueError unless they are adjacent closed segments."""
     first = next((n for n, segment in enumerate(segments) if segment is old[0]), len(segments))
     behind = first + len(old)
     if tuple(segments[first:behind]) != tuple(old) or behind >= len(segments):
@@ -151,15 +152,15 @@ def place_of(old: Sequence[RecordSegment], segments: Sequence[RecordSegment]) ->
 
 
 class RecordDraft(RecordSegment, Protocol):
-    """A segment that compaction writes, no part of the log yet."""
+    """A segment that compaction is writing, not yet part of the log."""
 
     def append(self, buffers: Sequence[bytes | memoryview], header: Header) -> None:
-        """One batch, in order of offsets."""
+        """Append one batch, in offset order."""
 
 
 class RecordLog(Protocol):
-    """One partition's segments. Appended batches count in `next_offset` at once; they survive the death of
-    the process after `commit`, and may be lost until then, all of them or none."""
+    """One partition's segments. Appended batches count in `next_offset` at once. After `commit` they survive
+    a crash of the process; until then they may be lost, all or none."""
 
     limits: Limits
 
@@ -168,15 +169,15 @@ class RecordLog(Protocol):
 
     @property
     def failed(self) -> bool:
-        """What is stored is not known any more: open the log anew."""
+        """What is stored is no longer known: reopen the log."""
 
     @property
     def segments(self) -> Sequence[RecordSegment]:
-        """In order of offsets; the last one is the active one. A new object whenever it changes."""
+        """In offset order; the last one is the active one. A new object after every change."""
 
     @property
     def sealed_segments(self) -> Sequence[RecordSegment]:
-        """The closed segments that `seal` need not look at any more."""
+        """The closed segments that `seal` is done with."""
 
     @property
     def start_offset(self) -> int: ...
@@ -187,7 +188,7 @@ class RecordLog(Protocol):
 
     @property
     def end(self) -> LogOffsetMetadata:
-        """Where the log end offset lies."""
+        """The location of the log end offset."""
 
     @property
     def size(self) -> int:
@@ -199,7 +200,7 @@ class RecordLog(Protocol):
 
     @property
     def unsynced_messages(self) -> int:
-        """Offsets that the death of the machine may take."""
+        """Number of offsets that a crash of the machine may lose."""
 
     @property
     def unmarked_bytes(self) -> int:
@@ -207,66 +208,67 @@ class RecordLog(Protocol):
 
     @property
     def unsealed(self) -> bool:
-        """There is work for `seal`."""
+        """Whether there is work for `seal`."""
 
     # --- writing
 
     def append(self, batch: bytes, header: Header, leader_epoch: int) -> Header:
-        """Write a batch at the log end, in a new segment when it is time for one; the header it has now.
+        """Write a batch at the log end, in a new segment if one is due. Returns its header as written.
 
-        `batch` is written as it is but for base offset and leader epoch. On an OSError the log is as before,
-        unless `failed` is set.
+        `batch` is written unchanged except for base offset and leader epoch. On an OSError the log is
+        unchanged, unless `failed` is set.
         """
 
     def commit(self) -> None:
         """See the class, and `RecordStorage.commit`."""
 
     def sync(self) -> None:
-        """Make everything committed survive the death of the machine."""
+        """Make everything committed survive a crash of the machine."""
 
     def roll(self) -> None:
         """Begin a new segment at the log end."""
 
     def seal(self) -> None:
-        """Do what closing and removing segments left to do. Runs beside everything else, and ends early when
-        the log is abandoned."""
+        """Finish what closing and removing segments left undone. Runs beside everything else, and ends early
+        if the log is abandoned."""
 
     def mark(self) -> Callable[[], None]:
-        """Note how far the log is (under the caller's lock), and return what makes a later start trust that
-        (without it)."""
+        """Note how far the log has come (under the caller's lock), and return a function that makes a later
+        start trust that (called without the lock)."""
 
     def rest(self) -> None:
-        """Give back what an idle log holds open."""
+        """Release what an idle log holds open."""
 
     def close(self) -> None:
-        """Leave the log so that the next opening is quick. Not needed for what was acknowledged."""
+        """Close the log so that the next opening is quick. Not needed to keep what was acknowledged."""
 
     def abandon(self) -> None:
-        """Write nothing more, once this returns: someone else has the log now, or its topic goes."""
+        """Write nothing more once this returns: someone else has the log now, or its topic is being
+        deleted."""
 
     # --- reading
 
     def read(
         self, offset: int, bytes_max: int, *, first_may_exceed: bool = True, at_once: bool = False
     ) -> bytes | memoryview:
-        """Whole batches of one segment from the one that holds `offset` on, together at most `bytes_max`
-        bytes (the first may be larger if `first_may_exceed`). FileNotFoundError when the segment was removed
-        under the read. `at_once`, which is allowed on the loop: WouldBlock where that has to wait for
-        storage."""
+        """Whole batches of one segment, starting with the one that holds `offset`, at most `bytes_max` bytes
+        in all (the first may be larger if `first_may_exceed`). Raises FileNotFoundError if the segment is
+        removed during the read. `at_once`, which is allowed on the loop, raises WouldBlock rather than wait
+        for storage."""
 
     def locate(
         self, offset: int, end: LogOffsetMetadata, bytes_max: int, *, at_once: bool = False
     ) -> LogOffsetMetadata:
         """Where a `read` of `offset` finds its first batch, which begins before `end`. If that is more than
-        `bytes_max` before `end` in the same segment, the position may be any so far away; if it is in an
+        `bytes_max` before `end` in the same segment, the position may be any that far away; if it is in an
         earlier segment, any at all. Errors and `at_once` as for `read`."""
 
     def segments_from(self, offset: int) -> Sequence[RecordSegment]:
-        """The segments that may hold `offset` or what comes after it."""
+        """The segments that may hold `offset` or later ones."""
 
     def batches(self, offset: int) -> Iterator[Batch]:
-        """The batches from the one that holds `offset` on, as far as they were written when their segment is
-        reached. DecodeError where a segment cannot be read on."""
+        """The batches from the one that holds `offset` on, as far as they are written when their segment is
+        reached. Raises DecodeError where a segment cannot be read further."""
 
     def first_batch_at(self, timestamp: int) -> Batch | None:
         """The first batch at or after the log start with a timestamp >= `timestamp`."""
@@ -277,78 +279,79 @@ class RecordLog(Protocol):
     # --- removing
 
     def set_start_offset(self, offset: int) -> None:
-        """Move the log start (DeleteRecords), durably, and remove the segments wholly below it."""
+        """Durably move the log start (DeleteRecords), and remove the segments entirely below it."""
 
     def remove_first(self, count: int) -> None:
         """Remove the oldest `count` segments (retention); the active one only after `roll`."""
 
     def note_cleaned(self, offset: int) -> None:
-        """Compaction has compared the records below `offset` with each other, and the log holds what stayed:
-        `cleaned_offset`, also after the next opening."""
+        """Set `cleaned_offset`, also for later openings: compaction has compared the records below it with
+        each other, and the log holds the ones that were kept."""
 
     def note_derived(self) -> None:
-        """Note what is derived as it is now, durably: no opening begins with an earlier state, though the
-        batches are still there from which that was derived."""
+        """Durably note the current derived state: no opening begins with an earlier one, even if the batches
+        from which that was derived are still there."""
 
     def new_draft(self, base_offset: int, generation: int) -> RecordDraft:
-        """A segment to be filled with `append` and then given to `replace`."""
+        """A segment to fill with `append` and then pass to `replace`."""
 
     def replace(self, old: Sequence[RecordSegment], draft: RecordDraft) -> None:
-        """Put `draft` in the place of neighbouring closed segments (compaction). ValueError when they are no
-        such."""
+        """Replace `old` with `draft` (compaction). Raises ValueError unless they are adjacent closed
+        segments."""
 
     def discard(self, draft: RecordDraft) -> None:
-        """The draft is not needed any more; harmless after `replace`."""
+        """Discard a draft that is no longer needed. Harmless after `replace`."""
 
 
 class Place(Protocol):
-    """Where one partition's records are, for one leader."""
+    """The place of one partition's records, for one leader."""
 
     @property
     def path(self) -> str:
         """For messages."""
 
     def open(self, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> RecordLog:
-        """Open or begin the log; `derived` is brought up to its end."""
+        """Open or create the log, and bring `derived` up to its end."""
 
 
 class RecordStorage(Protocol):
-    """Where all partitions' records are. `Place`s and logs of one storage are not mixed with another's."""
+    """The storage of all partitions' records. Do not mix the `Place`s and logs of different storages."""
 
     @property
     def path(self) -> str:
         """For people."""
 
     def place(self, topic_id: UUID, partition: int, lease: Lease, epoch: int) -> Place:
-        """For the leader that holds `lease` in `epoch`. Where other processes may have the log, what is
-        written through it is refused (`Fenced`) once the lease has another epoch."""
+        """The place for the leader that holds `lease` in `epoch`. If other processes may have the log, writes
+        through it are refused (`Fenced`) once the lease has another epoch."""
 
     def commit(self, logs: Sequence[RecordLog]) -> list[OSError | None]:
-        """Make what was appended to each log survive the death of the process, together as far as that saves
-        time; why not, of each. A log whose outcome is unknown has `failed`."""
+        """Make what was appended to each log survive a crash of the process, together where that saves time.
+        Returns an error or None for each log. A log whose outcome is unknown has `failed`."""
 
     def stored(self) -> list[tuple[UUID, int]]:
-        """Topic id and partition of what has anything stored, in no order."""
+        """Topic id and partition of everything stored, in no particular order."""
 
     def size(self, topic_id: UUID, partition: int) -> int:
         """Bytes of a partition's segments, whose log need not be open."""
 
     def bounds(self, partitions: Sequence[tuple[UUID, int]]) -> Mapping[tuple[UUID, int], tuple[int, int]]:
-        """Start and end offset of those partitions of which the storage can tell without opening their
-        logs."""
+        """Start and end offset of those partitions for which the storage knows them without opening the
+        log."""
 
     def room(self) -> tuple[int, int]:
-        """Bytes of the volume, and how many of them are free for us; -1 and -1 where nobody can tell."""
+        """The volume's size in bytes, and how much of it is free for us; -1 and -1 if unknown."""
 
     def delete(self, topic_id: UUID) -> None:
-        """Remove a topic's records; harmless when there are none."""
+        """Remove a topic's records; harmless if there are none."""
 
     def delete_except(self, topic_ids: set[UUID]) -> list[UUID]:
-        """Remove the records of other topics than those, which are all that the store has; which."""
+        """Remove the records of all topics but these, which are all that the store has. Returns the topics
+        removed."""
 
     def remove_left_over(self) -> list[UUID]:
-        """Remove what deleted topics left behind, if the storage itself can tell which topics there are; of
-        which."""
+        """Remove what deleted topics left behind, if the storage itself knows which topics exist. Returns
+        those topics."""
 
     def close(self) -> None:
-        """Let go of connections. Harmless when repeated."""
+        """Close connections. Harmless when repeated."""

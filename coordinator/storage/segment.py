@@ -1,8 +1,8 @@
-"""One segment: a file of record batches one after the other, and a sparse index over it in memory.
+"""One segment: a file of consecutive record batches, and a sparse index over it in memory.
 
-The file has exactly the form of Kafka's .log files. The index has an entry about every `interval_bytes`; it
-is written beside the file (.index) when the segment is closed, and rebuilt by a scan when that is missing or
-does not fit.
+The file has exactly the format of Kafka's .log files. The index has an entry about every `interval_bytes`; it
+is written beside the file (.index) when the segment is closed, and rebuilt by a scan if that file is missing
+or does not fit.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _PLACE = Struct(">qi11xi")  # base offset, length and last offset delta of a bat
 _LENGTH = Struct(">8xi")
 _LENGTH_START: Final = 12
 _LENGTH_MIN: Final = HEADER_BYTES - _LENGTH_START
-_INDEX_HEAD = Struct(">4sI")  # form, CRC-32C of what follows
+_INDEX_HEAD = Struct(">4sI")  # format, CRC-32C of what follows
 _INDEX_BODY = Struct(">qqqqi")  # log size, next offset, newest and first timestamp, entries
 _INDEX_FORM: Final = b"MSX1"
 
 
 _Read = Callable[[int, int], bytes | memoryview]
-"""Position and size to bytes of a file."""
+"""Takes a position and a size, returns bytes of a file."""
 
 
 class Index:
     """Positions of batches: (offset, position, newest timestamp before it), ascending in all three.
 
-    One writer, any number of readers: `offsets` grows last, so an entry that a reader finds there is
+    One writer, any number of readers: `offsets` grows last, so any entry that a reader finds in it is
     complete.
     """
 
@@ -65,12 +65,12 @@ class Index:
         self.offsets.append(offset)
 
     def position_of(self, offset: int) -> int:
-        """Where to begin to look for the batch that holds `offset`."""
+        """Where to start looking for the batch that holds `offset`."""
         entry = bisect_right(self.offsets, offset) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def position_of_time(self, timestamp: int) -> int:
-        """Where to begin to look for the first batch with a timestamp >= `timestamp`."""
+        """Where to start looking for the first batch with a timestamp >= `timestamp`."""
         entry = bisect_left(self.newest, timestamp, 0, len(self.offsets)) - 1
         return self.positions[entry] if entry >= 0 else 0
 
@@ -81,7 +81,7 @@ class Index:
 
 
 class Segment:
-    """Grows while it is the log's last one. Readers use what `size` says; it moves after the bytes are
+    """Grows while it is the log's last one. Readers rely on `size`, which moves only once the bytes are
     there."""
 
     __slots__ = (
@@ -105,8 +105,8 @@ class Segment:
         self._file: File | None = None
         self._since_entry = 0
         self.base_offset = base_offset
-        self.generation = generation  # how often it was compacted; each time makes a new file
-        self.draft = False  # being written by a compaction, and no part of the log yet
+        self.generation = generation  # number of times it was compacted; each makes a new file
+        self.draft = False  # being written by a compaction, and not yet part of the log
         self.interval_bytes = interval_bytes
         self.index = Index()
         self.size = 0
@@ -120,7 +120,8 @@ class Segment:
 
     @property
     def newest_ms(self) -> int:
-        """How old the segment is: its newest timestamp; its last append when no record has one."""
+        """What the segment's age counts from: its newest timestamp, or its last append if no record has
+        one."""
         return self.newest_timestamp if self.newest_timestamp >= 0 else self.written_ms
 
     @property
@@ -144,12 +145,12 @@ class Segment:
         return self._file
 
     def release(self) -> None:
-        """Let go of the file; readers that hold it may finish."""
+        """Release the file; readers that hold it may finish."""
         self._file = None
 
     def append(self, buffers: Sequence[bytes | memoryview], header: Header) -> None:
-        """Write one batch. On an OSError nothing of it stays, unless cutting it off fails too (that error is
-        raised)."""
+        """Write one batch. On an OSError nothing of it remains, unless cutting it off fails too (then that
+        error is raised)."""
         file = self.open_to_write()
         try:
             file.append(buffers)
@@ -159,7 +160,7 @@ class Segment:
         self.note(header)
 
     def note(self, header: Header) -> None:
-        """Count in a batch that stands at the end of the file."""
+        """Account for a batch that is at the end of the file."""
         position = self.size
         if position == 0:
             self.first_timestamp = header.max_timestamp
@@ -175,15 +176,15 @@ class Segment:
     # --- reading ----------------------------------------------------------------------------------
 
     def open_to_read(self) -> File:
-        """FileNotFoundError when the segment has been removed meanwhile."""
+        """Raises FileNotFoundError if the segment has been removed meanwhile."""
         return self._file or self._folder.open(self.log_name)
 
     def read(
         self, offset: int, bytes_max: int, *, first_may_exceed: bool, at_once: bool = False
     ) -> bytes | memoryview | None:
-        """Whole batches from the one that holds `offset` (or the next one there is), together at most
-        `bytes_max` bytes; if `first_may_exceed`, one batch even when it is larger. None when there is nothing
-        at or after `offset`. The CRC is not checked, as Kafka does not; DecodeError where not even the
+        """Whole batches, starting with the one that holds `offset` (or the next one there is), at most
+        `bytes_max` bytes in all; if `first_may_exceed`, one batch even if it is larger. None if there is
+        nothing at or after `offset`. As in Kafka, the CRC is not checked; raises DecodeError if not even the
         lengths make sense. `at_once` raises WouldBlock rather than wait for a disk."""
         size, read = self.size, self._reader(at_once=at_once)
         found = self._seek(read, size, offset, bytes_max)
@@ -199,13 +200,13 @@ class Segment:
             if length < _LENGTH_MIN or end + _LENGTH_START + length > limit:
                 break
             end += _LENGTH_START + length
-        if end > len(chunk):  # the first batch is small enough, and longer than what was read
+        if end > len(chunk):  # the first batch is small enough, but longer than what was read
             return read(start + skip, first)
-        # Not copied: what is behind it is no longer than an interval of the index.
+        # Not copied: what follows it is no longer than an interval of the index.
         return chunk if skip == 0 and end == len(chunk) else memoryview(chunk)[skip:end]
 
     def position_of(self, offset: int, *, at_once: bool = False) -> int | None:
-        """Where the batch begins that `read` begins with; None and errors as there."""
+        """Where the first batch of a `read` begins; None and errors as there."""
         found = self._seek(self._reader(at_once=at_once), self.size, offset, 0)
         if found is None:
             return None
@@ -221,9 +222,9 @@ class Segment:
     def _seek(
         self, read: _Read, size: int, offset: int, bytes_max: int
     ) -> tuple[int, bytes | memoryview, int, int] | None:
-        """Find the first batch that ends at or after `offset`, in as much as may be needed to read on from
-        it: where what was read begins, what was read, where in it the batch begins, its size. None when there
-        is no such batch."""
+        """Find the first batch that ends at or after `offset`, reading as much as may be needed to read on
+        from it. Returns where the chunk read begins, the chunk, where in it the batch begins, and the batch's
+        size; None if there is no such batch."""
         start = self.index.position_of(offset)
         chunk = read(start, min(size - start, bytes_max + self.interval_bytes + HEADER_BYTES))
         skip = 0
@@ -243,10 +244,10 @@ class Segment:
             skip += _LENGTH_START + length
 
     def batches(self, position: int = 0) -> Iterator[Batch]:
-        """The batches from a batch's start at `position` on; ends before the first that is not whole or not
-        one.
+        """The batches from `position` on, where a batch must start; ends before the first incomplete or
+        invalid one.
 
-        Looks at the file only as far as it reaches when the walk begins. The CRC is not checked.
+        Reads the file only as far as it reaches when the walk begins. The CRC is not checked.
         """
         file = self.open_to_read()
         end = file.size()
@@ -267,7 +268,7 @@ class Segment:
             at += header.size
 
     def whole_batches(self, position: int = 0) -> Iterator[Batch]:
-        """As `batches`, up to `size`, and DecodeError when it does not come that far."""
+        """As `batches`, up to `size`; raises DecodeError if it does not get that far."""
         size = self.size
         for batch in self.batches(position):
             if batch.position >= self.size:
@@ -278,8 +279,8 @@ class Segment:
             raise self.damaged_at(position)
 
     def first_batch_at(self, timestamp: int, from_offset: int) -> Batch | None:
-        """The first batch that reaches `from_offset` and has a timestamp >= `timestamp`. DecodeError where
-        the file cannot be read on."""
+        """The first batch that reaches `from_offset` and has a timestamp >= `timestamp`. Raises DecodeError
+        where the file cannot be read further."""
         if self.newest_timestamp < timestamp:
             return None
         for batch in self.whole_batches(self.index.position_of_time(timestamp)):
@@ -288,13 +289,13 @@ class Segment:
         return None
 
     def damaged_at(self, position: int) -> DecodeError:
-        """What to raise where a batch should begin and none does."""
+        """The error to raise where a batch should begin but none does."""
         return DecodeError(f"{self.log_name} is damaged: no batch at byte {position}")
 
     # --- recovery ---------------------------------------------------------------------------------
 
     def sound_behind(self, position: int) -> int | None:
-        """Where the first sound batch behind `position` begins, None when there is none: tells damaged
+        """Where the first sound batch after `position` begins, None if there is none: distinguishes damaged
         records from the torn end of a log."""
         file = self.open_to_read()
         end = file.size()
@@ -319,9 +320,9 @@ class Segment:
         return crc_matches(file.read(position, header.size), 0, header)
 
     def scan(self) -> Iterator[Batch]:
-        """Read on from `size`, checking every batch, and yield the sound ones once they are counted in.
+        """Read on from `size`, checking every batch, and yield the sound ones after accounting for them.
 
-        What follows the last sound batch is not: `size` tells where that is.
+        What follows the last sound batch is left out: `size` is where it begins.
         """
         for batch in self.batches(self.size):
             gap = batch.header.base_offset - self.next_offset
@@ -334,7 +335,7 @@ class Segment:
             yield batch
 
     def save_rest(self, ending: str) -> str:
-        """Copy what is behind `size` into a file of its own, durably; its name."""
+        """Durably copy what follows `size` into a file of its own. Returns its name."""
         name = f"{self.log_name}.{self.size}{ending}"
         self._folder.remove(name)
         source, position = self.open_to_read(), self.size
@@ -350,7 +351,7 @@ class Segment:
         return name
 
     def encoded_index(self) -> bytes:
-        """The index as it stands, to be stored once the file has been synced: a later start trusts it."""
+        """The encoded current index. Store it only after syncing the file: a later start trusts it."""
         columns = (self.index.offsets, self.index.positions, self.index.newest)
         bounds = (self.size, self.next_offset, self.newest_timestamp, self.first_timestamp)
         body = _INDEX_BODY.pack(*bounds, len(self.index.offsets)) + b"".join(map(_big_endian, columns))
@@ -361,8 +362,8 @@ class Segment:
         self._folder.store(self.index_name, self.encoded_index())
 
     def load_index(self, log_size: int) -> bool:
-        """Take over the stored index. False, and nothing changed, when there is none that fits a file of
-        `log_size`."""
+        """Load the stored index. Returns False, without changing anything, if there is none that fits a file
+        of `log_size`."""
         stored = self._folder.load(self.index_name)
         if stored is None or len(stored) < _INDEX_HEAD.size + _INDEX_BODY.size:
             return False
@@ -395,12 +396,13 @@ class Segment:
 
 
 def stem_of(base_offset: int, generation: int) -> str:
-    """Kafka's twenty digits; compacted files have their generation behind them."""
+    """Kafka's twenty digits, followed by the generation if the file was compacted."""
     return f"{base_offset:020d}" + (f"-{generation}" if generation else "")
 
 
 def parse_stem(stem: str) -> tuple[int, int] | None:
-    """(base offset, generation) of a segment's file name without its ending; None if it is no segment's."""
+    """(base offset, generation) of a segment's file name without its ending; None if it is not a
+    segment's."""
     digits, _, generation = stem.partition("-")
     if len(digits) != 20 or not digits.isdecimal() or (generation and not generation.isdecimal()):
         return None

@@ -4,15 +4,15 @@
     00000000000000000000.index     sparse index of a closed segment
     00000000000000000120.snapshot  what the layer above derives from the batches below offset 120
     start                          the log start offset, once it was moved
-    cleaned                        up to which offset compaction has been, once it was here
-    *.discarded                    what was behind damage, for people: nothing reads or removes it
+    cleaned                        the offset that compaction has reached, once it has run
+    *.discarded                    what followed damage, for people: nothing reads or removes it
 
-Appended bytes have been given to the operating system when `append` returns: they survive the death of the
-process. They survive that of the machine after `sync`. After a crash the tail is scanned, and what is torn is
-cut off.
+When `append` returns, the bytes have been given to the operating system and survive a crash of the process.
+After `sync` they survive a crash of the machine. After a crash the tail is scanned, and what is torn is cut
+off.
 
-Everything blocks. One writer at a time (the caller's lock); readers need none. `seal`, and what `mark`
-returns, run beside the writer.
+All calls block. One writer at a time (under the caller's lock); readers need no lock. `seal`, and the
+function that `mark` returns, run beside the writer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DISCARDED: Final = ".discarded"
 
 
 class SegmentLog:
-    """Offsets, sizes and bounds in `start_offset`, `next_offset`, `size`; errors are OSErrors."""
+    """Its offsets and size are in `start_offset`, `next_offset` and `size`; errors are OSErrors."""
 
     def __init__(self, folder: Folder, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> None:
         """Use `SegmentLog.open`."""
@@ -64,22 +64,22 @@ class SegmentLog:
         self._sealing = Lock()
         self._noting = Lock()  # held while an index or a snapshot is stored; none is after `abandon`
         self._abandoned = False
-        self._snapshot_offset = 0  # up to which the stored snapshot speaks
+        self._snapshot_offset = 0  # how far the stored snapshot reaches
         self._segment_since_ms = now_ms()
         self._dirty = False  # anything appended since the last close
         self._marked_size = 0  # of the active segment
         self._rested_offset = -1
         self._unsynced_messages = 0
-        self._names_synced = False  # those of the segments' files
+        self._names_synced = False  # the names of the segments' files
         self.limits = limits
         self.start_offset = 0
         self.cleaned_offset = 0  # see `note_cleaned`
-        self.failed = False  # what is in the files is not known any more: open the log anew
+        self.failed = False  # what is in the files is no longer known: reopen the log
         self.recovery = Recovery()
 
     @classmethod
     def open(cls, folder: Folder, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> SegmentLog:
-        """Open or begin the log in `folder`; `derived` is brought up to its end."""
+        """Open or create the log in `folder`, and bring `derived` up to its end."""
         log = cls(folder, derived, limits, now_ms)
         log._recover()
         return log
@@ -92,7 +92,7 @@ class SegmentLog:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """In order of offsets; the last one is the active one."""
+        """In offset order; the last one is the active one."""
         return self._segments
 
     @property
@@ -120,7 +120,7 @@ class SegmentLog:
 
     @property
     def unsealed(self) -> bool:
-        """Closed segments wait for `seal`."""
+        """Whether closed segments wait for `seal`."""
         return bool(self._unsealed)
 
     @property
@@ -131,10 +131,10 @@ class SegmentLog:
     # --- writing ----------------------------------------------------------------------------------
 
     def append(self, batch: bytes, header: Header, leader_epoch: int) -> Header:
-        """Write a batch at the log end, in a new segment when it is time for one; the header it has now.
+        """Write a batch at the log end, in a new segment if one is due. Returns its header as written.
 
-        `batch` is written as it is but for base offset and leader epoch. On an OSError the log is as before,
-        unless `failed` is set: then the file could not be put back, and the log must be opened anew.
+        `batch` is written unchanged except for base offset and leader epoch. On an OSError the log is
+        unchanged, unless `failed` is set: then the file could not be restored, and the log must be reopened.
         """
         assigned = header._replace(base_offset=self.next_offset, leader_epoch=leader_epoch)
         open_ms = self._now_ms() - self._segment_since_ms
@@ -154,10 +154,10 @@ class SegmentLog:
         return assigned
 
     def commit(self) -> None:
-        """Nothing: what was appended has been given to the operating system."""
+        """Do nothing: what was appended has been given to the operating system."""
 
     def sync(self) -> None:
-        """Make everything appended survive the death of the machine."""
+        """Make everything appended survive a crash of the machine."""
         if self._unsynced_messages:
             self._sync([*self._unsealed, self._segments[-1]])
             self._unsynced_messages = 0
@@ -170,7 +170,7 @@ class SegmentLog:
                 self._folder.sync()
                 self._names_synced = True
         except OSError:
-            # The system may have dropped the pages it could not write, and would call the next sync a
+            # The system may have dropped the pages it could not write, and would report the next sync as a
             # success.
             self.failed = True
             raise
@@ -190,7 +190,7 @@ class SegmentLog:
     def seal(self) -> None:
         """Sync closed segments and write their indexes and the snapshot, so that a start need not scan them.
 
-        May run beside everything else, and ends early when the log is abandoned.
+        May run beside everything else, and ends early if the log is abandoned.
         """
         with self._sealing:
             while not self._abandoned and (waiting := list(self._unsealed.items())):
@@ -205,8 +205,9 @@ class SegmentLog:
                 self._unsealed.pop(segment, None)
 
     def mark(self) -> Callable[[], None]:
-        """Note how far the log is (under the caller's lock), and return what makes a later start trust that
-        (without it): a crash then costs a scan of what came after, not of the whole active segment."""
+        """Note how far the log has come (under the caller's lock), and return a function that makes a later
+        start trust that (called without the lock): a crash then costs a scan of what came after, not of the
+        whole active segment."""
         active = self._segments[-1]
         index, snapshot = active.encoded_index(), self._derived.snapshot()
         offset, file = active.next_offset, active.open_to_write()
@@ -228,14 +229,14 @@ class SegmentLog:
         return self._segments[-1].size - self._marked_size if self._segments else 0
 
     def rest(self) -> None:
-        """Let go of the active segment's file if nothing was appended since the last call; the next append
-        opens it."""
+        """Release the active segment's file if nothing was appended since the last call; the next append
+        reopens it."""
         if self._segments and self.next_offset == self._rested_offset and not self._unsynced_messages:
             self._segments[-1].release()
         self._rested_offset = self.next_offset
 
     def close(self) -> None:
-        """Sync and note the end, so that the next `open` scans nothing. Not needed for what was
+        """Sync and note the end, so that the next `open` scans nothing. Not needed to keep what was
         acknowledged."""
         self.seal()
         if self._dirty and self._segments:
@@ -248,8 +249,8 @@ class SegmentLog:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the files and write nothing more, once this returns: someone else has the log now, or its
-        folder goes."""
+        """Release the files, and write nothing more once this returns: someone else has the log now, or its
+        folder is being removed."""
         with self._noting:
             self._abandoned = True
         for segment in self._segments:
@@ -278,12 +279,12 @@ class SegmentLog:
         return end
 
     def segments_from(self, offset: int) -> Sequence[Segment]:
-        """The segments that may hold `offset` or what comes after it."""
+        """The segments that may hold `offset` or later ones."""
         return from_offset(self._segments, offset)
 
     def batches(self, offset: int) -> Iterator[Batch]:
-        """The batches from the one that holds `offset` on, as far as they were written when their segment is
-        reached. DecodeError where a segment cannot be read on."""
+        """The batches from the one that holds `offset` on, as far as they are written when their segment is
+        reached. Raises DecodeError where a segment cannot be read further."""
         for segment in self.segments_from(offset):
             for batch in segment.whole_batches(segment.index.position_of(offset)):
                 if batch.header.last_offset >= offset:
@@ -308,7 +309,7 @@ class SegmentLog:
     # --- removing ---------------------------------------------------------------------------------
 
     def set_start_offset(self, offset: int) -> None:
-        """Move the log start (DeleteRecords), durably, and remove the segments wholly below it."""
+        """Durably move the log start (DeleteRecords), and remove the segments entirely below it."""
         if offset <= self.start_offset:
             return
         self._folder.store(_START_NAME, b"%d" % offset)
@@ -316,7 +317,7 @@ class SegmentLog:
         self._remove_below(offset)
 
     def _remove_below(self, offset: int) -> None:
-        """A segment reaches to where the next begins, whatever compaction has left of its end."""
+        """A segment extends to where the next one begins, whatever compaction has left of its end."""
         self.remove_first(sum(segment.base_offset <= offset for segment in self._segments[1:]))
 
     def remove_first(self, count: int) -> None:
@@ -332,8 +333,9 @@ class SegmentLog:
             segment.remove_files()
 
     def _keep_derived(self, base_offset: int) -> None:
-        """Before what is below `base_offset` goes: have a snapshot that speaks of it. An older one is enough
-        only as long as the batches behind it are there; without them a start would derive a past state."""
+        """Before what is below `base_offset` is removed, make sure that a snapshot covers it. An older one
+        suffices only while the batches after it are there; without them a start would derive an outdated
+        state."""
         if self._snapshot_offset < base_offset:
             self._note_derived([each for each in self._unsealed if each.base_offset >= base_offset])
 
@@ -342,19 +344,19 @@ class SegmentLog:
         self._note_derived(list(self._unsealed))
 
     def _note_derived(self, unsealed: Sequence[Segment]) -> None:
-        # No snapshot may speak of what could be lost with the machine.
+        # No snapshot may cover what a crash of the machine could lose.
         self._sync([*unsealed, self._segments[-1]])
         with self._noting:
             self._store_snapshot(self.next_offset, self._derived.snapshot())
 
     def note_cleaned(self, offset: int) -> None:
-        """Compaction has compared the records below `offset` with each other, and the log holds what stayed:
-        `cleaned_offset`, also after the next opening."""
+        """Set `cleaned_offset`, also for later openings: compaction has compared the records below it with
+        each other, and the log holds the ones that were kept."""
         self._folder.store(_CLEANED_NAME, b"%d" % offset)
         self.cleaned_offset = offset
 
     def new_draft(self, base_offset: int, generation: int) -> Segment:
-        """A segment to be filled with `append` and then given to `replace`."""
+        """A segment to fill with `append` and then pass to `replace`."""
         draft = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
         draft.draft = True
         draft.remove_files()
@@ -362,8 +364,8 @@ class SegmentLog:
         return draft
 
     def replace(self, old: Sequence[RecordSegment], draft: RecordDraft) -> None:
-        """Put `draft` in the place of neighbouring sealed segments (compaction). ValueError when they are no
-        such."""
+        """Replace `old` with `draft` (compaction). Raises ValueError unless they are adjacent sealed
+        segments."""
         assert isinstance(draft, Segment)
         place = place_of(old, self._segments)
         gone = self._segments[place]
@@ -373,7 +375,7 @@ class SegmentLog:
         draft.draft = False
         self._folder.rename(draft_name, draft.log_name)  # from here on recovery takes the new file
         self._folder.sync()
-        # Even if its last records went: the next segment begins there.
+        # Even if its last records were removed: the next segment begins there.
         draft.next_offset = gone[-1].next_offset
         draft.written_ms = gone[-1].written_ms
         draft.save_index()
@@ -382,10 +384,10 @@ class SegmentLog:
             segment.remove_files()
 
     def discard(self, draft: RecordDraft) -> None:
-        """The draft is not needed any more; harmless after `replace`."""
+        """Discard a draft that is no longer needed. Harmless after `replace`."""
         assert isinstance(draft, Segment)
         if self._abandoned:
-            draft.release()  # another leader may have the folder by now, with a draft of this name of its own
+            draft.release()  # another leader may have the folder by now, with its own draft of this name
         elif draft.draft:
             draft.remove_files()
 
@@ -400,7 +402,7 @@ class SegmentLog:
         self._snapshot_offset = snapshot_offset = self._restore_snapshot(names)
         self._load_segments(names, snapshot_offset)
         if snapshot_offset > self.next_offset:
-            # What it tells of is lost: derive everything from what is left.
+            # What it covers is lost: derive everything from what is left.
             self._forget_derived()
             recovery = self.recovery
             self._load_segments(self._folder.names(), 0)
@@ -410,7 +412,7 @@ class SegmentLog:
         if self._segments:
             start = max(start, self._segments[0].base_offset)
         if start > self.next_offset:
-            # So is what was derived from the records up to the start.
+            # What was derived from the records up to the start is lost, too.
             gone, self._segments, self._unsealed = self._segments, (), {}
             self._forget_derived()
             self.recovery = self.recovery._replace(known_end=max(self.recovery.known_end, start))
@@ -420,13 +422,13 @@ class SegmentLog:
         self._remove_below(start)
 
     def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:
-        """Take in the segment files, observing the batches from `snapshot_offset` on; cut the log at the
-        first torn one."""
+        """Load the segment files, observing the batches from `snapshot_offset` on; cut the log at the first
+        torn one."""
         stems = (parse_stem(name.removesuffix(LOG_ENDING)) for name in names if name.endswith(LOG_ENDING))
         found = sorted(stem for stem in stems if stem is not None)
         newest = dict(
             found
-        )  # several generations: a compaction was cut short after it had put its file in place
+        )  # several generations: a compaction was interrupted after it had put its file in place
         self._segments, self._unsealed, self.recovery = (), {}, Recovery()
         for number, (base_offset, generation) in enumerate(found):
             segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
@@ -442,20 +444,21 @@ class SegmentLog:
             cut_bytes = self._load_segment(segment, snapshot_offset)
             self._segments += (segment,)
             if cut_bytes:
-                # Offsets must not have a hole that nobody made: what follows a torn segment is put aside.
+                # Offsets must not have an unintended hole: what follows a torn segment is put aside.
                 self.recovery = self._cut(segment, cut_bytes, found[number + 1 :])
                 break
 
     def _note_gap(self, base_offset: int) -> None:
-        """A segment begins at `base_offset`. Compaction alone leaves gaps, in and behind what it wrote."""
+        """Note it if offsets are missing before the segment at `base_offset`. Only compaction leaves gaps, in
+        and after what it wrote."""
         before = self._segments[-1]
         if base_offset > before.next_offset and not before.generation:
             gap = (before.next_offset, base_offset)
             self.recovery = self.recovery._replace(missing=(*self.recovery.missing, gap))
 
     def _load_segment(self, segment: Segment, snapshot_offset: int) -> int:
-        """Bring a segment and what is derived from it up to its sound end; the number of bytes cut off behind
-        that."""
+        """Bring a segment and what is derived from it up to its sound end. Returns the number of bytes after
+        that, to be cut off."""
         file = segment.open_to_write()
         file_size = file.size()
         segment.written_ms = min(file.modified_ms(), self._now_ms())
@@ -473,11 +476,11 @@ class SegmentLog:
         return file_size - segment.size
 
     def _cut(self, segment: Segment, cut_bytes: int, behind: Sequence[tuple[int, int]]) -> Recovery:
-        """Cut what is not sound off a segment that is to be the last one, and put aside what came after."""
+        """Cut the unsound end off a segment, which becomes the last one, and put aside what came after."""
         damaged = bool(behind) or segment.sound_behind(segment.size) is not None
         aside = [segment.save_rest(_DISCARDED)] if damaged else []
         aside += self._put_aside(behind)
-        # Last: until it is done, the next opening comes here again.
+        # Last: until it is done, the next opening gets here again.
         segment.open_to_write().truncate(segment.size)
         cut_at = f"{segment.log_name}, byte {segment.size}"
         return self.recovery._replace(
@@ -498,7 +501,7 @@ class SegmentLog:
         return int(stored) if stored is not None and stored.isdigit() else 0
 
     def _restore_snapshot(self, names: Sequence[str]) -> int:
-        """Restore the newest snapshot that can be read; the offset up to which it speaks (0: none)."""
+        """Restore the newest readable snapshot. Returns the offset up to which it reaches (0: none)."""
         offsets = [
             int(name[:20]) for name in names if name.endswith(SNAPSHOT_ENDING) and name[:20].isdecimal()
         ]
@@ -516,7 +519,7 @@ class SegmentLog:
         return 0
 
     def _save_snapshot(self, offset: int, body: bytes | None) -> None:
-        """Unless one is stored that speaks up to `offset` or further."""
+        """Store a snapshot, unless the stored one reaches `offset` or further."""
         if body is not None and offset > self._snapshot_offset:
             self._store_snapshot(offset, body)
 

@@ -1,8 +1,8 @@
-"""What is stored, compared with what was written: `muster store check`.
+"""Compares what is stored with what was written, for `muster store check`.
 
-Nothing is changed. A data directory must not be in use: what a broker is about to write would look torn.
-What a killed process leaves (a torn end, a missing index) is no fault: the next start puts it right, and says
-so in the log.
+Nothing is changed. A data directory must not be in use: a broker's write in progress would look torn. What a
+killed process leaves (a torn end, a missing index) is not a fault: the next start repairs it, and says so in
+the log.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ _FROM_BACKUP: Final = (
     "restore this file from a backup, or have consumers seek past these offsets: their records are lost"
 )
 _NO_INDEX: Final = 1 << 62
-"""Bytes between entries of an index that is not made."""
+"""Bytes between index entries, so large that no index is made."""
 _REBUILT: Final = "delete the file: the next start rebuilds it"
 
 
 class NoDataDirectory(StoreError):
-    """There is nothing that could be checked."""
+    """There is nothing to check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not what was written."""
+    """Something stored that is not what was written."""
 
     place: str
     """A file, or a table's row."""
     what: str
     advice: str
     position: int | None = None
-    """Bytes from the file's beginning."""
+    """Bytes from the start of the file."""
     partition: str | None = None
-    """Topic and number, with a dash between; the topic's id where its name is not known."""
+    """Topic and number joined by a dash; the topic's id if its name is unknown."""
     first_offset: int | None = None
     last_offset: int | None = None
-    """Of the records that are lost with it."""
+    """Of the records lost with it."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """What was looked at."""
+    """What was checked."""
 
     partitions: int = 0
     segments: int = 0
@@ -69,7 +69,7 @@ class Checked:
 
 
 def expect_data_directory(path: Path) -> None:
-    """Raises NoDataDirectory where no broker has ever kept anything."""
+    """Raise NoDataDirectory if no broker has ever stored anything there."""
     if not path.is_dir():
         raise NoDataDirectory(f"{path} is not a data directory: there is no such directory")
     if not any((path / name).exists() for name in DataDirectory.NAMES):
@@ -79,7 +79,8 @@ def expect_data_directory(path: Path) -> None:
 
 
 def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
-    """What is wrong in a data directory. NoDataDirectory, and StoreLocked where another process uses it."""
+    """Yield what is wrong in a data directory. Raises NoDataDirectory, and StoreLocked if another process
+    uses it."""
     expect_data_directory(path)
     try:
         directory = DataDirectory.acquire(path)
@@ -113,20 +114,20 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Reads alone. Nobody else has the file; without changes waiting in its log, sqlite needs no files beside
-    it, and would leave them there."""
+    """Connect read-only. Nobody else has the file open; if no changes wait in its log, sqlite needs no files
+    beside it, and would leave them there."""
     wal = path.with_name(path.name + "-wal")
     waiting = wal.exists() and wal.stat().st_size
     return sqlite3.connect(f"{path.as_uri()}?mode=ro{'' if waiting else '&immutable=1'}", uri=True)
 
 
 def check_partition(folder: Folder, partition: str, checked: Checked) -> Iterator[Fault]:
-    """What is wrong with a partition's files."""
+    """Yield what is wrong with a partition's files."""
     checked.partitions += 1
     names = folder.names()
     stems = (parse_stem(name.removesuffix(LOG_ENDING)) for name in names if name.endswith(LOG_ENDING))
     found = sorted(stem for stem in stems if stem is not None)
-    newest = dict(found)  # a compaction that was cut short leaves an older generation beside a newer one
+    newest = dict(found)  # an interrupted compaction leaves an older generation beside a newer one
     before: Segment | None = None
     segments = [
         Segment(folder, base_offset, _NO_INDEX, generation)
@@ -178,7 +179,7 @@ class _SegmentCheck:
     def __init__(
         self, folder: Folder, segment: Segment, partition: str, behind: int | None, checked: Checked
     ) -> None:
-        """`behind`: where the next segment begins; None: this is the last one."""
+        """`behind` is where the next segment begins; None: this is the last one."""
         self._folder = folder
         self._segment = segment
         self._partition = partition
@@ -187,7 +188,7 @@ class _SegmentCheck:
         self._file_bytes = segment.open_to_read().size()
         self._index = Segment(folder, segment.base_offset, segment.interval_bytes, segment.generation)
         self._indexed = self._index.load_index(self._file_bytes)
-        self._entry = 0  # of the index, to be compared next
+        self._entry = 0  # the index entry to compare next
         self._index_fault: str | None = None
 
     def run(self) -> Iterator[Fault]:
@@ -220,7 +221,7 @@ class _SegmentCheck:
 
     @property
     def _known_bytes(self) -> int:
-        """Up to where the file was sound once."""
+        """Up to where the file is known to have been sound."""
         return self._index.size if self._indexed else 0
 
     def _unsound(self, position: int, sound: int | None) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""How assignments, replica lists and configs are written down: as text that people can read."""
+"""Encodes assignments, replica lists and configs as human-readable text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KEPT: Final = 4_096
 
 
 def assignments_text(assignments: Mapping[int, Assignment]) -> str:
-    """A list with an entry for each partition up to the last one that has a replica list: null without one,
-    the list alone where there is no more to say, otherwise an object. Empty without any.
+    """A list with an entry for each partition up to the last one that has a replica list: null if it has
+    none, the list alone if there is no more to say, otherwise an object. Empty if there are no assignments.
 
-    Equal assignments are equal texts.
+    Equal assignments give equal texts.
     """
     if not assignments:
         return ""
@@ -38,7 +38,7 @@ def _entry(assignment: Assignment | None) -> object:
 
 @lru_cache(maxsize=_KEPT)
 def assignments_of(text: str) -> Mapping[int, Assignment]:
-    """The other way round. Topics are read again and again and seldom change, so what was read is kept."""
+    """The inverse of `assignments_text`. Cached, since topics are read often and seldom change."""
     entries = json.loads(text) if text else []
     return MappingProxyType(
         {partition: _assignment(entry) for partition, entry in enumerate(entries) if entry is not None}
@@ -56,23 +56,23 @@ def _assignment(entry: Any) -> Assignment:
 
 
 def replicas_text(replicas: Replicas) -> str:
-    """Node ids with commas."""
+    """Comma-separated node ids."""
     return ",".join(map(str, replicas))
 
 
 def replicas_of(text: str) -> Replicas:
-    """The other way round."""
+    """The inverse of `replicas_text`."""
     return tuple(map(int, text.split(",")))
 
 
 def configs_text(configs: Mapping[str, str]) -> str:
-    """Equal configs are equal texts."""
+    """Equal configs give equal texts."""
     return json.dumps(dict(configs), sort_keys=True)
 
 
 def numbered(known: Mapping[Replicas, int], lists: Collection[Replicas], leases: int) -> dict[Replicas, int]:
-    """The numbers that those of `lists` get that have none, with as many `leases` as there are. Raises
-    StoreConflict when those do not suffice."""
+    """Numbers for those of `lists` that have none yet; `leases` is how many there can be. Raises
+    StoreConflict if those do not suffice."""
     new = sorted(set(lists) - known.keys())
     first = max(known.values(), default=-1) + 1
     if first + len(new) > leases:

@@ -101,7 +101,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Lazy imports: pytest imports this package for its plugin, in every run wherever muster is installed."""
+    """Import lazily: pytest imports this package for its plugin in every run where muster is installed."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

@@ -60,9 +60,9 @@ class ClusterCalls(Calls):
         return self._core.brokers.bootstrap
 
     def client_settings(self, client: str) -> dict[str, Any]:
-        """What a client is started with to be let in: `Consumer(broker.client_settings("confluent-kafka"))`.
-        The clients are confluent-kafka, kafka-python, aiokafka, muster, java and kafkajs. kafka-python,
-        aiokafka and muster take it as keyword arguments, kafkajs as JSON. Raises TypeError for another."""
+        """The settings that let a client connect: `Consumer(broker.client_settings("confluent-kafka"))`.
+        Clients are confluent-kafka, kafka-python, aiokafka, muster, java and kafkajs. kafka-python, aiokafka
+        and muster take them as keyword arguments, kafkajs as JSON. Raises TypeError for any other client."""
         return self._core.security.client_settings(client, self.bootstrap)
 
     @property
@@ -132,7 +132,7 @@ class ClusterCalls(Calls):
     @both
     async def records(self, topic: str, *, isolation_level: str = "read_uncommitted") -> list[Record]:
         """The records of a topic, by partition and offset: all of them, or those that a reader with
-        `isolation_level` "read_committed" sees. Raises KafkaError, and ValueError for another isolation
+        `isolation_level` "read_committed" sees. Raises KafkaError, and ValueError for any other isolation
         level."""
         return await read(self._core, topic, isolation_level)
 
@@ -149,14 +149,14 @@ class ClusterCalls(Calls):
     # --- transactions ---------------------------------------------------------------------------------------
 
     def transactions(self) -> list[TransactionFacts]:
-        """All transactional ids, sorted, with a transaction or without. Raises KafkaError while any has no
+        """All transactional ids, sorted, with or without a transaction. Raises KafkaError while any has no
         coordinator."""
         return self._look(lambda: all_of(self._core))
 
     @waits
     async def no_open_transaction(self, *, timeout: Duration = TIMEOUT_S) -> None:
         """Wait until no transactional id has an open transaction: those that were open are committed or
-        aborted, and all their partitions have been told. Raises WaitFailed."""
+        aborted, and all their partitions have their markers. Raises WaitFailed."""
         await none_open(self._core, timeout)
 
     # --- faults ---------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ClusterCalls(Calls):
 
     @both
     async def restart(self, index: int) -> None:
-        """Restart a stopped or killed broker on its port. Raises FaultError if it runs."""
+        """Restart a stopped or killed broker on its port. Raises FaultError if it is running."""
         await self._core.brokers.start_one(self._checked(index, runs=False))
 
     @both
@@ -209,8 +209,8 @@ class ClusterCalls(Calls):
 
     @both
     async def hold(self, group_id: str, *, reload: bool = True) -> None:
-        """Reload the group's shard and hold the loading until `release`, for at most a minute: clients get
-        COORDINATOR_LOAD_IN_PROGRESS. Without `reload` the next load is held, after a `kill` for example."""
+        """Reload the group's shard and hold the load until `release`, for at most a minute: clients get
+        COORDINATOR_LOAD_IN_PROGRESS. Without `reload`, hold the next load, for example after a `kill`."""
         await self._core.brokers.hold_load(group=group_id, reload=reload)
 
     @both
@@ -222,8 +222,8 @@ class ClusterCalls(Calls):
 
     @both
     async def snapshot(self) -> Snapshot:
-        """All that clients can see at this moment: topics with their records, offsets, groups, configs.
-        Raises ValueError unless the brokers are in memory. See `restore`."""
+        """Capture everything clients can see at this moment: topics with their records, offsets, groups,
+        configs. Raises ValueError unless the brokers are in memory. See `restore`."""
         return await taken(self._core.brokers)
 
     @both
@@ -231,7 +231,7 @@ class ClusterCalls(Calls):
         """Restore a snapshot of these brokers, at the same address. Client connections are cut, and
         partitions get a new leader epoch, as after a failover.
 
-        A group is again what it was: its members at the time are members with a full session; those who
+        Groups are restored, too: the members at the time are members again, with a full session; those that
         joined since are unknown and must rejoin. Take snapshots while groups are empty, unless this is what
         the test is about. The clock and faults are not restored, and producer ids are never reused. Raises
         ValueError for a snapshot of other brokers, and while a broker is stopped or paused.
@@ -260,11 +260,11 @@ class Cluster(ClusterCalls, Blocking):
 
     `data` names a data directory; without it, everything lives in memory, or in the database that `store`
     names. `security` is the protocol of the listener: PLAINTEXT, SSL (clients have certificates),
-    SASL_PLAINTEXT or SASL_SSL (SCRAM or PLAIN). A CA and a user are made, and `client_settings` says what
-    clients are started with. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names
-    with underscores. Two defaults differ for tests: the initial rebalance delay is 0 ms instead of 3 s; and
-    leases last one second, so that a killed broker is replaced soon, or half a minute for a single broker,
-    which has no replacement and must not lose its groups on a busy machine. (With kafka-python 3.0 use
+    SASL_PLAINTEXT or SASL_SSL (SCRAM or PLAIN). A CA and a user are created; `client_settings` gives the
+    settings for clients. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with
+    underscores. Two defaults differ for tests: the initial rebalance delay is 0 ms instead of 3 s, and leases
+    last one second, so that a killed broker is replaced soon, or half a minute for a single broker, which has
+    no replacement and must not lose its groups on a busy machine. (With kafka-python 3.0 use
     `group_initial_rebalance_delay_ms=200`: if its group completes within 100 ms, it sometimes loses its
     topic's metadata and consumes nothing for minutes.)
     """
@@ -366,7 +366,7 @@ class Cluster(ClusterCalls, Blocking):
 
 
 class AsyncCluster(ClusterCalls, Async):
-    """The async API of a `Cluster`. Made by `async with Cluster(3) as cluster`."""
+    """The async API of a `Cluster`. Created by `async with Cluster(3) as cluster`."""
 
     __slots__ = ()
 
@@ -464,7 +464,7 @@ class Broker(Cluster):
 
 
 class AsyncBroker(AsyncCluster):
-    """The async API of a `Broker`. Made by `async with Broker() as broker`."""
+    """The async API of a `Broker`. Created by `async with Broker() as broker`."""
 
     __slots__ = ()
 

@@ -12,16 +12,16 @@ __all__ = ["AsyncClock", "Clock", "ClockCalls", "ClockFixed", "NotAtRest"]
 
 
 class ClockCalls(Calls):
-    """Real time plus what it was advanced by; used for groups, offsets, records and leases.
+    """Real time plus all advances; used for groups, offsets, records and leases.
 
     broker.clock.advance("45s")
 
-    Clients' own clocks stand still, so members that are connected and were not late stay alive, unless marked
-    with `stall`. Clients cannot act while time moves: to follow a rebalance, advance to where it begins, wait
-    until the group is stable, and advance again.
+    Clients' own clocks are not advanced, so connected members that were not late are kept alive, unless
+    marked with `stall`. Clients cannot act while time moves: to follow a rebalance, advance to where it
+    begins, wait until the group is stable, and advance again.
 
-    Records carry their producers' time, which is not advanced; in topics with `message.timestamp.type`
-    LogAppendTime they carry this one.
+    Records carry their producers' timestamps, which are not advanced; in topics with
+    `message.timestamp.type` LogAppendTime, they carry this clock's time.
     """
 
     __slots__ = ()
@@ -40,7 +40,7 @@ class ClockCalls(Calls):
 
     @both
     async def advance(self, by: str | timedelta | float, *, expire_all: bool = False) -> None:
-        """Advance the time: `"45s"`, `"1h30m"`, `"7 days"`, a timedelta or seconds. Returns when everything
+        """Advance the clock: `"45s"`, `"1h30m"`, `"7 days"`, a timedelta or seconds. Returns when everything
         that fell due has happened, in order, and is durable.
 
         With `expire_all` no member is kept alive: sessions expire unless renewed. Raises ValueError for an
@@ -51,13 +51,13 @@ class ClockCalls(Calls):
 
     @both
     async def stall(self, group: str, member_id: str) -> None:
-        """Do not keep this member alive when time is advanced, as if its process were frozen. Raises
-        LookupError if the group does not have it."""
+        """Do not keep this member alive when the clock is advanced, as if its process were frozen. Raises
+        LookupError if the group has no such member."""
         self._core.brokers.stall(group, member_id)
 
     @both
     async def unstall(self, group: str, member_id: str) -> None:
-        """Undo `stall`; harmless without it."""
+        """Undo `stall`. Does nothing if the member is not stalled."""
         self._core.brokers.unstall(group, member_id)
 
 

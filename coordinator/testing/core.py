@@ -1,5 +1,5 @@
-"""What the blocking and async APIs of a `Broker` or `Cluster` share: the brokers, their thread, and the facts
-seen there."""
+"""The core shared by the blocking and async APIs of a `Broker` or `Cluster`: the brokers, their thread, and
+the facts read there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class Core:
-    """The brokers of one process and their thread. All but `start`, `close` and `thread` belongs to that
+    """The brokers of one process and their thread. All but `start`, `close` and `thread` must be used on that
     thread."""
 
     def __init__(self, settings: Settings, clock: Clock | None, security: Security) -> None:
@@ -86,7 +86,7 @@ class Core:
         if brokers is None:
             return
         if self.settings.ephemeral and len(brokers.brokers) > 1:
-            # No need to hand over what nobody will ask for again.
+            # Skip the handover: nobody will use these shards again.
             for index in range(len(brokers.brokers)):
                 await brokers.kill_one(index)
         await brokers.stop()
@@ -100,7 +100,7 @@ class Core:
 
     @property
     def started_up(self) -> bool:
-        """Whether there are brokers; never raises."""
+        """Whether the brokers are started; never raises."""
         return self._brokers is not None
 
     @property
@@ -143,7 +143,7 @@ class Core:
         return await node.runtime.call(group_id, operation, request, _CONTEXT)
 
     async def ask_transaction(self, transactional_id: str, operation: Operation, request: Any) -> Any:
-        """Likewise, of the shard of a transactional id."""
+        """Likewise, to the shard of a transactional id."""
         node = self.coordinator(transactional_id, TRANSACTIONS)
         if node is None:
             raise KafkaError(
@@ -153,8 +153,7 @@ class Core:
         return await node.transaction_runtime.call(transactional_id, operation, request, _CONTEXT)
 
     async def ask_transaction_shards(self, operation: Operation, request: Any) -> list[Any]:
-        """The answers of every shard of transactional ids. Raises KafkaError while any is without a
-        coordinator."""
+        """The answers of all transaction shards. Raises KafkaError while any has no coordinator."""
         runtimes = [node.transaction_runtime for node in self.running]
         found = [await each.call_shards(operation, request, _CONTEXT) for each in runtimes]
         answers = [answer for of_node in found for answer in of_node]
@@ -190,10 +189,9 @@ class Core:
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader right now")
 
     async def next_leader(self, topic: Topic, partition: int) -> Node:
-        """The partition's leader; if there is none, the one that takes over within TIMEOUT_S. Raises
-        KafkaError.
+        """The partition's leader; waits up to TIMEOUT_S for one if there is none. Raises KafkaError.
 
-        Leases of a `Cluster` last a second, so a stall of the machine may cost a broker what it leads.
+        Leases of a `Cluster` last a second, so a stall of the machine may cost a broker its partitions.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + TIMEOUT_S
@@ -211,8 +209,8 @@ class Core:
 
 
 async def all_loaded(nodes: Sequence[Node]) -> None:
-    """Wait until the brokers have loaded and announced all that they have claimed, data partitions as well as
-    coordinators' shards; for TIMEOUT_S at most."""
+    """Wait, for at most TIMEOUT_S, until the brokers have loaded and announced everything they claimed: data
+    partitions and coordinator shards."""
     for node in nodes:
         await node.membership.until(lambda node=node: not node.membership.unannounced(), TIMEOUT_S)  # type: ignore[misc]
         await node.runtime.loaded()

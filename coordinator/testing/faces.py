@@ -44,7 +44,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FACT_S: Final = 10.0
-"""Time limit of reading a fact, which blocks the caller in both APIs."""
+"""Time limit for reading a fact, which blocks the caller in both APIs."""
 
 
 class Calls:
@@ -56,7 +56,7 @@ class Calls:
         self._core = core
 
     def _look(self, looking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """A fact, read without awaiting: the brokers' thread provides it."""
+        """Read a fact on the brokers' thread, blocking the caller."""
         __tracebackhide__ = True
         return self._core.thread.run(looking, FACT_S)
 
@@ -74,7 +74,7 @@ class Async(Calls):
 
 
 class both(Generic[C, P, T]):
-    """Make a coroutine on the brokers' loop a call that blocks or is awaited, depending on the class."""
+    """Turn a coroutine on the brokers' loop into a call that blocks or is awaited, depending on the class."""
 
     limit_s: ClassVar[float | None] = CALL_S
 
@@ -123,8 +123,8 @@ class waits(both[C, P, T]):
 
 
 async def finished(future: Future[T], *, take_back: bool = True) -> T:
-    """Await on the caller's loop a result from the brokers' loop. Cancelling the caller cancels the call,
-    unless it must complete."""
+    """Await, on the caller's loop, a result from the brokers' loop. With `take_back`, cancelling the caller
+    also cancels the call."""
     if not _in_trio():
         waiting = asyncio.wrap_future(future)
         return await (waiting if take_back else asyncio.shield(waiting))
@@ -133,7 +133,7 @@ async def finished(future: Future[T], *, take_back: bool = True) -> T:
     done, token = trio.Event(), trio.lowlevel.current_trio_token()
 
     def tell(_: Future[T]) -> None:
-        with suppress(trio.RunFinishedError):  # nobody waits any more
+        with suppress(trio.RunFinishedError):  # nobody is waiting any more
             token.run_sync_soon(done.set)
 
     future.add_done_callback(tell)

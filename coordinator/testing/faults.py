@@ -1,4 +1,4 @@
-"""Fault injection from tests: faults that requests meet, and markers of transactions that are held back."""
+"""Fault injection from tests: faults in client requests, and transaction markers held back."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class RuleFields(TypedDict, total=False):
 
 
 class InForceCalls(Calls):
-    """What is in force until it is removed. As a context manager it is removed at the end."""
+    """A fault in force until it is removed, or, as a context manager, until the end of the block."""
 
     __slots__ = ()
 
     @both
     async def remove(self) -> None:
-        """Take it back: delayed requests proceed, held markers are let go. Idempotent."""
+        """Remove it: delayed requests proceed, held markers are released. Idempotent."""
         self._remove()
 
     def _remove(self) -> None:
@@ -104,7 +104,7 @@ class FaultRuleCalls(InForceCalls):
 
     @property
     def fired(self) -> int:
-        """How often it was applied. Raises FaultError once it is removed."""
+        """Number of times it was applied. Raises FaultError once it is removed."""
 
         async def look() -> int:
             return self._core.brokers.faults.fired(self.id)
@@ -113,7 +113,7 @@ class FaultRuleCalls(InForceCalls):
 
     @property
     def matched(self) -> int:
-        """How many requests it matched, applied or not."""
+        """Number of requests it matched, whether or not it was applied to them."""
 
         async def look() -> int:
             return self._core.brokers.faults.status(self.id).matched
@@ -125,7 +125,7 @@ class FaultRuleCalls(InForceCalls):
     @waits
     async def hit(self, times: int = 1, timeout: Duration = TIMEOUT_S) -> None:
         """Wait until it has been applied this many times in total: the error was returned, the delay began,
-        the request whose response is lost was applied. Raises WaitFailed."""
+        or the request whose response is lost was applied. Raises WaitFailed."""
         read_count("times", times)
         limit_s, faults = seconds(timeout), self._core.brokers.faults
         try:
@@ -158,7 +158,7 @@ class AsyncFaultRule(FaultRuleCalls, _AsyncInForce):
 
 
 class MarkerHoldCalls(InForceCalls):
-    """Markers that are held back."""
+    """Markers held back."""
 
     __slots__ = ("_number", "topic", "transactional_id")
 
@@ -173,8 +173,8 @@ class MarkerHoldCalls(InForceCalls):
 
     @waits
     async def hit(self, timeout: Duration = TIMEOUT_S) -> TransactionFacts:
-        """Wait until the outcome of a transaction is decided, and no marker is missing but those that are
-        held: what readers see changes no more until they are let go. Raises WaitFailed."""
+        """Wait until a transaction is decided and only held markers are missing: until they are released,
+        what readers see no longer changes. Raises WaitFailed."""
         hold, holds = Hold(self.transactional_id, self.topic), self._core.brokers.faults.marker_holds
 
         def met(facts: TransactionFacts) -> bool:
@@ -194,13 +194,13 @@ class MarkerHoldCalls(InForceCalls):
 
 
 class MarkerHold(MarkerHoldCalls, _InForce):
-    """Markers that are held back, blocking API."""
+    """Markers held back, blocking API."""
 
     __slots__ = ()
 
 
 class AsyncMarkerHold(MarkerHoldCalls, _AsyncInForce):
-    """Markers that are held back, async API."""
+    """Markers held back, async API."""
 
     __slots__ = ()
 
@@ -217,13 +217,13 @@ class FaultCalls(Calls):
     everything. It first applies to the `nth` request that it matches, and applies `times` times (None:
     forever). It does exactly one of:
 
-    - `error`: respond with this Kafka error where the API's response has its error field, and apply nothing;
-    - `delay`: hold the request, by the brokers' clock, before anything else happens to it;
-    - `drop_response`: apply it and never respond, nor to anything after it on its connection;
+    - `error`: respond with this Kafka error, in the error field of the API's response, and apply nothing;
+    - `delay`: hold the request for this long on the brokers' clock before doing anything else with it;
+    - `drop_response`: apply it, but never respond to it or to anything after it on its connection;
     - `close_before`, `close_after`: close the connection instead of applying the request, or of responding;
     - `truncate`: apply it, send this many bytes of the response, and close the connection.
 
-    `hold_markers` holds back what makes the outcome of a transaction visible to readers.
+    `hold_markers` holds back the markers that make the outcome of a transaction visible to readers.
     """
 
     __slots__ = ()
@@ -242,7 +242,7 @@ class FaultCalls(Calls):
     # --- facts, the same on both faces ----------------------------------------------------------------------
 
     def rules(self) -> list[RuleStatus]:
-        """All rules not removed, with their counts."""
+        """All rules that have not been removed, with their counts."""
 
         async def look() -> list[RuleStatus]:
             return self._core.brokers.faults.rules()
@@ -250,7 +250,7 @@ class FaultCalls(Calls):
         return self._look(look)
 
     def history(self) -> list[Firing]:
-        """Faults applied, oldest first; the last thousand."""
+        """The last thousand faults applied, oldest first."""
 
         async def look() -> list[Firing]:
             return list(self._core.brokers.faults.history)
@@ -261,7 +261,7 @@ class FaultCalls(Calls):
 
     @both
     async def clear(self) -> None:
-        """Remove all rules, clear the history, and let go all markers that are held."""
+        """Remove all rules, clear the history, and release all held markers."""
         self._core.brokers.faults.clear()
 
 
@@ -276,9 +276,9 @@ class Faults(FaultCalls, Blocking):
         return FaultRule(self._core, *self._look(lambda: self._add(fields)))
 
     def hold_markers(self, transactional_id: str, *, topic: str | None = None) -> MarkerHold:
-        """Hold back the markers of this id's transactions, of those for one topic if given
-        ("__consumer_offsets" has the offsets), until `remove`: whatever is decided, readers are not told.
-        They stay held when brokers die or shards move. Raises TypeError."""
+        """Hold back the markers of this id's transactions, only those for `topic` if given
+        ("__consumer_offsets" for offsets), until `remove`: transactions are decided, but readers do not see
+        the outcome. Markers stay held when brokers die or shards move. Raises TypeError."""
         __tracebackhide__ = True
         return MarkerHold(self._core, *self._look(lambda: self._hold_markers(transactional_id, topic)))
 

@@ -1,4 +1,4 @@
-"""A group in a test: facts, waits, and actions of an admin or accidents of its members."""
+"""A group in a test: its facts, waits, admin actions, and failures of its members."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class View(NamedTuple):
     generation: int
     members: tuple[MemberFacts, ...]
     pending: tuple[str, ...]
-    """Member ids issued but not used to join yet."""
+    """Member ids issued but not yet used to join."""
     committed: dict[TopicPartition, int]
     uncommitted: dict[TopicPartition, int]
     """Offsets in open transactions."""
@@ -107,7 +107,7 @@ class GroupCalls(Calls):
 
     @property
     def generation(self) -> int:
-        """0 if it never had a generation."""
+        """Its generation; 0 if it never had one."""
         return self._look(self._view).generation
 
     @property
@@ -125,12 +125,12 @@ class GroupCalls(Calls):
         return self._look(self._view).committed
 
     def pending_offsets(self) -> dict[TopicPartition, int]:
-        """Offsets by partition that open transactions will commit: the newest, if several will."""
+        """Offsets that open transactions would commit, by partition; the newest if there are several."""
         return self._look(self._view).uncommitted
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Records between each committed offset and the end of its partition, for all partitions of topics
-        that it subscribes to or has commits in; without a commit, from the start of the log."""
+        """Records between each committed offset (without a commit, the start of the log) and the end of the
+        log, for every partition of the topics that it subscribes to or has commits in."""
         return self._look(self._lag)
 
     def timeline(self) -> Timeline:
@@ -142,7 +142,7 @@ class GroupCalls(Calls):
         return Timeline(self._look(entries))
 
     def why(self, *, generation: int | None = None) -> Explanation:
-        """Why it last rebalanced, or how it reached that generation. LookupError if it did not."""
+        """Why it last rebalanced, or how it reached `generation`. Raises LookupError if it did not."""
         from muster.coordinator.journal.explain import explain
 
         found = explain(self.timeline(), group=self.group_id, generation=generation)
@@ -185,8 +185,8 @@ class GroupCalls(Calls):
     async def in_state(
         self, state: str, *, members: int | None = None, timeout: Duration = TIMEOUT_S
     ) -> GroupFacts:
-        """Wait until the group is in a state, given by Kafka's name such as PreparingRebalance. Raises
-        WaitFailed, and ValueError for an unknown state."""
+        """Wait until the group is in `state`, Kafka's name such as PreparingRebalance. Raises WaitFailed, and
+        ValueError for an unknown state."""
         return await reached(self, state, members, timeout)
 
     @waits
@@ -207,7 +207,7 @@ class GroupCalls(Calls):
 
     @waits
     async def caught_up(self, *, timeout: Duration = TIMEOUT_S) -> None:
-        """Wait until no partition of the topics that it subscribes to, or has commits in, has any `lag`.
+        """Wait until `lag` is 0 for every partition of the topics that it subscribes to or has commits in.
         Raises WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
@@ -224,9 +224,9 @@ class GroupCalls(Calls):
     async def rebalanced(
         self, *, cause: str | None = None, after: int = 0, timeout: Duration = TIMEOUT_S
     ) -> Explanation:
-        """Wait until the group has completed a rebalance, for that `cause` if given ("session expired",
-        "member joined", as in `why().cause`) and into a generation later than `after`; returns the
-        explanation of the latest match. Raises WaitFailed, and ValueError for an unknown cause."""
+        """Wait until the group has completed a rebalance into a generation later than `after`, with `cause`
+        if given ("session expired", "member joined", as in `why().cause`); returns the explanation of the
+        latest match. Raises WaitFailed, and ValueError for an unknown cause."""
         from muster.coordinator.journal.explain import Outcome, explain_all
         from muster.coordinator.journal.explain.vocabulary import UNKNOWN_CAUSE, Trigger
 
@@ -252,12 +252,12 @@ class GroupCalls(Calls):
         assert explanation is not None
         return explanation
 
-    # --- what is done to it ---------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------------
 
     @both
     async def evict(self, member: str, *, reason: str = "evicted by a test") -> None:
         """Remove a member, named as for `member`, as an admin would. Raises KafkaError, and LookupError if
-        there is none."""
+        there is no such member."""
         await self._evict((await self._found(member)).id, reason)
 
     async def _evict(self, member_id: str, reason: str) -> None:
@@ -268,7 +268,7 @@ class GroupCalls(Calls):
             refusal = ErrorCode(code)  # type: ignore[call-arg]  # mypy looks at __new__
             raise KafkaError(refusal, f"evicting {member_id} from group {self.group_id}")
 
-    # --- inside ---------------------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------------------
 
     async def _view(self) -> View:
         view: View = await self._core.ask(self.group_id, _look_at, self.group_id)
@@ -329,12 +329,13 @@ class MemberCalls(Calls):
 
     @property
     def facts(self) -> MemberFacts:
-        """The member now. Raises LookupError if there is none, or several with that client id."""
+        """The member's current facts. Raises LookupError if there is no such member, or several with that
+        client id."""
         return self._look(lambda: self._group._found(self.name))
 
     @both
     async def evict(self, *, reason: str = "evicted by a test") -> None:
-        """Remove it, as an admin would. Raises KafkaError, LookupError."""
+        """Remove it, as an admin would. Raises KafkaError or LookupError."""
         await self._group._evict((await self._group._found(self.name)).id, reason)
 
     @both
@@ -395,9 +396,9 @@ class MemberCalls(Calls):
 
     @waits
     async def disconnected(self, *, timeout: Duration = TIMEOUT_S) -> None:
-        """Wait until the broker has seen its connection close, which is all that it sees when a client dies.
-        The member stays until its session expires. Also returns if it was a member and no longer is. Raises
-        WaitFailed."""
+        """Wait until the broker has seen its connection close, which is all the broker sees when a client
+        dies. The member stays until its session expires. Also returns if it was a member and no longer is.
+        Raises WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
             view = await self._group._view()
@@ -447,9 +448,9 @@ class Member(MemberCalls, Blocking):
         """Simulate the death of a client: its connections are cut and nothing more is heard of it, though it
         may live on in the test's process. Returns when the group has noticed.
 
-        The client is known by its client id, which must be unique in the group. Returns the rule that keeps
-        it away; `remove` lets it back. Raises LookupError if there is none, and ValueError if other members
-        have the same client id.
+        The client is identified by its client id, which must be unique in the group. Returns the rule that
+        keeps it away; `remove` lets it back in. Raises LookupError if there is no such member, and ValueError
+        if other members have the same client id.
         """
         __tracebackhide__ = True
         return FaultRule(self._core, *self._cut_off())
@@ -479,7 +480,7 @@ async def reached(group: GroupCalls, state: str, members: int | None, timeout: D
 
 
 def _look_at(shard: Shard, group_id: str, step: Step) -> None:
-    """An operation of the shard, like `Shard.describe`: answers with a View once all it shows is durable."""
+    """A shard operation, like `Shard.describe`: replies with a View once everything in it is durable."""
     step.reads_hard_state = True
     group = shard.groups.get(group_id)
     uncommitted = {
@@ -526,7 +527,7 @@ def _member(member: MemberView, name: str) -> MemberFacts:
 
 
 def _check_known(name: str, given: str, known: Iterable[str]) -> None:
-    """Raises ValueError for a value that could never be reached."""
+    """Raises ValueError for a value that can never occur."""
     there = [str(each) for each in known]
     if given not in there:
         raise ValueError(f"{name}: {given!r} is not one of {', '.join(there)}")

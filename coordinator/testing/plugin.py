@@ -9,7 +9,7 @@
     @pytest.mark.muster(scope="module", group_max_size=2)
     def test_small_groups(muster): ...
 
-pytest loads this in every run wherever muster is installed, so the fixtures import muster lazily.
+pytest loads this in every run where muster is installed, so the fixtures import muster lazily.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCOPES: Final = {
 }
 _GROUPS_SHOWN: Final = 10
 _LINES_SHOWN: Final = 200
-"""Maximum lines of timelines in the report of a failed test."""
+"""Maximum lines of a group's timeline in the report of a failed test."""
 _TRANSACTIONS_SHOWN: Final = 20
 
 
@@ -58,21 +58,21 @@ class _Kept:
         )
 
     def renew(self) -> None:
-        """Restore before another test."""
+        """Restore the snapshot before the next test."""
         if self._begun_with is None:
             return
         try:
             self.cluster.faults.clear()
             self.cluster.restore(self._begun_with)
-        except Exception:  # for example, a test has killed one
+        except Exception:  # for example, a test killed a broker
             self.cluster.close()
             self._start()
 
 
 _kept: Final = pytest.StashKey[dict[tuple[object, ...], _Kept]]()
-"""Shared brokers, in a session."""
+"""The session's shared brokers."""
 _used: Final = pytest.StashKey["list[Cluster]"]()
-"""Brokers used, by test."""
+"""The brokers that a test used."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A broker of its own, in memory, on a free port: `AsyncBroker` in an `async def` test, `Broker` in any
+    """The test's own in-memory broker on a free port: `AsyncBroker` in an `async def` test, `Broker` in any
     other. `.blocking` and `.aio` convert between the two. Configure it with `@pytest.mark.muster(...)`."""
     wanted = _wanted(request)
     several = wanted.pop("brokers", 1)
@@ -92,7 +92,7 @@ def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def muster_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Like `muster` with three brokers in a cluster, or as many as the marker says: `AsyncCluster` or
+    """Like `muster`, but a cluster of three brokers, or as many as the marker says: `AsyncCluster` or
     `Cluster`."""
     wanted = _wanted(request)
     yield from _provided(request, wanted.pop("brokers", 3), wanted)
@@ -102,8 +102,8 @@ _FIXTURES: Final = ("muster", "muster_cluster")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A marker on a test without the fixtures is a mistake. On a class or module it is the default for tests
-    that use them."""
+    """Fail a test that has the marker but uses neither fixture. On a class or module, the marker is the
+    default for tests that use them."""
     marked = any(marker.name == "muster" for marker in item.own_markers)
     if marked and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
         _misused(f"{item.name} uses neither of the fixtures that it configures, {' and '.join(_FIXTURES)}")
@@ -127,7 +127,8 @@ def _provided(
 
 
 def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The markers' arguments, closest last: a module's `pytestmark` is the default for its tests."""
+    """The markers' arguments; the closest marker wins, so a module's `pytestmark` is the default for its
+    tests."""
     wanted: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("muster"))):
         if marker.args:
@@ -174,7 +175,7 @@ def _ending(of_session: dict[tuple[object, ...], _Kept], key: tuple[object, ...]
 
 
 def _misused(why: str) -> NoReturn:
-    """A mistake in the test, reported without a traceback through muster."""
+    """Report a mistake in the test, without a traceback through muster."""
     pytest.fail(f"@pytest.mark.muster: {why}", pytrace=False)
 
 
@@ -188,9 +189,9 @@ def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncClu
 # --- reports ------------------------------------------------------------------------------------------------
 
 
-@pytest.hookimpl(hookwrapper=True)  # the one hook known to every pytest since 7
+@pytest.hookimpl(hookwrapper=True)  # the kind of wrapper that every pytest since 7 supports
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """Add the timelines of groups to the report of a failed test, and where transactions stand."""
+    """Add the groups' timelines and the state of transactions to the report of a failed test."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     if report.failed and report.when == "call":
@@ -201,7 +202,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 def _stories(cluster: Cluster) -> list[tuple[str, str]]:
     try:
         stories = cluster.stories()
-    except Exception as error:  # the test's own failure matters
+    except Exception as error:  # the test's own failure matters more
         return [("muster", f"no timelines: {error!r}")]
     sections = []
     for group_id, lines in list(stories.items())[:_GROUPS_SHOWN]:
@@ -216,7 +217,7 @@ def _stories(cluster: Cluster) -> list[tuple[str, str]]:
 def _transactions(cluster: Cluster) -> list[tuple[str, str]]:
     try:
         transactions = cluster.transactions()
-    except Exception as error:  # as above; a broker was killed, say
+    except Exception as error:  # as above; for example, a broker was killed
         return [("muster", f"no transactions: {error!r}")]
     lines = [str(each) for each in transactions[:_TRANSACTIONS_SHOWN]]
     if len(transactions) > _TRANSACTIONS_SHOWN:

@@ -1,4 +1,4 @@
-"""`Broker(security="SASL_SSL")`: a CA for one test, a user, and what each client is to be started with."""
+"""`Broker(security="SASL_SSL")`: a CA and a user for one test, and the settings for each client."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Security:
-    """How the clients of these brokers are let in. Its files go with it."""
+    """Certificates and credentials for clients of these brokers. Its files are deleted with it."""
 
     def __init__(self, protocol: str) -> None:
-        """Raises TypeError for a protocol that is none, and ImportError without the extra `security`."""
+        """Raises TypeError for an unknown protocol, and ImportError without the extra `security`."""
         known = Protocol.__args__  # type: ignore[attr-defined]
         if protocol not in known:
             raise TypeError(f"security={protocol!r} is not one of {', '.join(known)}")
@@ -89,7 +89,7 @@ class Security:
         return settings
 
     async def let_in(self, node: Node) -> None:
-        """Make the user. Belongs to the brokers' thread."""
+        """Create the user. Must run on the brokers' thread."""
         if self.has_sasl:
             credentials = {
                 name: ScramCredential.of_password(name, self.password, ITERATIONS[0]) for name in HASHES
@@ -99,7 +99,7 @@ class Security:
     # --- the clients' side ----------------------------------------------------------------------------------
 
     def client_settings(self, client: str, bootstrap: str) -> dict[str, Any]:
-        """What the client of that name is started with. Raises TypeError for one that is not known."""
+        """The settings for a client. Raises TypeError for an unknown one."""
         made = _CLIENTS.get(client)
         if made is None:
             raise TypeError(f"settings of {client!r} are not known; choose from {', '.join(_CLIENTS)}")
@@ -107,7 +107,7 @@ class Security:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For clients that take a context of TLS."""
+        """A TLS context, for clients that take one."""
         context = ssl.create_default_context(cafile=self._path("ca.pem"))
         if not self.has_sasl:
             context.load_cert_chain(self._path("client-both.pem"))
@@ -148,7 +148,7 @@ def _java(security: Security, bootstrap: str) -> dict[str, Any]:
 
 
 def _kafkajs(security: Security, bootstrap: str) -> dict[str, Any]:
-    """What `new Kafka(...)` takes, in JSON."""
+    """The argument of `new Kafka(...)`, as JSON."""
     settings: dict[str, Any] = {"brokers": bootstrap.split(",")}
     if security.has_tls:
         settings["ssl"] = {"ca": [security._text("ca.pem")]}
@@ -200,7 +200,7 @@ _CLIENTS: Final[Mapping[str, Callable[[Security, str], dict[str, Any]]]] = {
 
 
 def _pkcs8(key: bytes) -> bytes:
-    """The key as Java reads it."""
+    """The key in a form that Java can read."""
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         NoEncryption,

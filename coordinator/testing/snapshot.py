@@ -1,4 +1,4 @@
-"""Snapshots of what clients can see of brokers in memory."""
+"""Snapshots of everything clients can see of in-memory brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def taken(brokers: Brokers) -> Snapshot:
 
 
 async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
-    """Restore a snapshot. Raises ValueError for one of other brokers, TypeError if it is not one."""
+    """Restore a snapshot. Raises ValueError for one of other brokers, TypeError for anything else."""
     if not isinstance(snapshot, Snapshot):
         raise TypeError(f"snapshot: it takes what `snapshot` returned, not {snapshot!r}")
     store, logs = _in_memory(brokers)
@@ -53,7 +53,7 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
             held = [lease for lease in leases if node.membership.serving(lease)]
             await asyncio.gather(*(node.holders[lease.kind].disown(lease.number) for lease in held))
         await _at_rest(nodes)
-        # No await until all leases must be reclaimed, so nothing runs under an old one.
+        # No await until every lease must be reclaimed, so that nothing runs under an old one.
         store.restore(snapshot.store)
         logs.become(snapshot.logs)
         for node in nodes:
@@ -81,7 +81,7 @@ def _in_memory(brokers: Brokers) -> tuple[MemoryStore, MemoryFolder]:
 
 
 def _all_running(brokers: Brokers) -> Sequence[Node]:
-    """Raises ValueError."""
+    """The brokers. Raises ValueError unless all of them are running."""
     for index, node in enumerate(brokers.brokers):
         if node not in brokers.running:
             raise ValueError(f"broker {index} is stopped: restart it before taking or restoring a snapshot")
@@ -92,7 +92,7 @@ def _all_running(brokers: Brokers) -> Sequence[Node]:
 
 @asynccontextmanager
 async def _frozen(nodes: Sequence[Node]) -> AsyncIterator[None]:
-    """Neither read from clients nor respond meanwhile."""
+    """In the block, neither read from clients nor respond to them."""
     for node in nodes:
         node.connections.freeze()
     try:
@@ -103,7 +103,7 @@ async def _frozen(nodes: Sequence[Node]) -> AsyncIterator[None]:
 
 
 async def _at_rest(nodes: Sequence[Node]) -> None:
-    """Wait until no thread works on a log; returns in the same turn of the loop."""
+    """Wait until no thread is working on a log; returns in the same turn of the loop."""
     while any(node.partitions.busy for node in nodes):
         for node in nodes:
             await node.partitions.at_rest()

@@ -14,7 +14,7 @@ from muster.coordinator.testing.traces import told
 T = TypeVar("T")
 
 CALL_S: Final = 60.0
-"""How long a call may take that is not itself a wait."""
+"""Time limit for a call that is not itself a wait."""
 _END_S: Final = 60.0
 
 
@@ -27,7 +27,7 @@ class LoopThread:
         self._thread: threading.Thread | None = None
         self._calls: set[asyncio.Task[Any]] = set()
         self.ended = False
-        """Whether it ran once and has ended."""
+        """Whether it has run and ended."""
 
     @property
     def running(self) -> bool:
@@ -57,7 +57,7 @@ class LoopThread:
             self._loop.run_forever()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> Future[T]:
-        """Run a coroutine on the loop, for at most `limit_s`, then fail with TimeoutError. Raises
+        """Run a coroutine on the loop; after `limit_s` seconds it fails with TimeoutError. Raises
         RuntimeError if the thread is not running."""
         __tracebackhide__ = True
         if self._loop is None or self._thread is None:
@@ -97,7 +97,7 @@ class LoopThread:
         if thread is not None:
             self.ended = True
             assert self._loop is not None
-            with suppress(TimeoutError):  # the end of the loop cancels it again
+            with suppress(TimeoutError):  # ending the loop cancels it again
                 asyncio.run_coroutine_threadsafe(self._calls_ended(last), self._loop).result(_END_S)
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join(_END_S)

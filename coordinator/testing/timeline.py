@@ -8,17 +8,17 @@ from typing import Final
 from muster.coordinator.journal.entries import Entry
 
 _STORY_MAX: Final = 60
-"""Lines shown of a group when a wait for it fails."""
+"""Maximum lines shown of a group when a wait for it fails."""
 
 
 class Timeline(list[Entry]):
-    """Entries of a group, oldest first. `str` gives a line for each, or one for several alike in a row."""
+    """A group's entries, oldest first. `str` gives one line per entry, or per run of identical lines."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def as_story(self, lines_max: int = _STORY_MAX) -> str:
-        """Its last lines, for the message of a failure."""
+        """Its last lines, for a failure message."""
         if not self:
             return "  no events"
         lines = self._lines()

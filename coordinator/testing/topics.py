@@ -57,7 +57,7 @@ class TopicCalls(Calls):
         return self._look(partitions)
 
     def end_offsets(self) -> dict[int, int]:
-        """The end of each partition's log. Raises KafkaError."""
+        """The log end offset of each partition. Raises KafkaError."""
 
         async def ends() -> dict[int, int]:
             topic = self._core.topic(self.name)
@@ -70,7 +70,7 @@ class TopicCalls(Calls):
     @both
     async def records(self, *, isolation_level: str = "read_uncommitted") -> list[Record]:
         """Its records, by partition and offset: all of them, or those that a reader with `isolation_level`
-        "read_committed" sees. Raises KafkaError, and ValueError for another isolation level."""
+        "read_committed" sees. Raises KafkaError, and ValueError for any other isolation level."""
         return await read(self._core, self.name, isolation_level)
 
     @both

@@ -14,9 +14,9 @@ _MISUSE = (ValueError, TypeError, LookupError, RuntimeError)
 
 
 def told(error: E) -> E:
-    """The error to raise to the test, without its path through the brokers' thread. Kafka errors lose their
-    traceback; errors for wrong arguments keep the last frame, which may be a defect of muster; others keep
-    everything."""
+    """The error to raise in the test, without its path through the brokers' thread. Kafka errors lose their
+    traceback; errors for wrong arguments keep the last frame, which may point to a defect in muster; others
+    keep everything."""
     if isinstance(error, _ANSWERS):
         error.__suppress_context__ = True
         error.__traceback__ = None

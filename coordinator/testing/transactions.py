@@ -1,4 +1,4 @@
-"""A transactional id in a test: facts, waits, and what another producer does to it."""
+"""A transactional id in a test: its facts, waits, and fencing as by another producer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TopicPartition = tuple[str, int]
 
 DEAD: Final = "Dead"
-"""Kafka's name for the state of an id that nobody knows."""
+"""Kafka's name for the state of an unknown id."""
 _STATES: Final = (*BY_WIRE_NAME, DEAD)
 _WITHOUT_TRANSACTION: Final = {DEAD, *(name for name, state in BY_WIRE_NAME.items() if state.is_idle)}
 
@@ -39,17 +39,17 @@ class TransactionFacts(NamedTuple):
     producer_id: int = -1
     producer_epoch: int = -1
     partitions: tuple[TopicPartition, ...] = ()
-    """Those in the open transaction, sorted; once it is decided, those whose readers have not been told by a
-    marker. Offsets are in partitions of `__consumer_offsets`."""
+    """Partitions in the open transaction, sorted; once it is decided, those still without their marker.
+    Offsets count as partitions of `__consumer_offsets`."""
     started_ms: int | None = None
-    """When the transaction got its first partition, in epoch milliseconds of the brokers' clock; None if none
-    is open."""
+    """When the transaction got its first partition, in epoch milliseconds of the brokers' clock; None if no
+    transaction is open."""
     timeout_ms: int = -1
     """transaction.timeout.ms of its producer."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a transaction that is not over: not decided, or not yet told to all partitions."""
+        """Whether it has a transaction that is not over: undecided, or some markers are still missing."""
         return self.state not in _WITHOUT_TRANSACTION
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class TransactionCalls(Calls):
 
     @property
     def facts(self) -> TransactionFacts:
-        """All of it, read together."""
+        """All facts, read together."""
         return self._look(lambda: facts_of(self._core, self.transactional_id))
 
     @property
@@ -99,8 +99,8 @@ class TransactionCalls(Calls):
 
     @waits
     async def in_state(self, state: str, *, timeout: Duration = TIMEOUT_S) -> TransactionFacts:
-        """Wait until it is in a state, given by Kafka's name such as PrepareCommit. Raises WaitFailed, and
-        ValueError for an unknown state."""
+        """Wait until it is in `state`, Kafka's name such as PrepareCommit. Raises WaitFailed, and ValueError
+        for an unknown state."""
         if state not in _STATES:
             raise ValueError(f"state: {state!r} is not one of {', '.join(_STATES)}")
         return await reached(
@@ -110,7 +110,7 @@ class TransactionCalls(Calls):
     @waits
     async def ended(self, *, timeout: Duration = TIMEOUT_S) -> TransactionFacts:
         """Wait until it has no open transaction: the last one is committed or aborted, and all its partitions
-        have been told. Raises WaitFailed."""
+        have their markers. Raises WaitFailed."""
         return await reached(
             self._core,
             self.transactional_id,
@@ -119,14 +119,14 @@ class TransactionCalls(Calls):
             timeout,
         )
 
-    # --- what is done to it ---------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------------
 
     @waits
     async def fence(self, *, timeout: Duration = TIMEOUT_S) -> TransactionFacts:
-        """Take the id from its producer, as a second producer does when it starts (InitProducerId): an open
-        transaction is aborted, and the first producer's next request is answered PRODUCER_FENCED. Returns
-        when that is complete; a transaction that is decided already is waited for. Raises WaitFailed, and
-        LookupError if nobody has the id."""
+        """Fence the id's producer, as a second producer does when it starts (InitProducerId): an open
+        transaction is aborted, and the first producer's next request gets PRODUCER_FENCED. Returns when that
+        is complete; waits for a transaction that is already decided. Raises WaitFailed, and LookupError if
+        the id does not exist."""
         before = await facts_of(self._core, self.transactional_id)
         if before.state == DEAD:
             there = ", ".join(each.id for each in await all_of(self._core)) or "none"
@@ -170,7 +170,7 @@ class AsyncTransaction(TransactionCalls, Async):
 
 
 async def facts_of(core: Core, transactional_id: str) -> TransactionFacts:
-    """Raises KafkaError if it has no coordinator right now."""
+    """The facts of an id. Raises KafkaError if it has no coordinator right now."""
     try:
         told: DescribeTransactionsResponse.TransactionState = await core.ask_transaction(
             transactional_id, TransactionShard.describe, transactional_id
@@ -192,7 +192,7 @@ async def facts_of(core: Core, transactional_id: str) -> TransactionFacts:
 
 
 async def all_of(core: Core) -> list[TransactionFacts]:
-    """Those of every id, sorted. Raises KafkaError while any has no coordinator."""
+    """The facts of all ids, sorted by id. Raises KafkaError while any has no coordinator."""
     found: list[list[ListTransactionsResponse.TransactionState]] = await core.ask_transaction_shards(
         TransactionShard.list_transactions, ListTransactionsRequest(state_filters=[], producer_id_filters=[])
     )
@@ -207,7 +207,7 @@ async def reached(
     met: Callable[[TransactionFacts], bool],
     timeout: Duration,
 ) -> TransactionFacts:
-    """Wait until the facts of an id are what is wanted."""
+    """Wait until the facts of an id satisfy `met`."""
 
     async def look() -> tuple[Seen, TransactionFacts]:
         facts = await facts_of(core, transactional_id)

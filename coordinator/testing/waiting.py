@@ -22,11 +22,11 @@ _LOOK_S: Final = 5.0
 
 
 class WaitFailed(AssertionError):
-    """A wait timed out. The message says what was awaited, the current state, and the group's journal."""
+    """A wait timed out. The message gives what was awaited, the current state, and the group's journal."""
 
 
 class Seen(NamedTuple):
-    """What one check found."""
+    """The result of one check."""
 
     met: bool
     how: str
@@ -48,8 +48,8 @@ async def wait_until(
     *,
     story: Callable[[], str] = str,
 ) -> T:
-    """Call `look` until what it saw is `met`, and return what it found. Repeats whenever there is `news`
-    and a hundred times a second. Raises WaitFailed, with `story` after the current state."""
+    """Call `look` until it reports `met`, and return what it found. Checks whenever there is `news`, and a
+    hundred times a second. Raises WaitFailed, with `story` after the current state."""
     limit_s = seconds(timeout)
     loop = asyncio.get_running_loop()
     begun = loop.time()

@@ -34,12 +34,12 @@ _TIMELINE_MAX: Final = 1_000
 _REBALANCES_MAX: Final = 100
 _TOPICS_SHOWN: Final = 20
 _TRENDS_MAX: Final = 300
-"""Most groups of a list with a lag trend."""
+"""Maximum groups in a list that get a lag trend."""
 _OFFSET_MINUTES_MAX: Final = 24 * 60 - 1
 
 
 def add_routes(app: web.Application) -> None:
-    """`/api/groups` and below. Slashes of a group id are %2F in the path."""
+    """Add `/api/groups` and below. Slashes in a group id are %2F in the path."""
     app.router.add_get("/api/groups", groups)
     app.router.add_get("/api/groups/{group}", group)
     app.router.add_get("/api/groups/{group}/timeline", timeline)
@@ -50,7 +50,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def groups(request: web.Request) -> web.Response:
-    """The groups that brokers of this process coordinate, those not stable or empty first."""
+    """The groups that brokers of this process coordinate, rebalancing ones first."""
     brokers = request.app[BROKERS]
     wanted = request.query.get("find", "").lower()
     limit = whole_number(request, "limit", GROUPS_MAX, GROUPS_MAX)
@@ -112,7 +112,7 @@ def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> d
 
 
 def _last(request: web.Request, group: Group, digest: Digest | None) -> dict[str, Any] | None:
-    """The last completed rebalance, as recorded, and its diagnosis once the journal was read."""
+    """The last completed rebalance, as recorded, and its diagnosis once the journal has been read."""
     tally = request.app[TALLIES].groups.get(group.group_id)
     known = None if digest is None else digest.last
     if tally is None or tally.last is None:
@@ -261,7 +261,7 @@ async def timeline(request: web.Request) -> web.Response:
 
 def _past(request: web.Request, group_id: str) -> tuple[list[Entry], Names, int]:
     """The entries of a group that is coordinated here, or was when it was removed; its members' names, and
-    the time. Raises as `facts.find`."""
+    the time. Raises like `facts.find`."""
     brokers = request.app[BROKERS]
     entries = facts.journalled(brokers, group_id)
     try:

@@ -47,7 +47,7 @@ _END_S: Final = 1.0
 _KEEP_ALIVE_S: Final = 75.0
 _REQUEST_BYTES_MAX: Final = 64 * 1024
 _LOOKS_MAX: Final = 2
-"""Most concurrent looks at records."""
+"""Maximum concurrent looks at records."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Running:
         return self._prepared.certificates is not None
 
     def read_certificates(self) -> None:
-        """Read the key and certificate again, for connections to come."""
+        """Read the key and certificate again, for new connections."""
         if self._prepared.certificates is not None:
             self._prepared.certificates.read_again()
 
@@ -88,7 +88,7 @@ class Running:
 
 
 async def start(prepared: Prepared) -> Running:
-    """Serve the brokers, which were started meanwhile. They keep running after `close`."""
+    """Serve the brokers, which have been started by now. They keep running after `close`."""
     listener, life = prepared.listener, Life()
     app = _application(prepared, life)
     door = Door()

@@ -1,5 +1,5 @@
-"""Binds the port, and reads what secures it, before anything of HTTP is imported: a port in use should keep a
-broker from starting, and nothing else should delay its start."""
+"""Binds the port and reads what secures it before anything for HTTP is imported: a port in use should keep a
+broker from starting, but nothing else should delay its start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MissingPackages(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What exists before the brokers start: a port, what secures it, and counts from their first entry on."""
+    """What exists before the brokers start: the port, what secures it, and counts from the first entry on."""
 
     brokers: Brokers
     listener: Listener
@@ -41,9 +41,9 @@ class Prepared:
     """Real time."""
     unserved: Unserved
     certificates: Certificates | None
-    """None: plaintext."""
+    """None for plaintext."""
     token: Renewed[Token] | None
-    """None: everyone is let in."""
+    """None to let everyone in."""
 
 
 async def prepare(brokers: Brokers) -> Prepared:

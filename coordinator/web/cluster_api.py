@@ -16,7 +16,7 @@ SHARDS_MAX: Final = 1_000
 
 
 def add_routes(app: web.Application) -> None:
-    """`/api/brokers` and `/api/shards`."""
+    """Add `/api/brokers` and `/api/shards`."""
     app.router.add_get("/api/brokers", brokers)
     app.router.add_get("/api/shards", shards)
 
@@ -80,7 +80,7 @@ async def shards(request: web.Request) -> web.Response:
 
 
 def _keys(shard: cluster_facts.ShardHere | None, lease: Lease, kind: LeaseKind) -> int | None:
-    """How many keys the shard has, if it is of that kind."""
+    """Number of keys in the shard, if it is of that kind."""
     return None if shard is None or lease.kind is not kind else shard.keys
 
 

@@ -25,7 +25,7 @@ class ShardHere(NamedTuple):
     state: str
     failure: str | None
     keys: int | None
-    """How many groups or transactional ids it has; None while it is being loaded."""
+    """Number of groups or transactional ids in it; None while it is loading."""
 
 
 def nodes(brokers: Brokers) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def nodes(brokers: Brokers) -> list[dict[str, Any]]:
 
 async def grants(broker: Broker) -> tuple[Mapping[Lease, Grant], bool]:
     """The leases held, and whether the store just confirmed them. If it does not respond, these are the ones
-    that the broker last read, without their remaining time."""
+    that the broker last read, and their remaining time is unknown."""
     try:
         async with asyncio.timeout(_ASK_S):
             found = [each for kind in LeaseKind for each in (await broker.store.holders(kind)).values()]
@@ -69,7 +69,7 @@ async def grants(broker: Broker) -> tuple[Mapping[Lease, Grant], bool]:
 
 
 async def partitions_led(broker: Broker) -> Counter[Lease] | None:
-    """How many topic partitions each lease covers; None if they are too many to count."""
+    """How many topic partitions each lease covers; None if there are too many to count."""
     topology, turns = broker.topology, facts.Turns()
     topics = broker.catalogue.topics()
     if sum(each.partitions for each in topics) > PARTITIONS_COUNTED_MAX:

@@ -1,4 +1,4 @@
-"""Limits connections: a maximum at a time, and none that sends no request."""
+"""Limits connections: caps their number, and closes those that send no request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Door:
 
     @web.middleware
     async def heard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A request arrived on a connection."""
+        """Note that a request arrived on a connection."""
         timer = self._silent.pop(request.protocol, None)
         if timer is not None:
             timer.cancel()

@@ -22,5 +22,5 @@ def entry_json(entry: Entry, names: Names) -> bytes:
 
 
 def entries_json(entries: Iterable[Entry], names_of: NamesOf) -> bytes:
-    """A list of entries."""
+    """A JSON list of entries."""
     return b"[" + b",".join(entry_json(each, names_of(each.group)) for each in entries) + b"]"

@@ -22,7 +22,7 @@ from muster.coordinator.web.keys import BROKERS, FEED
 LATEST_MAX: Final = 1_000
 _LATEST: Final = 100
 _SIGN_OF_LIFE_S: Final = 15.0
-"""Sends a comment after this long without an entry, so that proxies keep the connection and we notice its
+"""A comment is sent after this long without an entry, so that proxies keep the connection and we notice its
 end."""
 _LOOK_S: Final = 1.0
 """How often to check that a reader is still there while there is nothing to send."""
@@ -34,7 +34,7 @@ _COME_BACK_MS: Final = 2_000
 
 
 def add_routes(app: web.Application) -> None:
-    """`/api/events` and its stream."""
+    """Add `/api/events` and its stream."""
     app.router.add_get("/api/events", latest)
     app.router.add_get("/api/events/stream", stream, allow_head=False)
 
@@ -56,7 +56,7 @@ async def latest(request: web.Request) -> web.Response:
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """Entries as they come (server-sent events), of one `group` or of all."""
+    """Entries as they arrive (server-sent events), of one `group` or of all."""
     feed = request.app[FEED]
     group = request.query.get("group")
     watched = None
@@ -95,7 +95,7 @@ async def _send(
     while not subscription.ended:
         some = await subscription.next(_LOOK_S)
         if request.transport is None or request.transport.is_closing():
-            return  # it went away, which nobody else would notice with nothing to write
+            return  # it went away; with nothing to write, nobody else would notice
         if not some and not subscription.ended and time.monotonic() >= quiet_since + _SIGN_OF_LIFE_S:
             quiet_since = time.monotonic()
             await _write(response, b": still here\n\n")
@@ -120,7 +120,7 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 async def _say_farewell(
     request: web.Request, response: web.StreamResponse, subscription: Subscription
 ) -> None:
-    """Earlier data comes first; whether the last event gets through is up to the reader."""
+    """Send the last event. Earlier data comes first, so whether it gets through is up to the reader."""
     try:
         async with asyncio.timeout(_FAREWELL_S):
             await response.write(_last_event(subscription))

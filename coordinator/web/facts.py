@@ -1,5 +1,5 @@
-"""What the brokers of this process have in memory about groups. Reading it steps no request and waits for no
-store, so figures are available even if the store hangs. They may be some milliseconds ahead of what is
+"""What the brokers of this process hold in memory about groups. Reading it runs no step and waits for no
+store, so figures are available even if the store hangs. They may be a few milliseconds ahead of what is
 durable."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A broker of another process, and what only it can tell."""
+    """A broker of another process, which alone can report on its shards."""
 
     node: NodeRow
     kind: LeaseKind
@@ -76,14 +76,14 @@ def held(brokers: Brokers) -> Iterator[Held]:
 
 
 def served(runtime: Runtime[M]) -> Iterator[tuple[Lease, M]]:
-    """The shards of one kind that are loaded here, and whose leases certainly still are this broker's."""
+    """The shards of one kind that are loaded here and whose leases this broker certainly still holds."""
     for host in runtime.hosts():
         if host.state is HostState.ACTIVE and host.machine is not None and runtime.serving(host.lease):
             yield host.lease, host.machine
 
 
 def find(brokers: Brokers, group_id: str) -> Held:
-    """A group coordinated here. Raises HTTPNotFound, and as `shard_of`."""
+    """A group coordinated here. Raises HTTPNotFound, and like `shard_of`."""
     broker, shard = shard_of(brokers, GROUPS, lambda broker: broker.runtime, group_id, "group")
     group = shard.groups.get(group_id)
     if group is None:
@@ -157,7 +157,7 @@ def broker_json(broker: Broker) -> dict[str, Any]:
 
 
 class Turns:
-    """Yields the loop to the brokers while a long response is put together."""
+    """Yields the loop to the brokers while a long response is built."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
@@ -170,21 +170,21 @@ class Turns:
 
 
 async def refresh_lag(brokers: Iterable[Broker], groups: Sequence[str] | None = None) -> None:
-    """Refresh log end offsets for the lag of groups (None: all). What does not arrive in time keeps its
-    previous value, so a hanging store does not hold up the rest."""
+    """Refresh log end offsets for the lag of groups (None: all). Offsets that do not arrive in time keep
+    their previous value, so a hanging store does not hold up the rest."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LAG_S):
             for broker in brokers:
                 await broker.lag.refresh(groups)
 
 
-# --- what members carry -------------------------------------------------------------------------------------
+# --- members ------------------------------------------------------------------------------------------------
 
 
 def assignment_of(group: GroupView, member: MemberView) -> Sequence[TopicPartition] | None:
     """A consumer's assignment; None if unknown: its group has another protocol type or is between two
-    assignments, or its assignor uses another format. Members of a consumer group (KIP-848) have one at any
-    time."""
+    assignments, or its assignor uses another format. Members of a consumer group (KIP-848) always have
+    one."""
     is_told = group.is_stable or group.type == _CONSUMER
     return member.assignment() if group.protocol_type == _CONSUMER and is_told else None
 
@@ -195,7 +195,7 @@ def topics_of(group: GroupView, member: MemberView) -> Sequence[str] | None:
 
 
 def names_of(group: Group | None, entries: Iterable[Entry] = ()) -> Names:
-    """The names of a group's members, including those in its `entries`. None as the group: it is not here,
+    """The names of a group's members, including those in its `entries`. If the group is None, it is not here
     and only the entries name its members."""
     if group is None:
         return names_in(entries)

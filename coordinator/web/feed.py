@@ -14,12 +14,12 @@ from muster.coordinator.journal.entries import Entry
 KEPT_MAX: Final = 1_000
 """Entries kept for readers that reconnect."""
 WAITING_MAX: Final = 1_000
-"""Most entries queued for a subscriber; with more it is cut off."""
+"""Maximum entries queued for a subscriber; beyond that it is cut off."""
 SUBSCRIBERS_MAX: Final = 100
 
 
 class TooManySubscribers(Exception):
-    """No more subscribers are possible at the moment."""
+    """No more subscribers are accepted at the moment."""
 
 
 class Numbered(NamedTuple):
@@ -48,7 +48,7 @@ class Subscription:
         self.watched = watched
         """None: everything."""
         self.missed = missed
-        """It asked to resume from a place that is no longer kept."""
+        """Whether it asked to resume from a place that is no longer kept."""
         self.fell_behind = False
         self.ended = False
         """No more entries will come."""
@@ -75,12 +75,12 @@ class Subscription:
         return True
 
     def end(self) -> None:
-        """Queued entries are the last ones."""
+        """End it after the queued entries."""
         self.ended = True
         self._wake.set()
 
     async def next(self, timeout_s: float) -> list[Numbered]:
-        """The queued entries, as soon as there are any; none after `timeout_s` or at the end."""
+        """The queued entries, as soon as there are any; an empty list after `timeout_s` or at the end."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -95,7 +95,7 @@ class Subscription:
 
 class Feed:
     """Numbers entries as they arrive, keeps the newest, and passes them to subscriptions. Numbers are valid
-    only in this process, so places carry a mark of it."""
+    only in this process, so places carry its mark."""
 
     def __init__(self, *, kept_max: int = KEPT_MAX, waiting_max: int = WAITING_MAX) -> None:
         self._mark = os.urandom(4).hex()
@@ -105,7 +105,7 @@ class Feed:
         self._subscriptions: set[Subscription] = set()
         self._closed = False
         self.cut = 0
-        """How many subscriptions were cut off."""
+        """Number of subscriptions cut off."""
 
     @property
     def subscribers(self) -> int:
@@ -125,7 +125,7 @@ class Feed:
         return f"{self._mark}-{each.number}"
 
     def subscribe(self, watched: Watched | None = None, after: str | None = None) -> Subscription:
-        """Subscribe from now on, or from after a place. Return it with `give_back`. Raises
+        """Subscribe from now on, or from after a place. End it with `give_back`. Raises
         TooManySubscribers."""
         if len(self._subscriptions) >= SUBSCRIBERS_MAX:
             raise TooManySubscribers(f"{SUBSCRIBERS_MAX} are open already")
@@ -141,7 +141,7 @@ class Feed:
         self._subscriptions.discard(subscription)
 
     def close(self) -> None:
-        """End all subscriptions, and future ones."""
+        """End all subscriptions, including future ones."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.end()

@@ -1,4 +1,4 @@
-"""What all responses share: who may ask, the format of errors, and the headers."""
+"""What all responses share: access checks, the format of errors, and headers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TEST_PREFIX: Final = "/test/"
 ADVERTISED: Final = web.AppKey[str | None]("advertised", str)
 """The name in --advertised-http."""
 HAS_LOGIN: Final = web.AppKey("has_login", bool)
-"""Whether a login is required. If so, names do not matter: a web page whose domain was pointed here has none,
-since a browser keeps logins by domain."""
+"""Whether a login is required. If so, host names do not matter: a web page whose domain was pointed here has
+no login, since a browser keeps logins by domain."""
 
 _HEADERS: Final = {
     # The page needs its own script, style and responses, and nothing from elsewhere.
@@ -64,7 +64,7 @@ def whole_number(
 def whole_number(
     request: web.Request, name: str, default: int | None, highest: int, lowest: int = 1
 ) -> int | None:
-    """A query parameter, from `lowest` to `highest`. Raises HTTPBadRequest."""
+    """A whole-number query parameter, from `lowest` to `highest`. Raises HTTPBadRequest."""
     text = request.query.get(name)
     if text is None:
         return default
@@ -76,10 +76,10 @@ def whole_number(
 
 
 def check_named(request: web.Request, refused: str) -> None:
-    """For users' data, such as records, and for changes by browsers: raises HTTPMisdirectedRequest unless the
-    request used an IP address, a name of this machine, or the advertised name, or there is a login. A web
-    page can point its own domain at any address a browser reaches, and then read responses (DNS rebinding);
-    it cannot do that with an address or with another's name. `refused` begins the sentence.
+    """Protects users' data, such as records, and changes by browsers: raises HTTPMisdirectedRequest unless
+    the request used an IP address, a name of this machine, or the advertised name, or a login is required. A
+    web page can point its own domain at any address a browser reaches, and then read responses (DNS
+    rebinding); it cannot do that with an address or with another's name. `refused` begins the error message.
     """
     host = _host_of(request.host)
     named = _is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]
@@ -124,10 +124,10 @@ def _middleware(local: bool) -> Middleware:
 
 
 def _check(request: web.Request, local: bool) -> None:
-    """Raises HTTPException for requests that must not be answered. A browser can be made to send requests by
-    any page (which cannot read the response), with the login that it keeps for this address; and by one whose
-    domain was pointed at this address (which can read, and has no login). The first carry the page's origin,
-    the second its domain.
+    """Raises HTTPException for requests that must not be answered. Any page can make a browser send requests,
+    with the login that it keeps for this address, but cannot read the response. A page whose domain was
+    pointed at this address can read it, but has no login. Requests of the first kind carry the page's origin,
+    those of the second its domain.
     """
     host, app = _host_of(request.host), request.app
     if local and not app[HAS_LOGIN] and not _is_loopback(host) and host != app[ADVERTISED]:
@@ -142,7 +142,7 @@ def _check(request: web.Request, local: bool) -> None:
         raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
     origin = request.headers.get("Origin")
     if origin is None:
-        return  # no browser
+        return  # not a browser
     if origin != f"{request.scheme}://{request.host}":
         raise refusal(
             web.HTTPForbidden, f"requests from pages of {origin} are not allowed to change anything"

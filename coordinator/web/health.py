@@ -16,19 +16,19 @@ _ASK_S: Final = 4.0
 
 
 def add_routes(app: web.Application) -> None:
-    """`/healthz` and `/readyz`."""
+    """Add `/healthz` and `/readyz`."""
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
 
 
 async def healthz(_: web.Request) -> web.Response:
-    """The event loop responds. The database does not count here: restarting would not bring it back."""
+    """200 if the event loop responds. The database does not count: restarting would not bring it back."""
     return web.json_response({"alive": True})
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """200 if every broker of the process is ready in the sense of `muster cluster ready`, else 503. Which one
-    is not, and why, is told to those who have logged in."""
+    """200 if every broker of the process is ready in the sense of `muster cluster ready`, else 503. Only
+    clients that are let in learn which one is not, and why."""
     running = request.app[BROKERS].running
     stopping = request.app[LIFE].stopping
     brokers = await asyncio.gather(*(_state(each, stopping) for each in running))

@@ -1,4 +1,4 @@
-"""The application's keys for what its handlers use."""
+"""The application's keys for the objects that its handlers use."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from muster.coordinator.web.trends import Point
 
 HOUR_MS: Final = 3_600_000
 _LEARNED_AT_ONCE: Final = 200
-"""Most groups explained for one response; the rest wait for the next one."""
+"""Maximum groups explained for one response; the rest wait for the next one."""
 _LEARNED_S: Final = 0.5
 _SETTLED_MS: Final = 60_000
 """Entries this soon after a rebalance may still change its explanation."""
@@ -39,8 +39,8 @@ class Digest(NamedTuple):
     """Its lag at commits."""
 
     def how_often(self, now_ms: int) -> dict[str, int]:
-        """How many rebalances began within the last hour, or since the journal covers the group, if that is
-        less."""
+        """How many rebalances began within the last hour, or since the journal began to cover the group if
+        that is shorter."""
         within_ms = min(max(now_ms - self.known_from_ms, 0), HOUR_MS)
         return {"count": sum(each >= now_ms - within_ms for each in self.began_ms), "within_ms": within_ms}
 
@@ -48,7 +48,7 @@ class Digest(NamedTuple):
 class _Known(NamedTuple):
     digest: Digest
     mark: object
-    """The group's newest entry at that time."""
+    """The group's generation, state and last rebalance at that time."""
     at_ms: int
 
 
@@ -59,17 +59,17 @@ class Lately:
         self._known: dict[str, _Known] = {}
 
     def of(self, group_id: str) -> Digest | None:
-        """None: its journal was not read yet."""
+        """A group's digest; None if its journal has not been read yet."""
         known = self._known.get(group_id)
         return None if known is None else known.digest
 
     def keep(self, group_ids: Collection[str]) -> None:
-        """Forget all other groups: they are gone, or moved to another process."""
+        """Forget all other groups: they are gone, or have moved to another process."""
         for group_id in [each for each in self._known if each not in group_ids]:
             del self._known[group_id]
 
     async def learn(self, brokers: Brokers, tallies: Tallies, some: Sequence[facts.Held]) -> None:
-        """Read the journals of groups that may have something new; of many, only some."""
+        """Read the journals of groups that may have something new; if they are many, only some."""
         since = time.perf_counter()
         due = [each for each in some if self._is_due(each, tallies)]
         for broker, group, _ in due[:_LEARNED_AT_ONCE]:

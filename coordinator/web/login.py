@@ -1,5 +1,5 @@
-"""Who is let in, where a token is wanted. Wrong ones are answered late, as failed logins on Kafka listeners
-are."""
+"""Decides who is let in where a token is required. Answers to wrong tokens are delayed, like those to failed
+logins on Kafka listeners."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.web.guard import refusal
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Served without a login, for those who watch over processes."""
+"""Served without a login, for process monitors."""
 
 _LOOK_S: Final = 0.5
-"""How often it is looked whether a client that waits for a refusal is still there."""
+"""How often to check that a client waiting for a refusal is still there."""
 _CHALLENGE: Final = 'Basic realm="muster"'
-"""What has a browser ask its user. It stands for Bearer, too."""
+"""Makes a browser ask its user. Stands for Bearer, too."""
 
 
 class Login:
-    """Asks for the token. Without one, `LOGIN` is None and everyone is let in."""
+    """Requires the token. Without a token, `LOGIN` is None and everyone is let in."""
 
     def __init__(self, token: Renewed[Token], guessing: Guessing, unserved: Unserved) -> None:
         self._token = token
@@ -36,11 +36,11 @@ class Login:
         self._ended = asyncio.Event()
 
     def close(self) -> None:
-        """Answer at once what is held back."""
+        """Send delayed refusals at once."""
         self._ended.set()
 
     def has(self, request: web.Request) -> bool:
-        """Whether the client of a request that came this far has logged in: on an open path it may not."""
+        """Whether the client of a request that got this far has logged in: open paths do not require it."""
         return "Authorization" in request.headers
 
     @web.middleware
@@ -50,7 +50,7 @@ class Login:
         if shown is None:
             if request.path in OPEN_PATHS:
                 return await handler(request)
-            # Browsers ask without at first.
+            # Browsers first ask without it.
             raise _unauthorized("a login is required: the token of --http-token-file")
         why = self._token.content.why_not(shown)
         if why is None:
@@ -63,7 +63,7 @@ class Login:
         raise refused
 
     async def _hold_back(self, request: web.Request, ms: int) -> None:
-        """Nothing stays of a client that goes away meanwhile."""
+        """Wait this long, until `close`, or until the client goes away."""
         loop = asyncio.get_running_loop()
         end = loop.time() + ms / 1000
         while (left := end - loop.time()) > 0 and not self._ended.is_set() and request.transport is not None:
@@ -76,7 +76,7 @@ LOGIN: Final = web.AppKey[Login | None]("login", Login)
 
 
 def is_let_in(request: web.Request) -> bool:
-    """Whether the client of a request may be told everything."""
+    """Whether the client of a request may see everything."""
     login = request.app[LOGIN]
     return login is None or login.has(request)
 

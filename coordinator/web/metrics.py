@@ -1,5 +1,5 @@
-"""`/metrics`: Prometheus text, generated on request. Groups and partitions have the names and labels of
-kafka_exporter and kafka-lag-exporter, for existing dashboards. docs/http.md lists all of them.
+"""`/metrics`: Prometheus text, generated on request. Metrics of groups and partitions have the names and
+labels of kafka_exporter and kafka-lag-exporter, for existing dashboards. docs/http.md lists all metrics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LAG_SECONDS_LABELS: Final = (
 
 
 def add_routes(app: web.Application) -> None:
-    """`/metrics`."""
+    """Add `/metrics`."""
     app[_ONE_AT_A_TIME] = asyncio.Lock()
     app.router.add_get("/metrics", metrics)
 
@@ -48,7 +48,7 @@ async def metrics(request: web.Request) -> web.Response:
     """All metrics, in Prometheus' text format."""
     async with request.app[_ONE_AT_A_TIME]:
         scrape = await gather(request.app[BROKERS], request.app[FEED], request.app[TALLIES])
-        # Writing tens of thousands of lines takes a while, during which the brokers need turns.
+        # Writing tens of thousands of lines takes a while, and the brokers need the loop meanwhile.
         body = await asyncio.to_thread(_write_out, scrape)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

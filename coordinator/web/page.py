@@ -1,4 +1,4 @@
-"""The page: its files, read once, load nothing from elsewhere."""
+"""The page. Its files are read once and load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascri
 
 
 def add_routes(app: web.Application) -> None:
-    """`/` and the page's files."""
+    """Add `/` and the page's files."""
     for each in sorted(_STATIC.iterdir()):
         path = "/" if each.name == "index.html" else f"/static/{each.name}"
         app.router.add_get(path, _File(each.read_bytes(), _TYPES[each.suffix]).serve)

@@ -1,5 +1,5 @@
-"""A look at some records of a partition, shortened, and read like any Fetch. Slow work runs in a thread, for
-two looks at a time."""
+"""A look at some records of a partition, shortened and read like any Fetch. Slow work runs in a thread, for
+at most two looks at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from muster.protocol.record_batch import Header, Record, batches, records
 
 RECORDS_MAX: Final = 100
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Most bytes of batches read for one look."""
+"""Maximum bytes of batches read for one look."""
 _PIECE_BYTES: Final = 512 * 1024
 _UNPACKED_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Most bytes of one unpacked batch; larger ones are reported, not shown."""
+"""Maximum bytes of one unpacked batch; larger ones are reported, not shown."""
 _READS_MAX: Final = 40
 _SHOWN_BYTES: Final = 256 * 1024
-"""Most bytes of keys, values and headers for one look."""
+"""Maximum bytes of keys, values and headers for one look."""
 _FIELD_BYTES_MAX: Final = 4_096
 _KEY_BYTES_MAX: Final = 512
 _HEADERS_MAX: Final = 20
@@ -52,7 +52,7 @@ class _Found(NamedTuple):
 
 
 async def newest(broker: Broker, topic: Topic, partition: int, *, before: int | None, limit: int) -> Look:
-    """The last `limit` records below `before`, or of all. Raises KafkaError 3, 6, 56 like a Fetch."""
+    """The last `limit` records, below `before` if given. Raises KafkaError 3, 6, 56 like a Fetch."""
     start, end = await broker.partitions.of(topic).offsets(topic, partition)
     reading = _Reading(broker, topic, partition)
     high, step = end if before is None else min(before, end), 1
@@ -64,7 +64,7 @@ async def newest(broker: Broker, topic: Topic, partition: int, *, before: int | 
             break  # a part not read to its end would leave a gap
         piece = await asyncio.to_thread(_decode, data, start, high)
         found = _Found(piece.records + found.records, piece.left_out + found.left_out)
-        # Batches are complete, so the first may have begun below.
+        # Batches are complete, so the first may begin below `low`.
         firsts = [each.offset for each in piece.records] + [each["offset"] for each in piece.left_out]
         high = min(low, *firsts) if firsts else low
         step *= 4
@@ -73,7 +73,7 @@ async def newest(broker: Broker, topic: Topic, partition: int, *, before: int | 
 
 
 async def since(broker: Broker, topic: Topic, partition: int, *, offset: int, limit: int) -> Look:
-    """The first `limit` records from `offset` on. Raises as `newest`."""
+    """The first `limit` records from `offset` on. Raises like `newest`."""
     start, end = await broker.partitions.of(topic).offsets(topic, partition)
     reading = _Reading(broker, topic, partition)
     low, found = max(offset, start), _Found([], [])
@@ -103,7 +103,7 @@ class _Reading:
         return self._reads >= _READS_MAX or self._bytes >= _READ_BYTES_MAX
 
     async def piece(self, offset: int) -> bytes:
-        """Complete batches, starting with the one that has `offset`; empty at the end."""
+        """Complete batches, starting with the one that contains `offset`; empty at the end of the log."""
         with ResponseReservation(self._broker.connections.responses) as share:
             asked = FetchPartition(self._topic, self._partition, offset, _PIECE_BYTES)
             (answer,) = await self._broker.partitions.fetch(
@@ -116,7 +116,7 @@ class _Reading:
         return bytes(answer.records)
 
     async def span(self, low: int, high: int) -> bytes | None:
-        """All batches from the one with `low` up to `high`; None if that is too much."""
+        """All batches from the one that contains `low` up to `high`; None if that is too much."""
         pieces: list[bytes] = []
         while low < high:
             if self.spent:
@@ -130,7 +130,7 @@ class _Reading:
 
 
 def _behind(data: bytes) -> int:
-    """The offset after complete batches."""
+    """The offset after these complete batches."""
     *_, (_, last) = batches(data)
     return last.next_offset
 
@@ -195,7 +195,7 @@ def shown(data: bytes | None, room: int) -> dict[str, Any] | None:
 
 
 def _text(part: bytes, cut: bool) -> str | None:
-    """None if it is not text."""
+    """The bytes as printable text; None if they are not."""
     for trimmed in _endings(part) if cut else (part,):
         try:
             text = trimmed.decode()
@@ -206,5 +206,5 @@ def _text(part: bytes, cut: bool) -> str | None:
 
 
 def _endings(part: bytes) -> Iterable[bytes]:
-    """A UTF-8 character has at most four bytes, and may be cut within them."""
+    """The bytes without the last 0 to 3: a UTF-8 character has at most four, and may be cut within them."""
     return (part[: len(part) - gone] for gone in range(4))

@@ -24,17 +24,17 @@ from muster.coordinator.web.tallies import UNKNOWN, GroupTally, Tallies
 from muster.coordinator.web.transaction_metrics import Transactions
 
 GROUPS_MAX: Final = 2_000
-"""Most groups with series of their own; the first by name have them."""
+"""Maximum groups with their own series: the first by name."""
 PARTITIONS_MAX: Final = 20_000
-"""Most topic partitions with series of their own."""
+"""Maximum topic partitions with their own series."""
 GROUP_PARTITIONS_MAX: Final = 20_000
-"""Most group offsets with series of their own, in total."""
+"""Maximum group offsets with their own series, in total."""
 LABEL_MAX: Final = 500
-"""In characters. Kafka allows 32,767 for a group id, and each series of the group repeats it: groups with
-longer ids have no series, and other labels are truncated."""
+"""Maximum characters of a label. Kafka allows 32,767 for a group id, and each series of the group repeats it:
+groups with longer ids have no series, and other labels are truncated."""
 
 _EXPLAINED_AT_ONCE: Final = 200
-"""Most groups explained for one response."""
+"""Maximum groups explained for one response."""
 
 _LOOK_S: Final = 5.0
 """How long to wait for the ends of partitions."""
@@ -68,11 +68,11 @@ class Group:
 
 @dataclass(slots=True)
 class Coordinator:
-    """The shards of one kind that a broker has."""
+    """A broker's shards of one kind."""
 
     kind: LeaseKind
     shards: Counter[str]
-    """How many, by state."""
+    """Number of shards, by state."""
     loads: Histogram
     unloads: int
 
@@ -94,7 +94,7 @@ class ScrapedBroker:
 
 @dataclass(slots=True)
 class Scrape:
-    """The complete data; it no longer changes, so another thread may write it out."""
+    """The complete data; no longer changes, so another thread may write it out."""
 
     cluster: str
     nodes: int
@@ -104,17 +104,17 @@ class Scrape:
     """Topic, partition, oldest and current offset."""
     groups: list[Group] = field(default_factory=list)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How many groups there are of each type and state."""
+    """Number of groups, by type and state."""
     epochs: int = 0
     """New epochs of consumer groups since the process started."""
     completed: int = 0
-    """Rebalances of classic groups since then."""
+    """Completed rebalances of classic groups since then."""
     brokers: list[ScrapedBroker] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
     phases: dict[str, Histogram] = field(default_factory=dict)
     lateness: Histogram | None = None
     watching: int = 0
-    """Readers of the stream of events."""
+    """Readers of the event stream."""
     cut: int = 0
     """Readers cut off for falling behind."""
 
@@ -123,7 +123,7 @@ class Scrape:
 
 
 async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
-    """The current data. Raises HTTPServiceUnavailable without a running broker."""
+    """Gather the current data. Raises HTTPServiceUnavailable without a running broker."""
     topology = facts.any_broker(brokers).topology
     transactions = await transaction_metrics.gather(brokers)
     scrape = Scrape(facts.any_broker(brokers).cluster_id, len(topology.nodes), transactions)

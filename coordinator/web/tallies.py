@@ -1,5 +1,5 @@
-"""Counts of journal entries as they arrive, for metrics and lists: cheap, since a step of a group waits for
-it. Slow work (explaining a rebalance) is left until requested."""
+"""Counts journal entries as they arrive, for metrics and lists. This must be cheap, since a step of a group
+waits for it; slow work (explaining a rebalance) is left until requested."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from muster.coordinator.base.histogram import Histogram
 from muster.coordinator.journal.entries import Entry, Member
 
 GROUPS_MAX: Final = 10_000
-"""Most groups counted; beyond that, those idle for longest are forgotten."""
+"""Maximum groups counted; beyond that, those idle longest are forgotten."""
 _UNEXPLAINED_MAX: Final = 100
-"""Most rebalances of a group waiting for an explanation."""
+"""Maximum rebalances of a group waiting for an explanation."""
 _LABELS_MAX: Final = 50
-"""Most different causes, errors and so on of a group."""
+"""Maximum distinct causes, errors and so on of a group."""
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"
 """The diagnosis if the cause is unknown."""
@@ -43,7 +43,7 @@ EVICTIONS: Final = frozenset(
 
 _OF_CLASSIC: Final = (("join", "join_ms"), ("assignment", "assignment_ms"))
 _OF_CONSUMERS: Final = (("target", "target_ms"), ("reconcile", "reconcile_ms"))
-"""Phases of rebalances, and the fields that have their times."""
+"""Phases of rebalances, and the fields that hold their times."""
 
 
 class Unexplained(NamedTuple):
@@ -89,13 +89,13 @@ class GroupTally:
         """By trigger and diagnosis."""
         self.unexplained: deque[Unexplained] = deque()
         self.phases: dict[str, tuple[int, float]] = {}
-        """How many, and seconds, by phase."""
+        """Count and total seconds, by phase."""
         self.evicted: Counter[str] = Counter()
         self.commits_refused: Counter[str] = Counter()
         self.joined = self.left = self.late = self.moved = 0
 
     def copy(self) -> GroupTally:
-        """As it is now, for another thread."""
+        """A copy of the counts, for another thread."""
         made = GroupTally(self.shard)
         made.rebalances, made.unexplained = self.rebalances.copy(), self.unexplained.copy()
         made.phases, made.evicted = self.phases.copy(), self.evicted.copy()
@@ -104,12 +104,12 @@ class GroupTally:
         return made
 
     def give_up_on_the_oldest(self) -> None:
-        """Give up on the oldest: its evidence is about to be dropped before anybody asked."""
+        """Count the oldest as unknown: its evidence is about to be dropped before anybody asked."""
         oldest = self.unexplained.popleft()
         self.count_rebalance(oldest.trigger, UNKNOWN)
 
     def count_rebalance(self, cause: str, diagnosis: str) -> None:
-        """A rebalance was explained."""
+        """Count an explained rebalance."""
         _count(self.rebalances, (cause, diagnosis), (OTHER, UNKNOWN))
 
 
@@ -119,7 +119,7 @@ class Tallies:
     def __init__(self, groups_max: int = GROUPS_MAX) -> None:
         self.groups: dict[str, GroupTally] = {}
         self.phases: dict[str, Histogram] = {}
-        """Of all groups."""
+        """Over all groups, by phase."""
         self.lateness = Histogram(LATENESS_BUCKETS)
         self.epochs = 0
         """New epochs of consumer groups."""
@@ -128,7 +128,7 @@ class Tallies:
         self._groups_max = groups_max
 
     def observe(self, entries: Sequence[Entry]) -> None:
-        """Count entries, in the order in which they happened."""
+        """Count entries, in the order they happened."""
         for entry in entries:
             if entry.group is None:
                 continue
@@ -138,15 +138,15 @@ class Tallies:
                 self._of_group(entry.group, entry)
 
     def keep(self, groups: Collection[str], shards: Collection[int]) -> None:
-        """Forget groups that are neither among these nor in shards that may come back with them: they are
-        gone, or moved to another process."""
+        """Forget groups that are not in `groups`, unless one of `shards` may bring them back: they are gone,
+        or have moved to another process."""
         for group_id in [each for each in self.groups if each not in groups]:
             if self.groups[group_id].shard not in shards:
                 del self.groups[group_id]
 
     def _of_group(self, group_id: str, entry: Entry) -> None:
         tally = self.groups.pop(group_id, None) or GroupTally(entry.shard)
-        self.groups[group_id] = tally  # the one that was heard of last stands last
+        self.groups[group_id] = tally  # most recently heard of last
         if len(self.groups) > self._groups_max:
             del self.groups[next(iter(self.groups))]
         match entry.type:

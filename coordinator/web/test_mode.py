@@ -80,7 +80,8 @@ async def _refuse(request: web.Request) -> web.StreamResponse:
 def _handler(
     work: Work, fields: list[str] | None, parameters: list[str] | None
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The fields that the body and the query may have; None: `work` checks them."""
+    """A handler for `work`. `fields`, `parameters`: those that the body and the query may have; None if
+    `work` checks them."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
@@ -142,7 +143,7 @@ class Staging:
         return {}
 
     async def show_fault(self, request: web.Request, body: Body) -> object:
-        """With `?hit=N`, waits until it has been applied N times, at most for `?timeout=`."""
+        """With `?hit=N`, wait until it has been applied N times, for at most `?timeout=`."""
         rule_id = _number("id", request.match_info["id"])
         faults = self._brokers.faults
         if "hit" in request.query:

@@ -28,7 +28,7 @@ _MEASURE_S: Final = 2.0
 
 
 class Measured(NamedTuple):
-    """A partition; None for what is unknown (in time)."""
+    """A partition; None for what is not known in time."""
 
     start: int | None = None
     end: int | None = None
@@ -56,8 +56,8 @@ def named(brokers: Brokers, name: str) -> Topic:
 
 
 def leader_here(brokers: Brokers, topic: Topic, partition: int) -> Broker:
-    """The broker of this process that leads the partition. Raises HTTPMisdirectedRequest if one of another
-    process does (the response names it), HTTPServiceUnavailable if none does at the moment."""
+    """The broker of this process that leads the partition. Raises HTTPMisdirectedRequest if a broker of
+    another process does (the response names it), HTTPServiceUnavailable if none does at the moment."""
     for broker in brokers.running:
         if _leads(broker, topic, partition):
             return broker

@@ -21,7 +21,7 @@ from muster.protocol.errors import KafkaError
 TOPICS_MAX: Final = 1_000
 PARTITIONS_MAX: Final = 1_000
 _MEASURED_MAX: Final = 2_000
-"""Most partitions measured for a list of topics; topics beyond have no figures."""
+"""Maximum partitions measured for a list of topics; topics beyond that have no figures."""
 _GROUPS_SHOWN: Final = 10
 _READERS_SHOWN: Final = 20
 _RECORDS: Final = 20
@@ -30,7 +30,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 def add_routes(app: web.Application) -> None:
-    """`/api/topics` and below."""
+    """Add `/api/topics` and below."""
     app.router.add_get("/api/topics", topics)
     app.router.add_get("/api/topics/{topic}", topic)
     app.router.add_get("/api/topics/{topic}/partitions/{partition}/records", look)
@@ -40,7 +40,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """The topics of the cluster by name, after `after`."""
+    """The topics of the cluster by name, from after `after` on."""
     brokers = request.app[BROKERS]
     wanted, after = request.query.get("find", "").lower(), request.query.get("after", "")
     limit = whole_number(request, "limit", TOPICS_MAX, TOPICS_MAX)
@@ -61,7 +61,8 @@ async def topics(request: web.Request) -> web.Response:
 
 
 def _to_measure(some: list[Topic]) -> list[tuple[Topic, int]]:
-    """Whole topics, and none that is kept as rows of the store: each partition would need a query."""
+    """Partitions to measure: of whole topics, but not of those kept as rows of the store, where each
+    partition would need a query."""
     found: list[tuple[Topic, int]] = []
     for each in some:
         if not each.internal and len(found) + each.partitions <= _MEASURED_MAX:
@@ -197,5 +198,5 @@ async def _look(
 
 
 async def _answer(told: dict[str, Any]) -> web.Response:
-    """Written out in a thread: it may be long."""
+    """The response, written out in a thread since it may be long."""
     return web.json_response(text=await asyncio.to_thread(json.dumps, told))

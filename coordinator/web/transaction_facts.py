@@ -21,7 +21,7 @@ from muster.coordinator.web import facts
 from muster.coordinator.web.guard import refusal
 
 GRACE_MS: Final = 300_000
-"""What Kafka's tools add to transaction.max.timeout.ms: markers may take their time."""
+"""What Kafka's tools add to transaction.max.timeout.ms: markers may take a while."""
 _GROUPS_SHOWN: Final = 20
 
 
@@ -43,14 +43,14 @@ class Known(NamedTuple):
 
     @property
     def owed(self) -> frozenset[TopicPartition]:
-        """Its partitions that have no marker yet, be it decided or not."""
+        """Its partitions that have no marker yet, whether it is decided or not."""
         if self.transaction.state.is_prepared:
             return self.shard.unmarked(self.transactional_id)
         return self.transaction.partitions
 
 
 async def known(brokers: Brokers) -> AsyncIterator[Known]:
-    """The ids that brokers of this process coordinate, unordered. What changes meanwhile may or may not be
+    """The ids that brokers of this process coordinate, unordered. Concurrent changes may or may not be
     seen."""
     turns = facts.Turns()
     for broker in brokers.running:
@@ -61,7 +61,7 @@ async def known(brokers: Brokers) -> AsyncIterator[Known]:
 
 
 def find(brokers: Brokers, transactional_id: str) -> Known:
-    """An id coordinated here. Raises HTTPNotFound, and as `facts.shard_of`."""
+    """An id coordinated here. Raises HTTPNotFound, and like `facts.shard_of`."""
     broker, shard = facts.shard_of(
         brokers,
         TRANSACTIONS,
@@ -90,7 +90,7 @@ def groups_of(brokers: Brokers, producer_id: int) -> list[str]:
 
 
 class Verdict(StrEnum):
-    """What becomes of a transaction that is open on a partition."""
+    """What will become of a transaction that is open on a partition."""
 
     UNDER_WAY = "under way"
     """Its coordinator has it, and ends it after its timeout at the latest."""
@@ -101,22 +101,22 @@ class Verdict(StrEnum):
 
 
 class Waiting(NamedTuple):
-    """A group that cannot get beyond an open transaction. Whether it reads only committed records is for
-    its members to know."""
+    """A group that cannot get past an open transaction if it reads only committed records, which only its
+    members know."""
 
     group: str
     offset: int | None
-    """Committed in the partition; None if it is the offset itself that is undecided."""
+    """Committed offset in the partition; None if the offset itself is undecided."""
     before: int | None
-    """Offsets from there to the transaction: 0, if the group stands there."""
+    """Offsets from there to the transaction; 0 if the group has reached it."""
     lag: int | None
     """Offsets from there to the end."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A partition that an open transaction holds back; or one of `__consumer_offsets` where offsets of groups
-    wait for it, and then it has no bounds of interest."""
+    """A partition that an open transaction holds back; or a partition of `__consumer_offsets` where groups'
+    offsets wait for it, whose bounds are of no interest."""
 
     topic: str
     partition: int
@@ -130,7 +130,7 @@ class Held:
     last_stable_offset: int | None = None
     end: int | None = None
     others: int = 0
-    """How many more transactions are open on the partition."""
+    """Number of other transactions open on the partition."""
     verdict: Verdict = Verdict.UNDER_WAY
     why: str | None = None
     """How it is known to hang, in words."""
@@ -158,18 +158,18 @@ class Held:
 
 
 async def held_back(brokers: Brokers) -> list[Held]:
-    """What open transactions hold back here, and the groups: those that hang first, then by age."""
+    """What open transactions hold back here, with the waiting groups: hanging ones first, then by age."""
     found = await judged(brokers)
     await _add_groups(brokers, found)
     return found
 
 
 async def judged(brokers: Brokers) -> list[Held]:
-    """As `held_back`, without the groups that have committed offsets."""
+    """Like `held_back`, without the groups that have committed offsets."""
     found = await _open(brokers)
     await _judge(brokers, found)
     if any(each.verdict is Verdict.HANGING for each in found):
-        # Markers may have come while the coordinators were looked at.
+        # Markers may have arrived while the coordinators were checked.
         still = {_identity(each) for each in await _open(brokers)}
         found = [each for each in found if each.verdict is not Verdict.HANGING or _identity(each) in still]
     return sorted(found, key=lambda each: (each.verdict is not Verdict.HANGING, each.since_ms or 0))

@@ -1,4 +1,4 @@
-"""Metrics of transactions: what is gathered on the loop, and how it is written out in a thread."""
+"""Transaction metrics: gathered on the loop, written out in a thread."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class OfBroker:
     fenced: int
     states: Counter[TransactionState] = field(default_factory=Counter)
     unmarked: int = 0
-    """Partitions that have yet to be marked."""
+    """Partitions still waiting for their marker."""
     decided_ms: int | None = None
-    """When the oldest of their transactions was decided."""
+    """When the oldest transaction that still owes markers was decided."""
     now_ms: int = 0
 
 
 @dataclass(slots=True)
 class Transactions:
-    """Of all brokers of the process; it no longer changes."""
+    """The transactions of all brokers of the process; no longer changes."""
 
     brokers: list[OfBroker]
     held: list[tuple[Held, int]]
-    """Partitions that are held back, and the time at their brokers."""
+    """Partitions that are held back, with their broker's time."""
     hanging: int
 
 
 async def gather(brokers: Brokers) -> Transactions:
-    """The current data."""
+    """Gather the current data."""
     of_brokers = {broker.node_id: _of(broker) for broker in brokers.running}
     async for known in transaction_facts.known(brokers):
         mine, transaction = of_brokers.get(known.broker.node_id), known.transaction

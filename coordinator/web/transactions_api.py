@@ -23,14 +23,14 @@ _GROUPS_SHOWN: Final = 1_000
 
 
 def add_routes(app: web.Application) -> None:
-    """`/api/transactions` and below. Slashes of a transactional id are %2F in the path."""
+    """Add `/api/transactions` and below. Slashes in a transactional id are %2F in the path."""
     app.router.add_get("/api/transactions", transactions)
     app.router.add_get("/api/transactions/{id}", transaction)
 
 
 async def transactions(request: web.Request) -> web.Response:
-    """The ids that brokers of this process coordinate, those with an open transaction first, the oldest of
-    them first; and what open transactions hold back here."""
+    """The ids that brokers of this process coordinate: those with an open transaction first, oldest first;
+    and what open transactions hold back here."""
     brokers = request.app[BROKERS]
     wanted, state = request.query.get("find", "").lower(), request.query.get("state")
     limit = whole_number(request, "limit", TRANSACTIONS_MAX, TRANSACTIONS_MAX)
@@ -89,7 +89,7 @@ async def transaction(request: web.Request) -> web.Response:
     transactional_id = request.match_info["id"]
     transaction_facts.find(brokers, transactional_id)
     held = await transaction_facts.held_back(brokers)
-    known = transaction_facts.find(brokers, transactional_id)  # as it is by now
+    known = transaction_facts.find(brokers, transactional_id)  # it may have changed by now
     owed, producer_id = known.owed, known.transaction.producer_id
     groups = transaction_facts.groups_of(brokers, producer_id)
     partitions = sorted(known.transaction.partitions)

@@ -1,4 +1,4 @@
-"""The lag of groups over time: points are noted whenever a page asks; before that, the journal's
+"""The lag of groups over time: points are noted whenever a page asks; for the time before, the journal's
 `lag_at_commit` entries fill in."""
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Point = tuple[int, int]
 
 
 class Trends:
-    """The lag of each group over the last hour, in a bounded number of points, denser the newer."""
+    """The lag of each group over the last hour, in a bounded number of points, denser towards the present."""
 
     def __init__(self, groups_max: int = _GROUPS_MAX) -> None:
         self._points: dict[str, list[Point]] = {}
         self._groups_max = groups_max
 
     def note(self, group_id: str, at_ms: int, lag: int | None) -> None:
-        """Note the group's current lag; None (unknown) is not noted."""
+        """Note the group's current lag; None (unknown) is ignored."""
         if lag is None:
             return
         points = self._points.pop(group_id, [])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.coordinator import cli
+from muster.coordinator import cli, test_mode_command
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.cli.running import Ended, environment, run
@@ -107,6 +107,18 @@ def test_a_fault_from_its_rule_to_its_hits(server: tuple[str, str], muster: Must
     late = muster("faults", "wait", str(rule["id"]))
     assert (late.code, late.out) == (1, "")
     assert late.err == f"muster test faults wait: there is no rule {rule['id']}; existing rules: none\n"
+
+
+def test_a_wait_may_take_longer_than_other_answers(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_s = []
+    monkeypatch.setattr(test_mode_command, "_ask", lambda *asked: given_s.append(asked[-1]))
+    for timeout in ("5m", "soon", "1000w"):
+        assert muster("faults", "wait", "1", "--timeout", timeout).code == 0
+    assert muster("faults", "list").code == 0
+    monkeypatch.undo()
+    answer_s = test_mode_command._ANSWER_S
+    assert given_s == [answer_s + 300, answer_s, answer_s + 3_600, answer_s]
+    assert "timeout" in muster("faults", "wait", "1", "--timeout", "1000w").err
 
 
 def test_every_action_of_a_rule(muster: Muster) -> None:

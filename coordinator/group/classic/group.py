@@ -1,8 +1,8 @@
-"""The classic group: its state, its members, and the rules that hold whatever the request.
+"""The classic group: its state, its members, and the rules that hold for every request.
 
-What requests and timers do with it stands beside: `joins`, `syncs`, `sessions` (heartbeats, leaving, expiry)
-and `rebalance`, which carries a group from one generation to the next. So does what is told of it: `views` to
-those who ask, `refusals` as events.
+The modules next to it handle requests and timers: `joins`, `syncs`, `sessions` (heartbeats, leaving, expiry)
+and `rebalance`, which carries a group from one generation to the next. `views` shows a group to those who
+ask, `refusals` reports events.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ CONSUMER: Final = "consumer"
 
 _SLOWEST_JOINS: Final = 5
 _GENERATIONS_MAX: Final = 16
-"""Of how many generations the beginning is remembered."""
+"""Number of generations whose start is remembered."""
 
 
-_DEAD: Final = GroupState.DEAD  # looked up by Python code, and every heartbeat asks
+_DEAD: Final = GroupState.DEAD  # an Enum lookup is Python code, and every heartbeat needs it
 
 
 @dataclass(slots=True)
 class Rebalance:
-    """A rebalance under way, for the events that tell of it."""
+    """A rebalance under way, for the events that report it."""
 
     cause: Cause
     started_ms: int
@@ -72,19 +72,19 @@ class Rebalance:
 
 
 class InitialDelay(NamedTuple):
-    """The first rebalance of an empty group waits for more members, some milliseconds at a time (KIP-134)."""
+    """The wait for more members in an empty group's first rebalance, one delay at a time (KIP-134)."""
 
     delay_ms: int
     remaining_ms: int
     member_came: bool = False
-    """Since it was set."""
+    """Whether a member joined since this delay was set."""
 
 
 class ClassicGroup:
-    """A classic group. Everything here is soft state but what `store` puts into `hard`: a group that is
+    """A classic group. Everything here is soft state except what `store` puts into `hard`: a group that is
     loaded again is Stable or Empty, as of its last GroupMetadata."""
 
-    # Without, each would have a dictionary of its own: instances share one of up to thirty attributes only.
+    # Without slots, each would have its own dictionary: instances share one of at most thirty attributes.
     __slots__ = (
         "_generations",
         "_supporters",
@@ -141,22 +141,22 @@ class ClassicGroup:
         self.joins_parked = 0
         self.syncs_parked = 0
         self.last_joins: tuple[tuple[MemberIdentity, int], ...] = ()
-        """Whose JoinGroups came last in the rebalance under way, and when, the last one last."""
+        """Senders and times of the last JoinGroups in the rebalance under way, the latest last."""
         self.initial_delay: InitialDelay | None = None
         self.rebalance: Rebalance | None = None
-        # What the events compare a generation with.
+        # What events compare a new generation with.
         self.former_leader: str | None = None
         """Who leads, or led, the last generation; None: it had no members."""
         self.ownership: Ownership = {}
         """By the last assignment."""
         self.partition_counts: PartitionCounts | None = None
-        """Of the subscribed topics, at the last assignment; None: not known."""
+        """Partition counts of the subscribed topics at the last assignment; None: not known."""
         self._generations: tuple[tuple[int, int], ...] = ()
-        """The last ones, and when they began."""
+        """The latest generations, and when they began."""
         self._supporters: Counter[str] = Counter()  # how many members offer a protocol
 
     def __repr__(self) -> str:
-        # Nothing here counts members: a refusal names its group, and a large group may refuse each of them.
+        # Nothing here counts members: a refusal prints its group, and a large group may refuse each of them.
         return (
             f"<ClassicGroup {self.group_id} {self.state} generation={self.generation_id} "
             f"members={len(self.members)} parked={self.joins_parked + self.syncs_parked}>"
@@ -164,7 +164,7 @@ class ClassicGroup:
 
     @classmethod
     def loaded(cls, group_id: str, stored: StoredGroup, shared: Shared, now_ms: int) -> ClassicGroup:
-        """The group as its last GroupMetadata says: Stable if it has members, else Empty."""
+        """The group as stored in its last GroupMetadata: Stable if it has members, else Empty."""
         group = cls(group_id, shared, now_ms)
         group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
         group.state_timestamp = stored.state_timestamp
@@ -195,8 +195,8 @@ class ClassicGroup:
         try:
             self._validate_committer(request)
             if self.state is GroupState.COMPLETING_REBALANCE:
-                # It has joined this generation but not its assignment; what it commits belongs to an earlier
-                # one.
+                # It has joined this generation but has no assignment yet; what it commits belongs to an
+                # earlier generation.
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} is waiting for its assignment")
         except KafkaError as refusal:
             self._tell_commit_refused("OffsetCommit", request, refusal, step)
@@ -208,7 +208,7 @@ class ClassicGroup:
 
     def validate_transactional_commit(self, request: TxnOffsetCommitRequest, step: Step) -> None:
         """Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. What a
-        member has handled may be committed while its group rebalances."""
+        member has processed may be committed while its group rebalances."""
         try:
             if names_its_sender(request):
                 self._validate_committer(request)
@@ -232,7 +232,7 @@ class ClassicGroup:
         self.validate_generation(generation_id)
 
     def validate_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anybody may."""
+        """Anybody may fetch."""
 
     def validate_delete(self) -> None:
         if self.state is GroupState.DEAD:
@@ -244,11 +244,11 @@ class ClassicGroup:
         if self.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {self.group_id!r} is being unloaded")
         if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER:
-            # Nobody can tell what members of another type use.
+            # What members of another type use is not known.
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"{self!r} is of type {self.protocol_type!r}")
 
     def is_subscribed(self, topic: str) -> bool:
-        """Consumers whose subscriptions are not known use all topics."""
+        """Consumers whose subscriptions are not known count as using all topics."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
@@ -266,14 +266,14 @@ class ClassicGroup:
 
     def topics_changed(self, names: frozenset[str]) -> None:
         if self.members and self.partition_counts is None:
-            # It was loaded: what has changed since its last assignment, nobody here knows.
+            # It was loaded: what has changed since its last assignment is not known.
             self.count_partitions()
 
     def delete(self, step: Step) -> None:
         if self.members:
             raise BrokenInvariant(f"{self!r} has members")
         self.cancel_timers()
-        # Also for a group that has no record: the store forgets what it does not have.
+        # Also for a group without a record: the store forgets what it does not have.
         self.hard.emit(records.group_tombstone(self.group_id), step)
 
     def unload(self, step: Step) -> None:
@@ -307,7 +307,8 @@ class ClassicGroup:
     # --- states ---------------------------------------------------------------------------------------------
 
     def become(self, to_state: GroupState, cause: Cause, step: Step, *, until_ms: int | None = None) -> None:
-        """Enter a state, which lasts until `until_ms` at most. The only writer of `state`."""
+        """Enter a state, which lasts until `until_ms` at most. Beside it, only loading and migration set
+        `state`."""
         if (self.state, to_state) not in TRANSITIONS:
             raise BrokenInvariant(f"{self!r} cannot become {to_state}")
         from_state, self.state = self.state, to_state
@@ -317,7 +318,7 @@ class ClassicGroup:
                 *self.stamp(step, cause),
                 from_state=from_state,
                 to_state=to_state,
-                # The time may be from the store: by the clock of another broker, which may be ahead of ours.
+                # The time may be from the store, by another broker's clock, which may be ahead of ours.
                 phase_ms=0 if entered_ms == UNKNOWN_TIME else max(step.now_ms - entered_ms, 0),
                 waiting_for=self._waited_for(from_state),
                 pending_member_ids=tuple(self.pending_members),
@@ -326,7 +327,7 @@ class ClassicGroup:
         )
 
     def _waited_for(self, from_state: GroupState) -> tuple[MemberIdentity, ...]:
-        """Whose JoinGroup or SyncGroup the transition just made leaves out or still waits for."""
+        """Members whose JoinGroup or SyncGroup the transition just made gave up on, or still waits for."""
         if GroupState.PREPARING_REBALANCE in (self.state, from_state):
             dropped = self.rebalance.dropped if self.rebalance is not None else ()
             return (
@@ -342,14 +343,14 @@ class ClassicGroup:
         self._generations = (*self._generations[1 - _GENERATIONS_MAX :], (self.generation_id, now_ms))
 
     def ended_ms(self, generation_id: int) -> int | None:
-        """When a generation ended: when the next began. None: it has not, or nobody remembers."""
+        """When a generation ended, which is when the next began. None: it has not, or that is forgotten."""
         for began_id, began_ms in self._generations:
             if began_id == generation_id + 1:
                 return began_ms
         return None
 
     def alive(self) -> ClassicGroup:
-        """This group, unless the shard is giving it up."""
+        """This group. Raises COORDINATOR_NOT_AVAILABLE if it is being unloaded."""
         if self.state is _DEAD:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} is being unloaded"
@@ -359,7 +360,7 @@ class ClassicGroup:
     # --- members --------------------------------------------------------------------------------------------
 
     def add(self, member: ClassicMember) -> None:
-        """Take a member in. The first one brings the protocol type and leads."""
+        """Add a member. The first one leads."""
         if member.group_instance_id is not None:
             if member.group_instance_id in self.static_members:
                 raise BrokenInvariant(f"{self!r} has instance {member.group_instance_id!r} already")
@@ -372,11 +373,11 @@ class ClassicGroup:
         self.pending_members.pop(member.member_id, None)
 
     def remove(self, member: ClassicMember, now_ms: int) -> None:
-        """Let a member go, with its timer. Its parked requests are the caller's to answer, before."""
+        """Remove a member, with its timer. The caller must have answered its parked requests."""
         if member.parked_join is not None or member.parked_sync is not None:
             raise BrokenInvariant(f"{member!r} would never be answered")
         del self.members[member.member_id]
-        self._supporters -= Counter(member.protocol_names)  # and names that nobody offers any more go
+        self._supporters -= Counter(member.protocol_names)  # and drop names that nobody offers any more
         if member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
         self.pending_syncs.discard(member.member_id)
@@ -387,8 +388,8 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def replace(self, member: ClassicMember, identity: MemberIdentity) -> None:
-        """A static member goes on under a new id; the old one is fenced (KIP-345). Client id and host stay as
-        they were when the instance first joined, as in Kafka; only the events tell of the new ones."""
+        """A static member continues under a new id; the old one is fenced (KIP-345). Client id and host stay
+        those of the instance's first join, as in Kafka; only the events show the new ones."""
         member_id = identity.member_id
         if member.group_instance_id is None or self.members.get(member.member_id) is not member:
             raise BrokenInvariant(f"{self!r} cannot replace {member!r}")
@@ -413,8 +414,8 @@ class ClassicGroup:
     def update(
         self, member: ClassicMember, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        """Take over what a known member says in a new JoinGroup."""
-        self._supporters -= Counter(member.protocol_names)  # and names that nobody offers any more go
+        """Adopt what a known member says in a new JoinGroup."""
+        self._supporters -= Counter(member.protocol_names)  # and drop names that nobody offers any more
         member.protocols, member.protocols_known = protocols, True
         self._supporters.update(member.protocol_names)
         member.rebalance_timeout_ms = rebalance_timeout_ms
@@ -448,11 +449,12 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Every member has sent JoinGroup, and everybody who was told an id has come back with it."""
+        """Whether every member has sent JoinGroup, and every client that was issued an id has come back with
+        it."""
         return self.joins_parked == len(self.members) and not self.pending_members
 
     def expects_newcomers(self, now_ms: int) -> bool:
-        """Whether somebody was told an id so recently that its JoinGroup is probably on its way."""
+        """Whether a client was issued an id so recently that its JoinGroup is probably on its way."""
         for newest in reversed(self.pending_members.values()):
             return newest.issued_ms > now_ms - self.config.newcomers_return_within_ms
         return False
@@ -465,8 +467,8 @@ class ClassicGroup:
     # --- protocols ------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocol_names: Iterable[str]) -> bool:
-        """Whether a member that offers these fits in: an empty group takes any that offers something, another
-        one those that share its type and a protocol which all members offer."""
+        """Whether a member that offers these may join: an empty group accepts any that offers something;
+        other groups, those that share their type and a protocol that all members offer."""
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and any(True for _ in protocol_names)
         return protocol_type == self.protocol_type and any(
@@ -474,20 +476,20 @@ class ClassicGroup:
         )
 
     def votes(self) -> Counter[str]:
-        """The vote: each member for the first of its protocols which all offer."""
+        """Votes per protocol: each member votes for the first of its protocols that all offer."""
         if not self.members:
             raise BrokenInvariant(f"{self!r} has nobody to vote")
         candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
         return Counter(member.vote(candidates) for member in self.members.values())
 
     def select_protocol(self, votes: Counter[str]) -> str:
-        """Of the protocols with the most votes Kafka takes the first in a hash table's order, which nobody
-        chose but which everybody sees."""
+        """Of the protocols with the most votes, Kafka takes the first in a hash table's order, which nobody
+        chose but everybody sees."""
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def subscriptions(self) -> frozenset[str] | None:
-        """The topics the members subscribe to by the selected protocol; None when nobody can tell: the group
-        is not one of consumers, or metadata of a member is no subscription."""
+        """The topics the members subscribe to by the selected protocol. None if unknown: the group is not one
+        of consumers, or the metadata of some member is not a subscription."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:
@@ -531,7 +533,7 @@ class ClassicGroup:
         self.deadlines.set(member.session_timer, until_ms + max(member.session_timeout_ms, 1))
 
     def cancel_timers(self) -> None:
-        """The group goes."""
+        """Cancel all timers of the group."""
         self.deadlines.cancel(self.join_timer)
         self.deadlines.cancel(self.sync_timer)
         for member_id in (*self.members, *self.pending_members):
@@ -558,7 +560,7 @@ class ClassicGroup:
     def refuse_join(
         self, member: ClassicMember, code: ErrorCode, step: Step, *, member_id: str | None = None
     ) -> None:
-        """Answer the member's parked JoinGroup with an error, and with its id if no other is given."""
+        """Answer the member's parked JoinGroup with an error and a member id, by default its own."""
         member_id = member.member_id if member_id is None else member_id
         self.answer_join(member, refused_join(code, member_id), step)
 
@@ -572,7 +574,7 @@ class ClassicGroup:
     def answer_sync(
         self, member: ClassicMember, response: SyncGroupResponse | KafkaError, step: Step
     ) -> bool:
-        """Answer the member's parked SyncGroup; whether there was one."""
+        """Answer the member's parked SyncGroup. Returns whether there was one."""
         if member.parked_sync is None:
             return False
         step.answer(member.parked_sync, response)
@@ -588,7 +590,7 @@ class ClassicGroup:
         leader: str | None = None,
         skip_assignment: bool = False,
     ) -> JoinGroupResponse:
-        """The success of a JoinGroup, for the current generation."""
+        """The successful answer to a JoinGroup, for the current generation."""
         protocol_name = self.protocol_name or ""
         return JoinGroupResponse(
             generation_id=self.generation_id,
@@ -610,15 +612,15 @@ class ClassicGroup:
         )
 
     def synced_response(self, member: ClassicMember) -> SyncGroupResponse:
-        """The success of a SyncGroup: what the leader assigned to the member."""
+        """The successful answer to a SyncGroup: what the leader assigned to the member."""
         return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
-    # --- who is heard of ------------------------------------------------------------------------------------
+    # --- signs of life --------------------------------------------------------------------------------------
 
     def heard(self, member: ClassicMember, step: Step) -> None:
-        """Remember when and over which connection a member was last heard of. Only the events tell of it."""
+        """Remember when and over which connection a member was last heard from."""
         member.heard_ms = step.now_ms
         if member.connection_id != step.context.connection_id:
             self.connections.heard(self.group_id, member, step.context.connection_id)
@@ -626,7 +628,7 @@ class ClassicGroup:
     # --- hard state -----------------------------------------------------------------------------------------
 
     def stored(self) -> StoredGroup:
-        """The group as a GroupMetadata record keeps it."""
+        """The group as a GroupMetadata record stores it."""
         return StoredGroup(
             self.protocol_type,
             self.generation_id,
@@ -641,6 +643,6 @@ class ClassicGroup:
 
 
 def refused_join(code: ErrorCode, member_id: str) -> JoinGroupResponse:
-    """A JoinGroup answered with an error and a member id, which is not always the one it was asked with. No
+    """The answer to a JoinGroup with an error and a member id, not always the one in the request. A missing
     protocol is null, which the server turns into "" for versions that lack null."""
     return JoinGroupResponse(error_code=code, protocol_name=None, leader="", member_id=member_id, members=[])

@@ -1,4 +1,4 @@
-"""The classic groups of a shard: what their members ask, and what timers tell of them."""
+"""The classic groups of a shard: their members' requests, and their timers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _UNHEARD: Final = "the store did not confirm the group in time, so the client wa
 
 
 class ClassicGroups:
-    """Those of `groups`, all groups of the shard, that are classic."""
+    """The classic groups among `groups`, which holds all groups of the shard."""
 
     def __init__(self, groups: dict[str, Group], shared: Shared, ids: Callable[[], str]) -> None:
-        """`ids` makes the random part of member ids."""
+        """`ids` generates the random part of member ids."""
         self._groups = groups
         self._shared = shared
         self._ids = ids
@@ -40,10 +40,10 @@ class ClassicGroups:
     def __iter__(self) -> Iterator[ClassicGroup]:
         return (group for group in self._groups.values() if isinstance(group, ClassicGroup))
 
-    # --- they come ------------------------------------------------------------------------------------------
+    # --- creation and loading -------------------------------------------------------------------------------
 
     def create(self, group_id: str, step: Step) -> ClassicGroup:
-        """A group without members."""
+        """Create a group without members."""
         group = self._groups[group_id] = ClassicGroup(group_id, self._shared, step.now_ms)
         step.events.append(GroupCreated(*group.stamp(step, Cause(Trigger.REQUESTED))))
         return group
@@ -60,10 +60,10 @@ class ClassicGroups:
             for member in group.members.values():
                 group.restart_session(member, step.now_ms)
             if len(group.members) > size_max:
-                # The limit was lowered. Whoever rejoins last will be refused; until then they can commit.
+                # The limit was lowered. Whoever rejoins last will be refused; until then, members can commit.
                 rebalance.prepare(group, Cause(Trigger.LOADED_OVERSIZE), step)
             elif group.members and stored.leader is None:
-                # It was a consumer group just now, whose last member of that protocol left it to the others.
+                # It was just downgraded: the last member of the consumer protocol left it to the others.
                 rebalance.prepare(group, Cause(Trigger.SHARD_UNLOADED), step)
         for group_id in (*hard.offsets, *hard.pending.groups()):
             if group_id not in self._groups:
@@ -72,8 +72,7 @@ class ClassicGroups:
     # --- requests -------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, step: Step) -> None:
-        """JoinGroup. Raises, beside what `joins.join` raises, INVALID_GROUP_ID and
-        INVALID_SESSION_TIMEOUT."""
+        """JoinGroup. Raises what `joins.join` raises, INVALID_GROUP_ID and INVALID_SESSION_TIMEOUT."""
         self.require_valid_join(request)
         group = self._find(request.group_id)
         new_member_id = ""
@@ -89,7 +88,7 @@ class ClassicGroups:
         if request.member_id != "":
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
         group = self.create(request.group_id, step)
-        # The store hears of the group before the client does: it shows whether we still are its coordinator.
+        # Store the group before the client hears of it: the write shows whether we are still its coordinator.
         empty = StoredGroup("", 0, None, None, step.now_ms, ())
         self._shared.hard.emit(records.group_metadata(group.group_id, empty), step)
         try:
@@ -99,7 +98,7 @@ class ClassicGroups:
             step.reply(refusal)
 
     def require_valid_join(self, request: JoinGroupRequest) -> None:
-        """Whether a JoinGroup may be asked of any group. Raises INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
+        """Check a JoinGroup, whatever its group. Raises INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
         require_group_id(request.group_id)
         config = self._shared.config
         shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
@@ -110,7 +109,7 @@ class ClassicGroups:
             )
 
     def sync(self, request: SyncGroupRequest, step: Step) -> None:
-        """SyncGroup. Raises, beside what `syncs.sync` raises, INVALID_GROUP_ID."""
+        """SyncGroup. Raises what `syncs.sync` raises, and INVALID_GROUP_ID."""
         syncs.require_protocol(request, step.context)
         group = self._of_member(request.group_id)
         try:
@@ -120,7 +119,7 @@ class ClassicGroups:
             raise
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
-        """Heartbeat: the answer. Raises, beside what `sessions.heartbeat` raises, INVALID_GROUP_ID."""
+        """Heartbeat; returns its answer. Raises what `sessions.heartbeat` raises, and INVALID_GROUP_ID."""
         group = self._of_member(request.group_id)
         try:
             return sessions.heartbeat(group, request, step)
@@ -129,7 +128,7 @@ class ClassicGroups:
             raise
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:
-        """LeaveGroup. Raises, beside what `sessions.leave` raises, INVALID_GROUP_ID."""
+        """LeaveGroup. Raises what `sessions.leave` raises, and INVALID_GROUP_ID."""
         require_group_id(request.group_id)
         group = self._find(request.group_id)
         if group is not None:
@@ -147,7 +146,7 @@ class ClassicGroups:
         return group
 
     def _of_member(self, group_id: str) -> ClassicGroup:
-        """The group a member speaks of. Raises INVALID_GROUP_ID, UNKNOWN_MEMBER_ID."""
+        """The group that a member's request names. Raises INVALID_GROUP_ID, UNKNOWN_MEMBER_ID."""
         require_group_id(group_id)
         group = self._find(group_id)
         if group is None:
@@ -155,8 +154,8 @@ class ClassicGroups:
         return group
 
     def unheard(self, responses: Iterable[object], step: Step) -> None:
-        """Clients were not given these responses in time. Where one would have told a member id, the group
-        would wait for somebody who never comes."""
+        """Clients did not get these responses in time. If one contained a new member id, the group would wait
+        for somebody who never comes."""
         untold = {
             response.member_id
             for response in responses
@@ -171,7 +170,7 @@ class ClassicGroups:
     # --- timers ---------------------------------------------------------------------------------------------
 
     def timer_fired(self, timer: TimerKey, step: Step) -> None:
-        """A deadline of a group has come."""
+        """A deadline of a group has passed."""
         kind, group_id, member_id = timer
         group = self._find(group_id)
         assert group is not None, f"{timer} outlived its group"
@@ -185,13 +184,12 @@ class ClassicGroups:
 
 
 def require_group_id(group_id: str) -> None:
-    """Members need a name for their group; offsets may be stored under the empty one. Raises
-    INVALID_GROUP_ID."""
+    """Members need a group id; offsets may be stored under the empty one. Raises INVALID_GROUP_ID."""
     if group_id == "":
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
 
 
 def _member_id(prefix: str, unique: str) -> str:
-    """Kafka's form of a member id. A prefix that fills a Kafka string is cut: the id must be one."""
+    """A member id in Kafka's form. An overlong prefix is cut: the id must fit into a Kafka string."""
     room = STRING_BYTES_MAX - len(unique) - 1
     return f"{prefix.encode()[:room].decode(errors='ignore')}-{unique}"

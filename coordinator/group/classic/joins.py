@@ -1,4 +1,4 @@
-"""JoinGroup: how a client becomes a member, and how a member says that something has changed."""
+"""JoinGroup: how a client becomes a member, and how a member announces a change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from muster.protocol.messages.classic_group import JoinGroupRequest
 _MEMBER_ID_REQUIRED_FROM = 4  # KIP-394
 _SKIP_ASSIGNMENT_FROM = 9  # KIP-814
 _REJOINS_TOLD_MAX: Final = 100
-"""Members of a group in which each JoinGroup is told."""
+"""Each JoinGroup is reported in groups of up to this many members."""
 
 
 def join(group: ClassicGroup, request: JoinGroupRequest, new_member_id: str, step: Step) -> None:
@@ -62,21 +62,20 @@ def join(group: ClassicGroup, request: JoinGroupRequest, new_member_id: str, ste
 
 
 def _admits(group: ClassicGroup, member_id: str) -> bool:
-    """Whether group.max.size leaves room (KIP-389). Ids that were issued and not yet come back with do not
-    count."""
+    """Whether group.max.size leaves room (KIP-389). Issued ids that have not come back yet do not count."""
     member = group.members.get(member_id)
     size_max = group.config.group_max_size
     match group.state:
         case GroupState.PREPARING_REBALANCE:
-            # Who has joined counts, not who is a member: in a group that is too large (the limit was
-            # lowered), the last to rejoin are the ones to go.
+            # Count who has joined, not who is a member: in a group that is too large (the limit was lowered),
+            # the last to rejoin have to go.
             return (member is not None and member.parked_join is not None) or group.joins_parked < size_max
         case _:
             return member is not None or len(group.members) < size_max
 
 
 def _refuse_full(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> None:
-    """GROUP_MAX_SIZE_REACHED; whoever asked is no member any more."""
+    """Answer GROUP_MAX_SIZE_REACHED; the sender is no longer a member."""
     member_id = request.member_id
     member = group.members.get(member_id)
     if member is not None:
@@ -111,7 +110,7 @@ def _issue_member_id(group: ClassicGroup, request: JoinGroupRequest, member_id: 
 
 
 def _add(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: Step) -> None:
-    """Take a new member in and rebalance."""
+    """Add a new member and rebalance."""
     if not group.members:
         group.protocol_type = request.protocol_type
     rebalance_timeout_ms, session_timeout_ms = timeouts(request, step.context)
@@ -142,7 +141,7 @@ def _add(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: S
             former_member_id=former_member_id,
         )
     )
-    # It has no id to heartbeat with yet, so its session cannot be what bounds its stay.
+    # It has no id to heartbeat with yet, so its session cannot bound its stay.
     group.deadlines.set(group.session_timer(member_id), step.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
     _park_and_rebalance(group, member, cause, step)
 
@@ -154,8 +153,8 @@ def _join_known(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> N
     member_id = request.member_id
     if member_id in group.pending_members:
         if request.group_instance_id is not None:
-            # Ids are issued to dynamic members alone; a static one is added at once. Kafka fails here, too,
-            # and does not repeat the id.
+            # Only dynamic members are issued ids; a static one is added at once. Kafka fails here too, and
+            # does not repeat the id.
             step.reply(refused_join(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             return
         _add(group, request, member_id, step)
@@ -197,7 +196,7 @@ def _join_known(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> N
 def _tell_rejoined(
     group: ClassicGroup, member: ClassicMember, protocols: Protocols, cause: Cause, step: Step
 ) -> None:
-    """Tell what is new with a known member, before it is taken over."""
+    """Report what has changed about a known member, before the group adopts it."""
     if group.state is GroupState.STABLE and member.member_id == group.leader:
         tell_grown(group, cause, step)
     _tell_metadata(group, member, protocols, cause, step)
@@ -214,7 +213,7 @@ def _tell_metadata(
     if before == protocols:
         return
     if cause.trigger is not Trigger.METADATA_CHANGED:
-        # Not what is due to the rebalance. That a loaded member offers more than was stored is no news.
+        # Skip what is due to the rebalance. That a loaded member offers more than was stored is no news.
         after = protocols if member.protocols_known else _of_protocols(protocols, before)
         if subscriptions.subscribes_alike(before, after, consumers=consumers):
             return
@@ -230,7 +229,7 @@ def _of_protocols(protocols: Protocols, known: Protocols) -> Protocols:
 
 
 def tell_grown(group: ClassicGroup, cause: Cause, step: Step) -> None:
-    """Tell, once, whether topics of the last assignment have other numbers of partitions now."""
+    """Report, once, the topics of the last assignment whose partition counts have changed."""
     if group.partition_counts is None or group.topics.partitions is None:
         return
     grown = subscriptions.grown(group.partition_counts, group.topics.partitions)
@@ -240,8 +239,8 @@ def tell_grown(group: ClassicGroup, cause: Cause, step: Step) -> None:
 
 
 def _replace(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: Step) -> None:
-    """A static member returns without its member id: a restarted process. It takes the place of its former
-    self, without a rebalance if it can (KIP-345)."""
+    """A static member returns without its member id: a restarted process. It replaces its former self,
+    without a rebalance if possible (KIP-345)."""
     assert request.group_instance_id is not None
     member = group.members[group.static_members[request.group_instance_id]]
     old, old_silent_ms, old_leader = member.identity, step.now_ms - member.heard_ms, group.leader
@@ -300,8 +299,8 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
 
 
 def timeouts(request: JoinGroupRequest, context: RequestContext) -> tuple[int, int]:
-    """The rebalance and the session timeout. JoinGroup v0 has one for both; later versions may ask for none
-    at all, also by a number below zero, as the definition's default is."""
+    """The rebalance and the session timeout. JoinGroup v0 has one for both; later versions may ask for no
+    rebalance timeout at all, also by a negative number, such as the schema's default."""
     if context.api_version == 0:
         return request.session_timeout_ms, request.session_timeout_ms
     return max(request.rebalance_timeout_ms, 0), request.session_timeout_ms

@@ -17,12 +17,11 @@ from muster.protocol.errors import DecodeError
 from muster.protocol.messages.group_admin import DESCRIBED_MEMBER, DescribeGroupsResponse
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The protocols a member offers, most wanted first: name and metadata."""
+"""The protocols a member offers, most preferred first: name and metadata."""
 
 
 class ClassicMember(Heard):
-    """What the group knows of a member, and the request of it that is parked, if any. Timeouts are
-    milliseconds."""
+    """What the group knows about a member, and its parked request, if any. Timeouts are milliseconds."""
 
     __slots__ = (
         "_described",
@@ -55,7 +54,7 @@ class ClassicMember(Heard):
         self.group_instance_id = group_instance_id
         self.first_client_id = client_id
         self.client_host = client_host
-        """Of its first join, as is the client id; `identity` has those of the last."""
+        """As of its first join, like the client id; `identity` has those of the last."""
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self.assignment = assignment
@@ -91,7 +90,7 @@ class ClassicMember(Heard):
         raise BrokenInvariant(f"{self!r} does not offer {protocol_name!r}")
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The candidate this member wants most."""
+        """The candidate that this member prefers."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name
@@ -99,12 +98,12 @@ class ClassicMember(Heard):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for an answer, and so cannot be expected to heartbeat. A new member is expected
-        not to wait for longer than its own timer."""
+        """Whether it waits for an answer, and so cannot be expected to heartbeat. Always false for a new
+        member: its own timer bounds its wait."""
         return not self.is_new and (self.parked_join is not None or self.parked_sync is not None)
 
     def view(self, protocol_name: str | None, owes: str | None) -> MemberView:
-        """What is told of it outside: `owes` is the request that its group waits for."""
+        """The member as shown outside: `owes` is the request that its group waits for."""
         wanted_most = self.protocols[0][1]
         metadata = next((each for name, each in self.protocols if name == protocol_name), wanted_most)
         return MemberView(
@@ -122,7 +121,7 @@ class ClassicMember(Heard):
         )
 
     def described(self, protocol_name: str | None) -> DescribeGroupsResponse.DescribedGroupMember:
-        """What DescribeGroups says of it, with its metadata for a protocol."""
+        """Its entry in DescribeGroups, with its metadata for a protocol."""
         return DescribeGroupsResponse.DescribedGroupMember(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -133,16 +132,16 @@ class ClassicMember(Heard):
         )
 
     def encoded(self, protocol_name: str | None) -> bytes:
-        """`described` in the form of DESCRIBED_MEMBER. It is kept, since whoever asks will ask again."""
+        """`described`, encoded as DESCRIBED_MEMBER. Cached, since whoever asks will ask again."""
         metadata = b"" if protocol_name is None else self.metadata(protocol_name)
-        told = self.member_id, metadata, self.assignment  # what else is told never changes
+        told = self.member_id, metadata, self.assignment  # the other fields never change
         known = self._described
         if known is None or known[0] != told:
             known = self._described = told, encode_element(DESCRIBED_MEMBER, self.described(protocol_name))
         return known[1]
 
     def stored(self, protocol_name: str) -> StoredMember:
-        """The member as a GroupMetadata record keeps it."""
+        """The member as a GroupMetadata record stores it."""
         return StoredMember(
             self.member_id,
             self.group_instance_id,
@@ -156,7 +155,7 @@ class ClassicMember(Heard):
 
     @classmethod
     def loaded(cls, stored: StoredMember, protocol_name: str, now_ms: int) -> ClassicMember:
-        """The member as a GroupMetadata record has kept it: of its protocols, only the selected one is
+        """The member as stored in a GroupMetadata record: of its protocols, only the selected one is
         known."""
         member = cls(
             member_id=stored.member_id,

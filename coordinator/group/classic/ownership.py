@@ -1,7 +1,7 @@
-"""Who owns which partitions by the assignments that leaders send, and what moved between two of them.
+"""Who owns which partitions by the leaders' assignments, and what moved between two of them.
 
-To the group itself assignments are opaque: this is for those who ask what a rebalance has changed. Nothing a
-leader can send is an error here, and what would take long to compare is not compared.
+To the group itself, assignments are opaque: this is for those who ask what a rebalance has changed. Nothing
+that a leader can send is an error here, and what would take too long to compare is not compared.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.events import MOVES_MAX, Move
 
 Ownership = Mapping[ClassicMember, bytes]
-"""What each member was assigned in a generation, as bytes; members that have gone since are still there."""
+"""What each member was assigned in a generation, as bytes; members that have left since are included."""
 
 _COMPARED_MAX: Final = 100_000
-"""Partitions and topics in the assignments of one generation; more are not compared."""
+"""Maximum number of partitions and topics in the assignments of one generation; more are not compared."""
 _INT16: Final = binary.Struct(">h")
 _INT32: Final = binary.Struct(">i")
 
@@ -25,7 +25,7 @@ _Owners = dict[str, dict[int, ClassicMember]]
 
 
 class Compared(NamedTuple):
-    """What one assignment has changed against the one before, as `events.Assigned` tells it."""
+    """What an assignment changed from the previous one, as `events.Assigned` reports it."""
 
     partitions: int | None = None
     kept: int | None = None
@@ -40,11 +40,11 @@ UNREADABLE: Final = Compared()
 
 
 class _Unreadable(Exception):
-    """Bytes that are no assignment, or too many of them."""
+    """The bytes are not an assignment, or too many."""
 
 
 def compare(before: Ownership, after: Ownership) -> Compared:
-    """What moved. UNREADABLE when either holds bytes that are no ConsumerProtocolAssignment, or more than is
+    """What moved. UNREADABLE if either holds bytes that are not a ConsumerProtocolAssignment, or more than is
     worth looking at."""
     try:
         old, _ = _owners(before)
@@ -78,14 +78,14 @@ def compare(before: Ownership, after: Ownership) -> Compared:
         kept=kept,
         moved=moved,
         lost=lost,
-        moves=tuple(sorted(moves)),  # by partition: no two are of the same one
+        moves=tuple(sorted(moves)),  # by partition: no two moves share one
         owned=owned,
         truncated=changed > MOVES_MAX or len(counts) > MOVES_MAX,
     )
 
 
 def owner(ownership: Ownership, topic: str, partition: int) -> ClassicMember | None:
-    """Who was assigned the partition; None: nobody, or nobody can tell."""
+    """Who was assigned the partition; None: nobody, or not known."""
     try:
         return _owners(ownership)[0].get(topic, {}).get(partition)
     except _Unreadable:
@@ -108,9 +108,9 @@ def _owners(ownership: Ownership) -> tuple[_Owners, list[tuple[ClassicMember, in
 
 
 def assigned_partitions(blob: bytes, room: int = _COMPARED_MAX) -> list[tuple[str, tuple[int, ...]]]:
-    """What `embedded.decode_assignment` finds in an assignment, in a third of the time: a generation of
-    thousands of members is read at once. Raises _Unreadable where that raises DecodeError, and when there are
-    more than `room` topics and partitions."""
+    """Reads what `embedded.decode_assignment` reads, in a third of the time: a generation of thousands of
+    members is read at once. Raises _Unreadable where that raises DecodeError, and if there are more than
+    `room` topics and partitions."""
     found: list[tuple[str, tuple[int, ...]]] = []
     try:
         version, topics = _INT16.unpack_from(blob)[0], _INT32.unpack_from(blob, 2)[0]

@@ -27,12 +27,12 @@ from muster.coordinator.group.events import (
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _WAIT_AGAIN_MIN_MS: Final = 1_000
-"""A rebalance timeout of zero, which a client may ask for, is not to become a busy loop."""
+"""Keeps a rebalance timeout of zero, which a client may ask for, from becoming a busy loop."""
 
 
 def prepare_or_complete(group: ClassicGroup, cause: Cause, step: Step) -> None:
-    """Something changed that calls for a rebalance: begin one, or see whether it was the last thing that the
-    one under way waited for."""
+    """Something changed that calls for a rebalance: begin one, or complete the one under way if it was
+    waiting only for this."""
     if group.state is GroupState.PREPARING_REBALANCE:
         complete_if_all_joined(group, step)
     else:
@@ -64,7 +64,7 @@ def prepare(group: ClassicGroup, cause: Cause, step: Step) -> None:
 
 
 def _recall_assignments(group: ClassicGroup, step: Step) -> None:
-    """The generation ends before its assignment came: whoever waits for it has to rejoin."""
+    """The generation ends before its assignment arrives: members waiting for it have to rejoin."""
     refusal = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} begins a new rebalance")
     for member in group.members.values():
         member.assignment = b""
@@ -73,7 +73,7 @@ def _recall_assignments(group: ClassicGroup, step: Step) -> None:
 
 
 def complete_if_all_joined(group: ClassicGroup, step: Step) -> None:
-    """End the join phase if nobody is missing; the initial delay is waited for whoever has joined."""
+    """End the join phase if nobody is missing, unless an initial delay is still running."""
     if group.all_joined and group.initial_delay is None:
         complete(group, Cause(Trigger.ALL_JOINED), step)
 
@@ -84,7 +84,7 @@ def join_timer_fired(group: ClassicGroup, step: Step) -> None:
     if delay is None:
         complete(group, Cause(Trigger.REBALANCE_TIMED_OUT), step)
     elif delay.remaining_ms > 0 and (delay.member_came or group.expects_newcomers(step.now_ms)):
-        # Members keep coming: wait again, but not beyond the rebalance timeout altogether.
+        # Members keep coming: wait again, but no longer than the rebalance timeout in total.
         delay_ms = min(group.config.group_initial_rebalance_delay_ms, delay.remaining_ms)
         group.initial_delay = InitialDelay(delay_ms, max(delay.remaining_ms - delay.delay_ms, 0))
         group.deadlines.set(group.join_timer, step.now_ms + delay_ms)
@@ -93,7 +93,7 @@ def join_timer_fired(group: ClassicGroup, step: Step) -> None:
 
 
 def complete(group: ClassicGroup, cause: Cause, step: Step) -> None:
-    """End the join phase: who has not rejoined is out, and a new generation begins."""
+    """End the join phase: remove members that have not rejoined, and begin a new generation."""
     group.deadlines.cancel(group.join_timer)
     group.initial_delay = None
     for member in [member for member in group.members.values() if member.parked_join is None]:
@@ -101,8 +101,8 @@ def complete(group: ClassicGroup, cause: Cause, step: Step) -> None:
         if not member.is_static:
             _drop(group, member, cause, step)
     if group.members and not _elect_joined_leader(group):
-        # Only static members are left, and none has rejoined. A generation needs a leader; their sessions
-        # expire or they come back.
+        # Only static members are left, and none has rejoined. A generation needs a leader, so wait until
+        # their sessions expire or they come back.
         group.deadlines.set(
             group.join_timer, step.now_ms + max(group.rebalance_timeout_ms, _WAIT_AGAIN_MIN_MS)
         )
@@ -122,7 +122,7 @@ def _drop(group: ClassicGroup, member: ClassicMember, cause: Cause, step: Step) 
 
 
 def _elect_joined_leader(group: ClassicGroup) -> bool:
-    """See to it that the leader is a member that has rejoined; whether there is one."""
+    """Make sure that the leader is a member that has rejoined. Returns whether there is one."""
     if group.leader is not None and group.members[group.leader].parked_join is not None:
         return True
     for member in group.members.values():
@@ -182,7 +182,7 @@ def _become_empty(group: ClassicGroup, cause: Cause, step: Step) -> None:
 
 
 def finished(group: ClassicGroup, step: Step) -> None:
-    """Tell of the rebalance that has just led to Stable or Empty."""
+    """Report the rebalance that has just led to Stable or Empty."""
     rebalance, group.rebalance = group.rebalance, None
     if rebalance is None:
         raise BrokenInvariant(f"{group!r} was not rebalancing")
@@ -211,8 +211,8 @@ def finished(group: ClassicGroup, step: Step) -> None:
 
 
 def sync_timer_fired(group: ClassicGroup, step: Step) -> None:
-    """Members that did not send SyncGroup within the rebalance timeout go, static ones too, and the others
-    rebalance. In a Stable group that holds for a member which heartbeats but never fetched its assignment."""
+    """Remove members that did not send SyncGroup within the rebalance timeout, static ones too, and
+    rebalance. In a Stable group, this removes a member that heartbeats but never fetched its assignment."""
     missing = [member for member in group.members.values() if member.member_id in group.pending_syncs]
     cause = Cause(Trigger.SYNC_TIMED_OUT, missing[0].identity)
     for member in missing:
@@ -228,10 +228,10 @@ def remove(
     *,
     requested_by: MemberIdentity | None = None,
 ) -> None:
-    """Let a member go; what that means for the group is for the caller to see to."""
+    """Remove a member; the caller sees to what that means for the group."""
     # Without the member id, which is void now: the client is to come back as a new member.
     group.refuse_join(member, ErrorCode.UNKNOWN_MEMBER_ID, step, member_id="")
-    # Kafka forgets this one, and the client finds out by its request timeout.
+    # Kafka forgets this request, and the client finds out by its request timeout.
     refusal = KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member.member_id!r} was removed: {cause.trigger}")
     group.answer_sync(member, refusal, step)
     step.events.append(_removed(group, member, cause, step, requested_by))
@@ -239,7 +239,7 @@ def remove(
 
 
 def remove_pending(group: ClassicGroup, member_id: str, cause: Cause, step: Step) -> None:
-    """Stop waiting for a client that was told its member id."""
+    """Stop waiting for a client that was issued a member id."""
     pending = group.pending_members.pop(member_id)
     group.deadlines.cancel(group.session_timer(member_id))
     step.events.append(

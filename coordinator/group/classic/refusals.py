@@ -1,4 +1,4 @@
-"""What a group tells of requests that it refuses, each kind only so often: clients repeat them."""
+"""Events for requests that a group refuses, rate-limited since clients repeat them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster.protocol.messages.classic_group import JoinGroupRequest
 
 
 class Refusing(Protocol):
-    """A group, with what these events tell of it. `ClassicGroup` is one; it imports this module."""
+    """What these events need of a group. `ClassicGroup` is one; it imports this module."""
 
     group_id: str
     config: GroupConfig
@@ -38,14 +38,14 @@ class Refusing(Protocol):
 
 
 class Fenceable(Protocol):
-    """What names a member, and perhaps its instance."""
+    """Names a member, and perhaps its instance."""
 
     member_id: str
     group_instance_id: str | None
 
 
 def tell_fenced(group: Refusing, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
-    """Tell, once a minute, of a request that is refused with FENCED_INSTANCE_ID."""
+    """Report, once a minute, a request refused with FENCED_INSTANCE_ID."""
     instance_id = request.group_instance_id
     if refusal.code is not ErrorCode.FENCED_INSTANCE_ID or instance_id is None:
         return
@@ -64,7 +64,7 @@ def tell_fenced(group: Refusing, api: str, request: Fenceable, refusal: KafkaErr
 
 
 def tell_join_refused(group: Refusing, request: JoinGroupRequest, error: ErrorCode, step: Step) -> None:
-    """Tell, once a minute of a client, that a group is full or has other protocols."""
+    """Report, once a minute per client, that a group is full or has other protocols."""
     full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
     who = (group.group_id, step.context.client_id, step.context.client_host)
     if group.rate_limiters.joins_refused.allows(who, step.now_ms):
@@ -82,7 +82,7 @@ def tell_join_refused(group: Refusing, request: JoinGroupRequest, error: ErrorCo
 
 
 def tell_commit_refused(group: Refusing, request: Commit, refusal: KafkaError, step: Step) -> None:
-    """Tell, twenty times in ten seconds, of a commit that is refused, and who owns what it was for."""
+    """Report, twenty times in ten seconds, a refused commit and who owns what it was for."""
     if not group.rate_limiters.commits_refused.allows(group.group_id, step.now_ms):
         return
     context, generation_id = step.context, request.generation_id_or_member_epoch
@@ -93,7 +93,7 @@ def tell_commit_refused(group: Refusing, request: Commit, refusal: KafkaError, s
     topic, partition = _first_partition(request)
     owner = ownership.owner(group.ownership, topic, partition)
     if owner is not None and group.members.get(owner.member_id) is not owner:
-        owner = None  # it has gone
+        owner = None  # it has left
     step.events.append(
         CommitRefused(
             *group.stamp(step, Cause(Trigger.REQUESTED, identity)),

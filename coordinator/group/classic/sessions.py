@@ -1,4 +1,4 @@
-"""How the group knows that a member is alive, and how a member goes: Heartbeat, LeaveGroup, and expiry."""
+"""How the group knows that a member is alive, and how a member leaves: Heartbeat, LeaveGroup, and expiry."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from muster.protocol.messages.classic_group import (
 
 _LEAVES_BATCHED_FROM = 3  # KIP-345
 _LATE_TOLD_MAX: Final = 10
-"""In ten minutes, of a member: one whose usual pace is close to its session timeout is late every time."""
+"""Maximum reported per member in ten minutes: a member whose usual interval is close to its session timeout
+is late every time."""
 
-# A member of an Enum is looked up by Python code, and nothing is asked as often as a heartbeat.
+# Members of an Enum are looked up by Python code, and no request is as frequent as a heartbeat.
 _STABLE: Final = GroupState.STABLE
 _COMPLETING: Final = GroupState.COMPLETING_REBALANCE
 _PREPARING: Final = GroupState.PREPARING_REBALANCE
 
 ALIVE: Final = HeartbeatResponse()
 REJOIN: Final = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-"""The answers to heartbeats, the same objects every time: nobody changes an answer to a heartbeat."""
+"""The answers to heartbeats, always the same objects: nobody modifies an answer to a heartbeat."""
 
 
 def heartbeat(group: ClassicGroup, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
-    """Prolong the member's session and tell it whether to rejoin.
+    """Extend the member's session and tell it whether to rejoin.
 
-    Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. That the
-    group is rebalancing is an answer, not a refusal, since the session is prolonged.
+    Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. A rebalance
+    under way is an answer, not a refusal, since the session is extended.
     """
     member = group.alive().validate(request.member_id, request.group_instance_id)
-    # Before the state: a member of an old generation hears of it even while the group prepares the next one.
+    # Before the state: a member of an old generation is told so even while the group prepares the next one.
     group.validate_generation(request.generation_id)
     state = group.state
     if state is _STABLE or state is _COMPLETING:
-        # Clients begin to heartbeat with the JoinGroup response, before they have their assignment.
+        # Clients start to heartbeat at the JoinGroup response, before they have their assignment.
         response = ALIVE
     elif state is _PREPARING:
         response = REJOIN
@@ -74,9 +75,9 @@ def _tell_late(group: ClassicGroup, member: ClassicMember, silent_ms: int, step:
 
 
 def leave(group: ClassicGroup, request: LeaveGroupRequest, step: Step) -> None:
-    """Let members go: the sender itself, or others by an admin's wish.
+    """Remove members: the sender itself, or others at an admin's request.
 
-    Raises COORDINATOR_NOT_AVAILABLE. Other errors are the members' own.
+    Raises COORDINATOR_NOT_AVAILABLE. Other errors are reported per member.
     """
     group.alive()
     identities = leaving(request, step.context)
@@ -92,13 +93,13 @@ def leave(group: ClassicGroup, request: LeaveGroupRequest, step: Step) -> None:
             outcomes.append(ErrorCode.NONE)
             cause = cause or left
     if cause is not None and group.state is not GroupState.EMPTY:
-        # As in Kafka, also when the one who left was only waited for.
+        # As in Kafka, also when only a pending client left.
         rebalance.prepare_or_complete(group, cause, step)
     step.reply(left_response(identities, outcomes, step.context))
 
 
 def _leave(group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, step: Step) -> Cause:
-    """Let one member go. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Remove one member. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     member_id = identity.member_id
     if member_id == "" and identity.group_instance_id is not None:
         # An admin names a static member by its instance alone.
@@ -114,7 +115,7 @@ def _leave(group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, step
 
 
 def leaving(request: LeaveGroupRequest, context: RequestContext) -> list[LeaveGroupRequest.MemberIdentity]:
-    """Who is to go; before v3 a request names one member."""
+    """The members to remove; before v3, a request names one member."""
     if context.api_version < _LEAVES_BATCHED_FROM:
         return [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
     return request.members
@@ -123,7 +124,7 @@ def leaving(request: LeaveGroupRequest, context: RequestContext) -> list[LeaveGr
 def left_response(
     identities: list[LeaveGroupRequest.MemberIdentity], outcomes: list[ErrorCode], context: RequestContext
 ) -> LeaveGroupResponse:
-    """An outcome for each member; before v3 the one member's is the response's."""
+    """The response, with an outcome for each member; before v3, the one member's is the response's own."""
     if context.api_version < _LEAVES_BATCHED_FROM:
         return LeaveGroupResponse(error_code=outcomes[0])
     return LeaveGroupResponse(
@@ -137,13 +138,13 @@ def left_response(
 
 
 def session_timer_fired(group: ClassicGroup, member_id: str, step: Step) -> None:
-    """A member, or a client that is waited for, was not heard of in time."""
+    """A member, or a client that was issued an id, was not heard from in time."""
     if member_id in group.pending_members:
         forget_pending(group, member_id, None, step)
         return
     member = group.members[member_id]
     if member.waits:
-        # It waits for us, not we for it. Its session begins anew when it is answered.
+        # It waits for us, not we for it. Its session restarts when it is answered.
         return
     trigger = Trigger.NEW_MEMBER_EXPIRED if member.is_new else Trigger.SESSION_EXPIRED
     cause = Cause(trigger, member.identity)
@@ -155,14 +156,14 @@ def session_timer_fired(group: ClassicGroup, member_id: str, step: Step) -> None
 
 
 def forget_pending(group: ClassicGroup, member_id: str, reason: str | None, step: Step) -> None:
-    """Wait no longer for a client to come back with the id it was to be told."""
+    """Stop waiting for a client to come back with the id issued to it."""
     cause = Cause(Trigger.PENDING_MEMBER_EXPIRED, group.pending_members[member_id].identity, reason)
     rebalance.remove_pending(group, member_id, cause, step)
     _complete_without(group, step)
 
 
 def _complete_without(group: ClassicGroup, step: Step) -> None:
-    """One less to wait for. As in Kafka this does not respect the initial delay: an expiry can end it
+    """One fewer to wait for. As in Kafka, this does not respect the initial delay: an expiry can end it
     early."""
     if group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
         rebalance.complete(group, Cause(Trigger.ALL_JOINED), step)

@@ -1,6 +1,6 @@
-"""The states of a classic group, and every way from one to another.
+"""The states of a classic group, and all transitions between them.
 
-Kafka's are in the documentation of `ClassicGroupState.java`; the names are the same.
+Kafka documents its own in `ClassicGroupState.java`; the names are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class GroupState(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     """Waits for the members' JoinGroups, which are parked, until the rebalance timeout has passed."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The generation is fixed, JoinGroups are answered; SyncGroups are parked until the leader's comes."""
+    """The generation is fixed, JoinGroups are answered; SyncGroups are parked until the leader's arrives."""
     STABLE = "Stable"
     """The assignment is stored and handed out."""
     DEAD = "Dead"
@@ -58,9 +58,9 @@ TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], frozenset[Trigger]]] =
     | {
         Trigger.LEADER_REJOINED,
         Trigger.LOADED_OVERSIZE,
-        # A downgraded group was loaded that had not rebalanced yet.
+        # A downgraded group was loaded before it had rebalanced.
         Trigger.SHARD_UNLOADED,
-        # The last member of the consumer protocol went for it, and left a classic group.
+        # It removed the last member of the consumer protocol, and left a classic group.
         Trigger.REVOCATION_TIMED_OUT,
     },
     (_EMPTY, _DEAD): _UNLOADED,
@@ -69,4 +69,4 @@ TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], frozenset[Trigger]]] =
     (_STABLE, _DEAD): _UNLOADED,
     (_DEAD, _DEAD): _UNLOADED,
 }
-"""From where to where, and what may lead there."""
+"""(from, to) -> the triggers that may lead there."""

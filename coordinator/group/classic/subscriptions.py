@@ -1,7 +1,7 @@
-"""What members say of themselves in JoinGroup, as far as the coordinator can read it.
+"""What members say about themselves in JoinGroup, as far as the coordinator can read it.
 
-Metadata is the assignor's and opaque; that of consumers is a ConsumerProtocolSubscription more often than
-not. Whatever cannot be read is left out, never an error.
+Metadata belongs to the assignor and is opaque; a consumer's is usually a ConsumerProtocolSubscription.
+Whatever cannot be read is left out, never an error.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from muster.protocol.errors import DecodeError
 _REMEMBERED_BYTES_MAX: Final = 1024
 
 PartitionCounts = Mapping[str, int]
-"""How many partitions a topic has; 0: there is no such topic."""
+"""Partition count of each topic; 0: there is no such topic."""
 
 
 class Difference(NamedTuple):
-    """What is different in a member's metadata, as `events.MetadataChanged` tells it."""
+    """How a member's metadata differs, as `events.MetadataChanged` reports it."""
 
     topics_added: tuple[str, ...]
     topics_removed: tuple[str, ...]
@@ -36,8 +36,8 @@ def protocol_names(protocols: Protocols) -> tuple[str, ...]:
 
 
 def topics(protocols: Protocols) -> tuple[str, ...] | None:
-    """What a consumer subscribes to by the protocol it wants most, in its order; None: nobody can tell.
-    Members say the same with each of their protocols."""
+    """The topics a consumer subscribes to by its most preferred protocol, in its order; None: not known.
+    Members subscribe alike by each of their protocols."""
     if not protocols:
         return None
     metadata = protocols[0][1]
@@ -51,21 +51,21 @@ def _topics(metadata: bytes) -> tuple[str, ...] | None:
         return None
 
 
-# Members of one application subscribe alike, and thousands of them share what is told of it.
+# Members of one application subscribe alike, so thousands of them share one entry.
 _remembered = lru_cache(maxsize=1024)(_topics)
 
 
 def subscribes_alike(before: Protocols, after: Protocols, *, consumers: bool) -> bool:
-    """Whether a member asks for the same topics by the same protocols: what else there is in its metadata
-    changes with every rebalance."""
+    """Whether a member asks for the same topics by the same protocols; the rest of its metadata changes with
+    every rebalance."""
     if protocol_names(before) != protocol_names(after):
         return False
     return not consumers or before == after or topics(before) == topics(after)
 
 
 def difference(before: Protocols, after: Protocols, *, consumers: bool) -> Difference:
-    """What `after` says that `before` did not. Of other members than consumers only the protocols' names and
-    whether the bytes are the same are known."""
+    """How `after` differs from `before`. For members other than consumers, only the protocols' names and
+    whether the bytes are equal are known."""
     earlier, later = (topics(before), topics(after)) if consumers else (None, None)
     added: Iterable[str] = ()
     removed: Iterable[str] = ()
@@ -105,12 +105,12 @@ def _owned(subscription: ConsumerProtocolSubscription) -> set[tuple[str, int]]:
 
 
 def partition_counts(names: Iterable[str], partitions: PartitionCounts) -> dict[str, int]:
-    """How many partitions these topics have now."""
+    """The partition counts of these topics now."""
     return {name: partitions.get(name, 0) for name in names}
 
 
 def grown(before: PartitionCounts, partitions: PartitionCounts) -> list[tuple[str, int, int]]:
-    """Those of the topics `before` that have another number of partitions now: name, then, now."""
+    """The topics of `before` whose partition count has changed: name, then, now."""
     return [
         (name, count, partitions.get(name, 0))
         for name, count in sorted(before.items())

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands in the assignment, every member takes its part."""
+"""SyncGroup: the leader submits the assignment, and every member gets its part."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sync(group: ClassicGroup, request: SyncGroupRequest, step: Step) -> None:
 
 
 def require_protocol(request: SyncGroupRequest, context: RequestContext) -> None:
-    """From v5 on a client says which protocol it means (KIP-559). Raises INCONSISTENT_GROUP_PROTOCOL."""
+    """From v5 on, a client names its protocol (KIP-559). Raises INCONSISTENT_GROUP_PROTOCOL."""
     if context.api_version >= _PROTOCOL_REQUIRED_FROM and (
         request.protocol_type is None or request.protocol_name is None
     ):
@@ -66,7 +66,7 @@ def _validate_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
 
 
 def _synced(group: ClassicGroup, member: ClassicMember) -> bool:
-    """The member has sent SyncGroup; whether it is the last of its generation to do so."""
+    """Note the member's SyncGroup. Returns whether it is the last of its generation."""
     if member.member_id not in group.pending_syncs:
         return False
     group.pending_syncs.remove(member.member_id)
@@ -88,14 +88,14 @@ def _tell_all_synced(group: ClassicGroup, last: ClassicMember, step: Step) -> No
 
 
 def _assign(group: ClassicGroup, leader: ClassicMember, request: SyncGroupRequest, step: Step) -> None:
-    """Store what the leader assigned and hand it step.
+    """Store what the leader assigned and hand it out.
 
-    Kafka becomes Stable only when the record is committed, and has to ask then whether the group is still in
-    this generation. Here it is Stable at once: the replies of this step leave when its record is durable,
-    those of later steps that read it (a Stable SyncGroup, a DescribeGroups) not before, and if the write
-    fails the whole shard is loaded anew from before it (promise 6), so nobody can have seen an assignment
-    that was not kept. A member that joins meanwhile begins the next rebalance one generation later than in
-    Kafka, which no client can tell apart.
+    In Kafka, the group becomes Stable only when the record is committed, and must then check that it is still
+    in this generation. Here it is Stable at once: the replies of this step leave when its record is durable,
+    those of later steps that read it (a Stable SyncGroup, a DescribeGroups) not before. If the write fails,
+    the whole shard is reloaded as of before it (promise 6), so nobody can have seen an assignment that was
+    not kept. A member that joins meanwhile begins the next rebalance one generation later than in Kafka,
+    which no client can tell apart.
     """
     assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
     for member in group.members.values():
@@ -107,7 +107,7 @@ def _assign(group: ClassicGroup, leader: ClassicMember, request: SyncGroupReques
     rebalance.finished(group, step)
     for member in group.members.values():
         if group.answer_sync(member, group.synced_response(member), step):
-            # Its session may have run out while it waited, without effect and without another timer.
+            # Its session may have expired while it waited, without effect and without another timer.
             group.restart_session(member, step.now_ms)
 
 
@@ -122,7 +122,7 @@ def _tell_assigned(group: ClassicGroup, cause: Cause, step: Step) -> None:
 
 
 def _forgotten(group: ClassicGroup) -> bytes:
-    """What a member gets whom the leader assigned nothing, not even an empty assignment. Kafka passes on zero
-    bytes, which a Java consumer cannot read; other types of members can make what they like of zero
-    bytes."""
+    """The assignment of a member to which the leader assigned nothing, not even an empty assignment. Kafka
+    passes on zero bytes, which a Java consumer cannot read; members of other types may make of zero bytes
+    what they like."""
     return _NO_PARTITIONS if group.protocol_type == CONSUMER else b""

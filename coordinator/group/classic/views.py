@@ -1,4 +1,4 @@
-"""What is shown of a classic group: to admins, on the page, to tests."""
+"""A classic group as shown to admins, on the page, to tests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def described(group: ClassicGroup) -> DescribeGroupsResponse.DescribedGroup:
-    """The answer to DescribeGroups. What members subscribe to is told only of a Stable group: before, their
-    metadata may be of a protocol that will not be chosen."""
+    """The answer to DescribeGroups. Members' metadata is given for a Stable group only: before, it may be for
+    a protocol that will not be chosen."""
     protocol_name = group.protocol_name if group.state is GroupState.STABLE else None
     members = [member.encoded(protocol_name) for member in group.members.values()]
     return DescribeGroupsResponse.DescribedGroup(
@@ -30,7 +30,7 @@ def described(group: ClassicGroup) -> DescribeGroupsResponse.DescribedGroup:
 
 
 def view(group: ClassicGroup) -> GroupView:
-    """What is told of it on the page, and to tests."""
+    """The group as shown on the page, and to tests."""
     waiting = group.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
     rebalance = None
     if group.rebalance is not None and waiting:
@@ -56,13 +56,13 @@ def view(group: ClassicGroup) -> GroupView:
 
 
 def member_views(group: ClassicGroup) -> Iterator[MemberView]:
-    """What is told of its members, in the order in which they joined. Read as it goes on."""
+    """Its members as shown outside, in the order in which they joined. Read lazily."""
     for member in list(group.members.values()):
         yield member.view(group.protocol_name, _owes(group, member))
 
 
 def _owes(group: ClassicGroup, member: ClassicMember) -> str | None:
-    """The request of a member that its group waits for."""
+    """The request that a member owes its group."""
     if group.state is GroupState.PREPARING_REBALANCE and member.parked_join is None:
         return "JoinGroup"
     if group.state is GroupState.COMPLETING_REBALANCE and member.member_id in group.pending_syncs:

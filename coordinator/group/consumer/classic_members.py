@@ -1,7 +1,7 @@
 """Members of a consumer group that speak the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-To them the group looks like a classic one whose leader never has anything to assign: a JoinGroup is answered
-at once, its generation is the member's epoch, and the assignment of the following SyncGroup is the server's.
+To them, the group looks like a classic one whose leader never has anything to assign: a JoinGroup is answered
+at once, its generation is the member's epoch, and the following SyncGroup returns the server's assignment.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MEMBER_ID_REQUIRED_FROM: Final = 4  # KIP-394
 
 
 class Joining(NamedTuple):
-    """A JoinGroup that nothing can refuse any more."""
+    """A JoinGroup that can no longer be refused."""
 
     member_id: str
     member: ConsumerMember | None
@@ -61,8 +61,8 @@ class Joining(NamedTuple):
 def joining(
     group: ConsumerGroup, request: JoinGroupRequest, ids: Callable[[], str], step: Step
 ) -> Joining | None:
-    """What a JoinGroup is to do; None where it is answered: the client is to come back with the member id
-    that it is told here, and nobody remembers (KIP-394).
+    """What a JoinGroup is to do. None if it is answered already: the client is to come back with the member
+    id it gets here, which the group does not remember (KIP-394).
 
     Raises INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
     """
@@ -128,7 +128,8 @@ def joining(
 
 
 def _require_protocols(group: ConsumerGroup, request: JoinGroupRequest, member_id: str) -> None:
-    """Whether the member offers a protocol that all others of the classic protocol do."""
+    """Raises INCONSISTENT_GROUP_PROTOCOL unless the member offers a protocol that all other classic members
+    do."""
     state = group.state
     names = [protocol.name for protocol in request.protocols]
     classic = len(state.classic_members)
@@ -138,7 +139,7 @@ def _require_protocols(group: ConsumerGroup, request: JoinGroupRequest, member_i
 
 
 def join(group: ConsumerGroup, joining: Joining, step: Step) -> None:
-    """Take the member in, or note what it says; it is answered at once."""
+    """Add the member, or adopt what it says; it is answered at once."""
     member = admit(group, joining, step)
     progress.advance(group, member, joining.said, joining.owned, joining.cause, step)
     joined(group, member, joining, step)
@@ -157,7 +158,7 @@ def admit(group: ConsumerGroup, joining: Joining, step: Step) -> ConsumerMember:
 
 
 def joined(group: ConsumerGroup, member: ConsumerMember, joining: Joining, step: Step) -> None:
-    """Answer the JoinGroup; a SyncGroup is to follow within the rebalance timeout."""
+    """Answer the JoinGroup; a SyncGroup must follow within the rebalance timeout."""
     group.heard(member, step)
     member.begin_heartbeats(step.now_ms)
     group.deadlines.cancel(group.timer(TimerKind.JOIN, member.member_id))
@@ -169,7 +170,7 @@ def joined(group: ConsumerGroup, member: ConsumerMember, joining: Joining, step:
 
 
 def joined_response(epoch: int, joining: Joining) -> JoinGroupResponse:
-    """Without a leader and without members, so that no client assigns anything."""
+    """An answer without leader and members, so that no client assigns anything."""
     classic = joining.said.classic
     assert classic is not None
     return JoinGroupResponse(
@@ -225,7 +226,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, step: Step) -> None:
 
 
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
-    """Prolong the member's session, and tell it whether to rejoin."""
+    """Extend the member's session, and tell it whether to rejoin."""
     member = _speaker(group, request.member_id, request.group_instance_id)
     member_id = member.member_id
     has = group.current(member_id)
@@ -233,7 +234,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> He
     member.heartbeats += 1
     group.heard(member, step)
     state = group.state
-    # Where all speak the classic protocol, only a JoinGroup can make the target of a new epoch.
+    # If all speak the classic protocol, only a JoinGroup can make the target of a new epoch.
     newest = state.epoch if len(state.classic_members) == len(group.members) else state.assignment_epoch
     rejoin = (
         has.epoch < newest
@@ -287,7 +288,7 @@ def _inconsistent(why: str) -> KafkaError:
 
 
 class Leaving(NamedTuple):
-    """Who goes by a LeaveGroup, why, and how it is answered."""
+    """Who leaves by a LeaveGroup, why, and the answer to it."""
 
     members: list[ConsumerMember]
     reason: str | None

@@ -1,4 +1,4 @@
-"""How a rebalance of a consumer group goes: from a new epoch until every member has its target."""
+"""The course of a consumer group's rebalance: from a new epoch until every member has its target."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ class Reached(NamedTuple):
 
 
 class Course:
-    """The rebalance under way. Soft state, for the journal: a group that is loaded half-way knows only what
-    comes after. Times are epoch milliseconds."""
+    """The rebalance under way. Soft state, for the journal: a group loaded midway knows only what comes
+    after. Times are epoch milliseconds."""
 
     __slots__ = ("dropped", "reached", "restarts", "started_ms", "target_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.started_ms = now_ms
-        """When it began; of a group that was loaded half-way, when it was loaded."""
+        """When it began; for a group loaded midway, when it was loaded."""
         self.restarts = 0
         """How many more epochs there were before every member had its target."""
         self.target_ms: int | None = None
         """When the target of the last epoch was made."""
         self.reached: dict[str, Reached] = {}
-        """The members that have that target, in the order in which they came to it."""
+        """The members that have that target, in the order in which they reached it."""
         self.dropped: list[MemberIdentity] = []
-        """Members that were removed for not giving up partitions, or not rejoining, in time."""
+        """Members that were removed for not revoking partitions, or not rejoining, in time."""
 
     def restart(self) -> None:
-        """There is another epoch."""
+        """Another epoch has begun."""
         self.restarts += 1
         self.target_ms = None
         self.reached.clear()
 
     def completed(self, stamp: Stamp, present: Collection[str]) -> RebalanceCompleted:
-        """It is over; `present` has the ids of the group's members."""
+        """The rebalance is over; `present` holds the ids of the group's members."""
         now_ms, started_ms = stamp[0], self.started_ms
-        # Nobody is left to have a target: it is reached at once.
+        # If no member is left, the target is reached at once.
         target_ms = now_ms if self.target_ms is None else self.target_ms
         slowest = [each for each in reversed(self.reached.values()) if each.member.member_id in present]
         del slowest[_SLOWEST_MAX:]

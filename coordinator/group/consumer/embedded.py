@@ -1,4 +1,4 @@
-"""What members of the classic protocol carry through a group (`protocol.embedded`), by topic id."""
+"""What members of the classic protocol pass through a group (`protocol.embedded`), by topic id."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from muster.protocol.embedded import (
 
 
 def owned_partitions(said: ConsumerProtocolSubscription, topics: Topics) -> Assignment:
-    """What a member says that it has; topics that are gone are left out."""
+    """What a member says it owns; deleted topics are left out."""
     return _by_id({each.topic: each.partitions for each in said.owned_partitions}, topics)
 
 
 def assigned_partitions(assignment: ConsumerProtocolAssignment, topics: Topics) -> Assignment:
-    """What a leader has assigned; topics that are gone are left out."""
+    """What a leader has assigned; deleted topics are left out."""
     return _by_id({each.topic: each.partitions for each in assignment.assigned_partitions}, topics)
 
 
@@ -34,8 +34,8 @@ def _by_id(named: dict[str, list[int]], topics: Topics) -> Assignment:
 
 
 def encoded_assignment(assignment: Assignment, metadata: bytes, topics: Topics) -> bytes:
-    """An assignment in the version in which the member has sent its subscription, which is `metadata`. Topics
-    are in the order of their names."""
+    """The assignment, in the version in which the member sent its subscription, `metadata`. Topics are sorted
+    by name."""
     named = {
         topics.names[topic_id]: each for topic_id, each in assignment.items() if topic_id in topics.names
     }

@@ -1,4 +1,4 @@
-"""A consumer group: its records, its members, and the rules that hold whatever the request."""
+"""A consumer group: its records, its members, and the rules that hold for every request."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _SETTLED: Final = (GroupState.STABLE, GroupState.EMPTY)
 
 class ConsumerGroup:
     """A consumer group. What its records say is in `state`; the rest is soft: a group that is loaded again
-    knows its members, but not when they were heard of."""
+    knows its members, but not when it last heard from them."""
 
     __slots__ = (
         "_members",
@@ -119,25 +119,27 @@ class ConsumerGroup:
         self._members: dict[str, ConsumerMember] = {}
         self.dead = False
         self.cause = Cause(Trigger.REQUESTED)
-        """Of its present epoch."""
+        """The cause of its present epoch."""
         self.course: Course | None = None
         """The rebalance under way."""
         self.departed: dict[str, Assignment] = {}
-        """The targets of members that have gone since the last target was made."""
+        """The targets of members that have left since the last target was made."""
         self.names: dict[uuid.UUID, str] = {}
-        """The topics it subscribed to at the last two epochs: one that is gone is still told by its name."""
+        """The topics it subscribed to at the last two epochs, so that a deleted topic is still reported by
+        name."""
         self.sizes: Mapping[str, int] | None = {}
-        """How many partitions each topic it subscribes to had at the last epoch. None: not known."""
+        """Partition counts of the topics it subscribed to at the last epoch. None: not known."""
         self.owed: Cause | None = None
-        """Of the rebalance that its upgrade cut short, or came before: the next epoch makes up for it."""
+        """The cause of the rebalance that its upgrade cut short or preceded: the next epoch makes up for
+        it."""
         self.is_stale = True
-        """Whether the topics may be others than when the epoch was looked at last."""
+        """Whether the topics may have changed since the epoch was last checked against them."""
         self.looking_up = False
         """Whether its regular expressions are being looked up."""
         self.looked_in = -1
-        """The version of the topics in which they were last, since the group was loaded."""
+        """The version of the topics in which they were last looked up, since the group was loaded."""
         self.shown_state = GroupState.EMPTY
-        """As the last event told it."""
+        """As the last event reported it."""
         self.state_since_ms = now_ms
 
     def __repr__(self) -> str:
@@ -145,7 +147,7 @@ class ConsumerGroup:
 
     @classmethod
     def loaded(cls, group_id: str, shared: Shared, now_ms: int) -> ConsumerGroup:
-        """The group as its records say."""
+        """The group as its records describe it."""
         group = cls(group_id, shared, now_ms)
         for member_id, said in group.state.subscriptions.items():
             group._members[member_id] = ConsumerMember(group_id, identity(member_id, said), 0, now_ms)
@@ -160,7 +162,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerState:
-        """What its records say. Not to be kept: a group without records has none of its own."""
+        """What its records say. Do not keep it: a group without records has none of its own."""
         return self.hard.consumers.get(self.group_id, _FRESH)
 
     @property
@@ -188,7 +190,7 @@ class ConsumerGroup:
         return GroupState.STABLE
 
     def _is_on_its_way(self) -> bool:
-        """Whether somebody has yet to come to the target; not a static member that is away."""
+        """Whether any member has yet to reach the target; static members that are away do not count."""
         state = self.state
         return state.epoch > state.assignment_epoch or any(
             has.epoch != LEFT_FOR_A_WHILE
@@ -200,11 +202,11 @@ class ConsumerGroup:
         return self.state.subscriptions[member_id]
 
     def current(self, member_id: str) -> Current:
-        """What a member has; nothing, if it has no record of that yet."""
+        """What a member has; empty if it has no such record yet."""
         return self.state.current.get(member_id, Current())
 
     def has_no_news_for(self, has: Current) -> bool:
-        """Whether a member that has this, and says nothing new, is told nothing new."""
+        """Whether there is no news for a member that has this and says nothing new."""
         state = self.state
         return (
             has.state is MemberState.STABLE
@@ -233,8 +235,8 @@ class ConsumerGroup:
 
     def validate_commit(self, request: OffsetCommitRequest, step: Step) -> None:
         """Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH, or
-        for members that speak the classic protocol ILLEGAL_GENERATION. An epoch that is over is good for
-        partitions that were assigned in it or before, and that the member still has (KIP-1251)."""
+        for members that speak the classic protocol ILLEGAL_GENERATION. A past epoch is valid for partitions
+        that were assigned in it or before, and that the member still has (KIP-1251)."""
         self.alive()
         try:
             self._validate_commit(request, step)
@@ -271,7 +273,7 @@ class ConsumerGroup:
         self._require_epoch(request, ErrorCode.STALE_MEMBER_EPOCH)
 
     def _require_epoch(self, request: Commit, stale: ErrorCode) -> None:
-        """Whether a member's epoch is good for what it commits. Raises `stale`, or ILLEGAL_GENERATION for
+        """Check that a member's epoch is valid for what it commits. Raises `stale`, or ILLEGAL_GENERATION for
         members that speak the classic protocol."""
         epoch, has = request.generation_id_or_member_epoch, self.current(request.member_id)
         if epoch == has.epoch:
@@ -346,11 +348,11 @@ class ConsumerGroup:
         self.erase(step)
 
     def erase(self, step: Step) -> None:
-        """Its records go, with its timers."""
+        """Delete its records, and its timers."""
         state, group_id = self.state, self.group_id
         for member_id in self._members:
             self.cancel_timers(member_id)
-        # In the order in which Kafka deletes them: what depends on another record goes first.
+        # In Kafka's order: records that depend on others are deleted first.
         erased: list[Record] = [
             *(records.current_tombstone(group_id, member_id) for member_id in state.current),
             *(records.target_tombstone(group_id, member_id) for member_id in state.targets),
@@ -388,8 +390,8 @@ class ConsumerGroup:
         )
 
     def described_as_consumer(self) -> _Described:
-        """Its answer to ConsumerGroupDescribe. What a member has includes what it has yet to give up; topics
-        that are gone are left out."""
+        """Its answer to ConsumerGroupDescribe. What a member has includes what it has yet to revoke; deleted
+        topics are left out."""
         state = self.state
         return _Described(
             group_id=self.group_id,
@@ -417,7 +419,7 @@ class ConsumerGroup:
         )
 
     def _described(self, *parts: Mapping[uuid.UUID, Collection[int]]) -> _Described.Member.Assignment:
-        """Partitions by name, put together topic by topic."""
+        """Partitions by topic name, merged topic by topic."""
         by_name: dict[str, tuple[uuid.UUID, set[int]]] = {}
         for part in parts:
             for topic_id, numbers in part.items():
@@ -491,7 +493,7 @@ class ConsumerGroup:
     # --- rules ----------------------------------------------------------------------------------------------
 
     def alive(self) -> ConsumerGroup:
-        """This group, unless the shard is giving it up."""
+        """This group. Raises COORDINATOR_NOT_AVAILABLE if it is being unloaded."""
         if self.dead:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} is being unloaded"
@@ -505,7 +507,7 @@ class ConsumerGroup:
         return preferred_assignor(self.state, self.config.group_consumer_assignors[0])
 
     def subscribed_ids(self, member_id: str) -> set[uuid.UUID]:
-        """The topics a member subscribes to, and that exist."""
+        """The ids of the existing topics that a member subscribes to."""
         state = self.state
         return self.topics.ids_of(state.topics_of(state.subscriptions[member_id]))
 
@@ -524,7 +526,7 @@ class ConsumerGroup:
         self.hard.emit(record, step)
 
     def bump(self, cause: Cause, metadata_hash: int, step: Step) -> None:
-        """A new epoch: the target is to be made anew."""
+        """Begin a new epoch, which requires a new target."""
         self.cause = cause
         self.owed = None
         self.emit(records.group_epoch(self.group_id, self.state.epoch + 1, metadata_hash), step)
@@ -538,7 +540,7 @@ class ConsumerGroup:
         )
 
     def _tell_topics(self, cause: Cause, step: Step) -> None:
-        """Which topics made for the new epoch, where topics did."""
+        """Report which topics caused the new epoch, if topics did."""
         before, after = self.sizes, sizes(self.state.subscribed_topics(), self.topics)
         self.sizes = after
         kept = {topic_id: name for topic_id, name in self.names.items() if name in (before or ())}
@@ -550,7 +552,7 @@ class ConsumerGroup:
         step.events.append(TopicsGrown(*self.stamp(step, cause), topics=told))
 
     def settle(self, cause: Cause, step: Step) -> None:
-        """At the end of a step: tell if the group is in another state, and if a rebalance is over."""
+        """At the end of a step: report if the group's state has changed, and if a rebalance is over."""
         state = self.kafka_state()
         if state is not self.shown_state:
             self._tell_state(state, cause, step)
@@ -573,17 +575,17 @@ class ConsumerGroup:
             )
         )
 
-    # --- timers, and who is heard of ------------------------------------------------------------------------
+    # --- timers, and signs of life --------------------------------------------------------------------------
 
     def session_timeout_ms(self, member_id: str) -> int:
-        """How long a member may be silent: a member of the classic protocol says so itself."""
+        """How long a member may be silent; a member of the classic protocol sets this itself."""
         classic = self.subscription(member_id).classic
         if classic is not None:
             return classic.session_timeout_ms
         return self.configs.of(self.group_id).consumer_session_timeout_ms
 
     def heard(self, member: ConsumerMember, step: Step) -> None:
-        """A request of the member: its session begins anew."""
+        """The member has sent a request: its session restarts."""
         now_ms = step.now_ms
         member.heard_ms = now_ms
         if member.connection_id != step.context.connection_id:
@@ -608,8 +610,7 @@ class ConsumerGroup:
     # --- hard state -----------------------------------------------------------------------------------------
 
     def put_current(self, member_id: str, has: Current, step: Step) -> None:
-        """What a member has is another now; if it is to give up partitions, from now on within its rebalance
-        timeout."""
+        """Change what a member has; if it has to revoke partitions, its rebalance timeout starts now."""
         self.emit(records.current(self.group_id, member_id, has), step)
         member = self._members[member_id]
         if self.course is not None and has.state is MemberState.STABLE and has.epoch == self.state.epoch:
@@ -617,7 +618,8 @@ class ConsumerGroup:
         self.bound_revocation(member, step.now_ms)
 
     def bound_revocation(self, member: ConsumerMember, now_ms: int) -> None:
-        """Members of the classic protocol have the timers of that protocol instead."""
+        """Set or cancel the timer for revocation. Members of the classic protocol have that protocol's timers
+        instead."""
         member_id = member.member_id
         timer = self.timer(TimerKind.REVOCATION, member_id)
         has, said = self.current(member_id), self.subscription(member_id)
@@ -633,13 +635,13 @@ def identity(member_id: str, said: Subscription) -> MemberIdentity:
 
 
 def unknown_member(member_id: str, group_id: str) -> KafkaError:
-    """In Kafka's words."""
+    """The error, in Kafka's words."""
     return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
 def _epoch_of(has: Current, topic_id: uuid.UUID, partition: int) -> int | None:
-    """The epoch in which a partition that the member has, or is to give up, was assigned; None: it has it
-    not."""
+    """The epoch in which a partition that the member has, or has yet to revoke, was assigned; None: it has no
+    such partition."""
     for held in (has.assigned, has.revoking):
         epoch = held.get(topic_id, {}).get(partition)
         if epoch is not None:

@@ -1,4 +1,4 @@
-"""The consumer groups of a shard: what their members ask, in either protocol, and what timers tell."""
+"""The consumer groups of a shard: their members' requests, in either protocol, and their timers."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ _MADE_WAY: Final = Cause(Trigger.MADE_WAY)
 
 
 class ConsumerGroups:
-    """Those of `groups`, all groups of the shard, that are consumer groups."""
+    """The consumer groups among `groups`, which holds all groups of the shard."""
 
     def __init__(
         self, groups: dict[str, Group], shared: Shared, classic: ClassicGroups, ids: Callable[[], str]
     ) -> None:
-        """`ids` makes the ids of members that do not bring one."""
+        """`ids` generates ids for members that do not bring one."""
         self._groups = groups
         self._shared = shared
         self._classic = classic
         self._ids = ids
 
-    # --- they come ------------------------------------------------------------------------------------------
+    # --- creation and loading -------------------------------------------------------------------------------
 
     def create(self, group_id: str, step: Step) -> ConsumerGroup:
-        """A group without members."""
+        """Create a group without members."""
         group = self._groups[group_id] = ConsumerGroup(group_id, self._shared, step.now_ms)
         step.events.append(GroupCreated(*group.stamp(step, Cause(Trigger.REQUESTED))))
         return group
 
     def loaded(self, step: Step) -> None:
-        """The store's records have been applied. Members get a full session, so a failover costs nobody his
-        partitions. Kafka, too, gives members of the classic protocol the group's session timeout here."""
+        """The store's records have been applied. Members get a full session, so a failover costs nobody their
+        partitions. Like Kafka, this gives members of the classic protocol the group's session timeout."""
         for group_id in self._shared.hard.consumers:
             group = self._groups[group_id] = ConsumerGroup.loaded(group_id, self._shared, step.now_ms)
             for member in group.members.values():
@@ -127,7 +127,7 @@ class ConsumerGroups:
     def _join(
         self, found: Group | None, request: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
-        """A member comes, or begins anew. What can refuse it is asked before anything changes."""
+        """A member joins, or starts anew. Whatever can refuse it is checked before anything changes."""
         context, instance_id = step.context, request.instance_id
         member_id = request.member_id or self._ids()
         cause_member = MemberIdentity(member_id, context.client_id, context.client_host, instance_id)
@@ -190,7 +190,7 @@ class ConsumerGroups:
         cause: Cause,
         step: Step,
     ) -> None:
-        """Members go; when nobody is left who speaks the consumer protocol, a classic group is left."""
+        """Remove members; if no remaining member speaks the consumer protocol, a classic group is left."""
         if members and migration.downgrades_without(group, members):
             migration.downgrade(group, members, self._groups, self._shared, cause, step)
         else:
@@ -198,7 +198,7 @@ class ConsumerGroups:
             group.settle(cause, step)
 
     def looked_up(self, look: Look, found: Mapping[str, frozenset[str]] | None, step: Step) -> None:
-        """What a look-up has found; None: it failed, and a later heartbeat tries again."""
+        """Take over what a look-up has found; None: it failed, and a later heartbeat tries again."""
         group = self._groups.get(look.group_id)
         if not isinstance(group, ConsumerGroup):
             return
@@ -214,7 +214,7 @@ class ConsumerGroups:
             if request.member_id != "":
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has no members")
             self._classic.require_valid_join(request)
-            # An empty group is of the kind that its next member is.
+            # An empty group takes the kind of its next member.
             remove(group.alive(), self._groups, _MADE_WAY, step)
             self._classic.join(request, step)
             return
@@ -252,7 +252,7 @@ class ConsumerGroups:
             raise
 
     def leave_classic(self, group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> None:
-        """LeaveGroup; errors are the members' own."""
+        """LeaveGroup; errors are reported per member."""
         leaving = classic_members.leaving(group.alive(), request, step)
         for member in leaving.members:
             cause = Cause(Trigger.MEMBER_LEFT, member.identity, leaving.reason)
@@ -265,7 +265,7 @@ class ConsumerGroups:
     # --- timers ---------------------------------------------------------------------------------------------
 
     def timer_fired(self, timer: TimerKey, step: Step) -> None:
-        """A member did not do in time what it had to."""
+        """A member missed a deadline."""
         kind, group_id, member_id = timer
         group = self._groups[group_id]
         assert isinstance(group, ConsumerGroup)
@@ -286,7 +286,7 @@ class ConsumerGroups:
 
 
 def _require_regex(group: ConsumerGroup, before: str, after: str) -> None:
-    """A regular expression that is new to the group must be one. Raises INVALID_REGULAR_EXPRESSION."""
+    """Raises INVALID_REGULAR_EXPRESSION if the regular expression is new to the group and invalid."""
     if after and after != before and after not in group.state.regex_users:
         require_valid(after)
 
@@ -294,7 +294,7 @@ def _require_regex(group: ConsumerGroup, before: str, after: str) -> None:
 def _require_released(
     group: ConsumerGroup, old: ConsumerMember, member_id: str, instance_id: str | None
 ) -> None:
-    """Whether a static member has left its instance to the next one. Raises UNRELEASED_INSTANCE_ID."""
+    """Raises UNRELEASED_INSTANCE_ID unless the static member has left its instance id to the next one."""
     if group.current(old.member_id).epoch != LEFT_FOR_A_WHILE:
         raise KafkaError(
             ErrorCode.UNRELEASED_INSTANCE_ID,

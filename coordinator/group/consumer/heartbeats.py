@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member says what has changed with it, and hears what has changed for it."""
+"""ConsumerGroupHeartbeat: a member reports its changes, and learns what has changed for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from muster.protocol.messages.consumer_group import (
 
 _Assigned = ConsumerGroupHeartbeatResponse.Assignment
 _MEMBER_IDS_FROM: Final = 1
-"""The version from which members make their own ids (KIP-1082)."""
+"""The first version in which members generate their own ids (KIP-1082)."""
 _LATE_TOLD_MAX: Final = 10
 
 
@@ -72,7 +72,7 @@ def _invalid(why: str) -> KafkaError:
 
 
 def owned(topics: Iterable[ConsumerGroupHeartbeatRequest.TopicPartitions] | None) -> Assignment | None:
-    """What a member says that it has; None: it does not say."""
+    """What a member says it owns; None: it does not say."""
     if topics is None:
         return None
     return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
@@ -81,7 +81,7 @@ def owned(topics: Iterable[ConsumerGroupHeartbeatRequest.TopicPartitions] | None
 def said_now(
     before: Subscription, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
 ) -> Subscription:
-    """What the member says of itself from now on: null is "as before"."""
+    """What the member says about itself from now on; null means "as before"."""
     names = request.subscribed_topic_names
     return Subscription(
         before.instance_id if request.instance_id is None else request.instance_id,
@@ -98,7 +98,7 @@ def said_now(
 def says_nothing(
     request: ConsumerGroupHeartbeatRequest, has: Current, before: Subscription, context: RequestContext
 ) -> bool:
-    """Whether a heartbeat says what the group knows: what comes of it needs no working out."""
+    """Whether a heartbeat says only what the group knows: then its outcome need not be worked out."""
     return (
         request.member_epoch == has.epoch
         and request.subscribed_topic_names is None
@@ -114,7 +114,7 @@ def says_nothing(
 def sign_of_life(
     group: ConsumerGroup, member: ConsumerMember, epoch: int, step: Step
 ) -> ConsumerGroupHeartbeatResponse:
-    """The answer to a heartbeat that says nothing where there is nothing to tell: what `beat` comes to."""
+    """The answer to a heartbeat without news on either side: what `beat` would answer."""
     tell_late(group, member, step)
     member.heartbeats += 1
     group.heard(member, step)
@@ -132,7 +132,7 @@ def beat(
     cause: Cause,
     step: Step,
 ) -> ConsumerGroupHeartbeatResponse:
-    """The part of a heartbeat that nothing can refuse any more: what the member said, the group's epoch and
+    """The part of a heartbeat that can no longer be refused: what the member said, the group's epoch and
     target, and the member's next step towards it."""
     member_id = member.member_id
     tell_late(group, member, step)
@@ -160,7 +160,7 @@ def beat(
 
 
 def unchanged(member: ConsumerMember, epoch: int, interval_ms: int) -> ConsumerGroupHeartbeatResponse:
-    """The answer to a member whose assignment is what it was; nobody changes an answer."""
+    """The answer to a member whose assignment is unchanged; nobody modifies an answer."""
     answer = member.unchanged
     if answer is None or (answer.member_epoch, answer.heartbeat_interval_ms) != (epoch, interval_ms):
         answer = member.unchanged = ConsumerGroupHeartbeatResponse(

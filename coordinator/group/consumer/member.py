@@ -1,4 +1,4 @@
-"""A member of a consumer group, as far as it is not in its records."""
+"""A member of a consumer group, except what is in its records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRespon
 
 
 class ConsumerMember(Heard):
-    """When and where a member was heard of, and what it has been told to do."""
+    """When and where a member was heard from, and what it has been told to do."""
 
     __slots__ = ("rebalance_epoch", "revoking_from_ms", "unchanged")
 
@@ -19,9 +19,9 @@ class ConsumerMember(Heard):
         self.rebalance_epoch = 0
         """The epoch in which its rebalance timer was set."""
         self.revoking_from_ms: int | None = None
-        """Since when it has had to give up partitions. None: it has not, or nobody knows since when."""
+        """Since when it has had to revoke partitions. None: it does not have to, or the time is not known."""
         self.unchanged: ConsumerGroupHeartbeatResponse | None = None
-        """The last answer that told nothing new. The same one again costs a session no encoding."""
+        """The last answer without news. Sending the same object again costs a session no encoding."""
 
     def __repr__(self) -> str:
         return f"<ConsumerMember {self.member_id}>"

@@ -1,4 +1,4 @@
-"""How members of a consumer group come, go, and stay away for a while; and what that does to its epoch."""
+"""How members of a consumer group join, leave, and stay away for a while; and what that does to its epoch."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def require_room(group: ConsumerGroup | None, member_id: str, instance_id: str |
 
 
 def require_epoch(has: Current, epoch: int, owned: Assignment | None) -> None:
-    """Whether a member's epoch is the one that it has, or the one before, which it sends when it has not
-    heard the last answer. Raises FENCED_MEMBER_EPOCH; so it does for a member in a state that a later version
-    has written, unless that owns nothing."""
+    """Accept a member's present epoch, or the previous one, which it sends if it missed the last answer.
+    Raises FENCED_MEMBER_EPOCH for others; also for a member in a state written by a later version, unless it
+    owns nothing."""
     if has.state is MemberState.UNKNOWN and (owned is None or owned):
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -93,11 +93,11 @@ def require_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> 
     return member
 
 
-# --- they come ----------------------------------------------------------------------------------------------
+# --- joining ------------------------------------------------------------------------------------------------
 
 
 def add(group: ConsumerGroup, member_id: str, said: Subscription, cause: Cause, step: Step) -> ConsumerMember:
-    """Take in a member whose record is about to be written."""
+    """Add a member whose record is about to be written."""
     member = ConsumerMember(group.group_id, identity(member_id, said), 0, step.now_ms)
     group.members[member_id] = member
     former_id = group.connections.former_member_id(group.group_id, step.context.connection_id)
@@ -126,7 +126,7 @@ def replace(
     *,
     protocol: str = "consumer",
 ) -> ConsumerMember:
-    """A static member comes back under another id, and has what its former self had (KIP-345)."""
+    """A static member comes back under another id, and takes over what its former self had (KIP-345)."""
     state, group_id = group.state, group.group_id
     said, target = state.subscriptions[old.member_id], state.target(old.member_id)
     has = group.current(old.member_id)._replace(epoch=0, previous_epoch=0)
@@ -154,12 +154,12 @@ def replace(
     return member
 
 
-# --- they go ------------------------------------------------------------------------------------------------
+# --- leaving ------------------------------------------------------------------------------------------------
 
 
 def leave_for_a_while(group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
-    """A static member keeps what it has while it is away, until its session expires; what it was giving up,
-    it has given up."""
+    """A static member keeps what it has while it is away, until its session expires; what it was revoking
+    counts as revoked."""
     has = group.current(member.member_id)
     kept = {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in has.assigned.items()}
     away = has._replace(epoch=LEFT_FOR_A_WHILE, assigned=kept, revoking=NOTHING_HELD)
@@ -172,7 +172,7 @@ def remove(
     cause: Cause,
     step: Step,
 ) -> None:
-    """Let members go, whose partitions are free then; one new epoch for all of them."""
+    """Remove members, which frees their partitions; one new epoch for all of them."""
     if not members:
         return
     for member in members:
@@ -193,7 +193,7 @@ def remove(
 
 
 def forget(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-    """The soft part of a removal."""
+    """The soft-state part of a removal."""
     group.cancel_timers(member.member_id)
     del group.members[member.member_id]
     group.connections.removed(group.group_id, member, now_ms)

@@ -33,7 +33,7 @@ def advance(
     cause: Cause,
     step: Step,
 ) -> None:
-    """All of it."""
+    """Run all of these steps."""
     changed = say(group, member, said, cause, step)
     if group.state.epoch > group.state.assignment_epoch:
         make_target(group, member, cause, step)
@@ -41,8 +41,8 @@ def advance(
 
 
 def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause: Cause, step: Step) -> bool:
-    """Take over what a member says of itself, and give the group a new epoch where that matters. Returns
-    whether the member subscribes to something else now."""
+    """Adopt what a member says about itself, and give the group a new epoch if that matters. Returns whether
+    the member's subscription has changed."""
     member_id, group_id = member.member_id, group.group_id
     before = group.state.subscriptions.get(member_id, NOBODY_SAID)
     assignor = group.assignor
@@ -64,8 +64,7 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
 
 
 def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, step: Step) -> None:
-    """A new epoch for a reason, because the topics that members subscribe to have changed, or because one is
-    owed."""
+    """Begin a new epoch: for `trigger`, because subscribed topics have changed, or because one is owed."""
     state = group.state
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     group.is_stale = False
@@ -82,8 +81,8 @@ def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, st
 
 
 def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step: Step) -> None:
-    """A new target, unless the last one is too young: then a later heartbeat makes it. `member` is who
-    speaks, and may join with that."""
+    """Make a new target, unless the last one is too young: then a later heartbeat makes it. `member` is the
+    sender, which may be joining."""
     state, group_id = group.state, group.group_id
     interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
     if state.assigned_at_ms and _is_young(state.assigned_at_ms, interval_ms - 1, step.now_ms):
@@ -103,7 +102,7 @@ def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step
 
 
 def _is_young(at_ms: int, age_max_ms: int, now_ms: int) -> bool:
-    """Whether something that was stored is no older than that. What seems to be yet to come is not: another
+    """Whether something that was stored is no older than that. A time in the future does not count: another
     broker's clock was ahead of this one's."""
     return 0 <= now_ms - at_ms <= age_max_ms
 
@@ -116,7 +115,7 @@ def reconcile(
     *,
     subscription_changed: bool = False,
 ) -> None:
-    """The member's next step to its target."""
+    """Take the member's next step towards its target."""
     state, member_id = group.state, member.member_id
     has = group.current(member_id)
     settled = has.state is MemberState.STABLE and has.epoch == state.assignment_epoch
@@ -140,12 +139,13 @@ def reconcile(
 
 
 def _say_regex(group: ConsumerGroup, before: str, after: str, step: Step) -> tuple[bool, bool]:
-    """After the member's record was written: whether its regular expression is another, and whether that is
-    resolved already, or none."""
+    """Called after the member's record was written. Returns whether its regular expression has changed, and
+    whether the new one is resolved already, or there is none."""
     state = group.state
     changed, resolved, wanted = before != after, False, False
     had_regexes = bool(state.regex_users) or bool(before)
-    # One that goes now still counts, as in Kafka: else members that change theirs could have any number.
+    # One that goes now still counts, as in Kafka: else members that keep changing theirs could cause any
+    # number of look-ups.
     last_ms = max((each.at_ms for each in state.regexes.values()), default=None)
     if changed:
         if before and before not in state.regex_users:
@@ -161,8 +161,8 @@ def _say_regex(group: ConsumerGroup, before: str, after: str, step: Step) -> tup
 
 
 def _look_up(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step) -> None:
-    """Have the topics of the group's regular expressions looked up, if that is due. `last_ms`: when they were
-    last."""
+    """Have the topics of the group's regular expressions looked up, if due. `last_ms` is when they last
+    were."""
     state = group.state
     if group.looking_up or not state.regex_users:
         return
@@ -193,7 +193,7 @@ def _look_up(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step
 def resolved(
     group: ConsumerGroup, look: Look, found: Mapping[str, frozenset[str]], cause: Cause, step: Step
 ) -> None:
-    """Take over what was found; a new epoch where that is something else than before."""
+    """Adopt what was found, with a new epoch if it differs from before."""
     state, group_id = group.state, group.group_id
     bump = False
     for regex, topics in found.items():
@@ -211,8 +211,8 @@ def resolved(
 
 
 def _is_to_have_others(group: ConsumerGroup, regex: str) -> bool:
-    """Whether a member that subscribes by this regular expression is still to have what it subscribed to
-    before: partitions that nobody would have, since it has given them up."""
+    """Whether the target of a member with this regular expression still has topics of its previous
+    subscription: nobody would have those partitions, since it has given them up."""
     state = group.state
     return any(
         said.regex == regex and not state.target(member_id).keys() <= group.subscribed_ids(member_id)

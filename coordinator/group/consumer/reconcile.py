@@ -1,7 +1,7 @@
 """One step of a member from what it has to what it is to have.
 
-A member gives up first and gets afterwards, and no partition goes to it that another member still holds: so a
-partition never has two owners, and nobody but those concerned stops (KIP-848, "Reconciliation").
+A member revokes first and receives afterwards, and never gets a partition that another member still holds: so
+a partition never has two owners, and only the members concerned stop (KIP-848, "Reconciliation").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from muster.coordinator.group.consumer.state import (
 
 
 class Reconciler:
-    """What a step depends on beside what the member has."""
+    """What a step depends on besides what the member has."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Reconciler:
         subscription_changed: bool = False,
         subscribes: bool = True,
     ) -> None:
-        """`target`, as of `target_epoch`; `subscribed`: topics the member subscribes to, and that exist.
-        `owner_epoch` tells the epoch of who holds a partition, or NOBODY. `owned`: what the member says that
-        it has; None: it does not say. `subscribes`: whether it subscribes to any topic, there or not."""
+        """`target` is as of `target_epoch`. `subscribed`: the existing topics the member subscribes to.
+        `owner_epoch` returns the epoch of a partition's holder, or NOBODY. `owned`: what the member says it
+        owns; None: it does not say. `subscribes`: whether it subscribes to any topic, existing or not."""
         self.target = target
         self.target_epoch = target_epoch
         self.subscribed = subscribed
@@ -45,7 +45,7 @@ class Reconciler:
         self.subscribes = subscribes
 
     def step(self, has: Current) -> Current:
-        """What the member has then; the same object where nothing changes."""
+        """What the member has afterwards; the same object if nothing changes."""
         match has.state:
             case MemberState.STABLE:
                 if has.epoch != self.target_epoch:
@@ -59,7 +59,7 @@ class Reconciler:
                 return self._next(has)
 
     def _owns_any(self, held: Held) -> bool:
-        """Whether the member may still own some of these: one that does not say may."""
+        """Whether the member may still own some of these; a member that does not say may."""
         owned = self.owned
         if owned is None:
             return True
@@ -68,10 +68,10 @@ class Reconciler:
         )
 
     def _trim(self, has: Current) -> Current:
-        """Take away topics that the member no longer subscribes to, which does not wait for the target."""
+        """Take away topics that the member no longer subscribes to, without waiting for a new target."""
         kept = {topic_id: epochs for topic_id, epochs in has.assigned.items() if topic_id in self.subscribed}
         if len(kept) == len(has.assigned):
-            # As in Kafka: who subscribes to nothing that is known is in its epoch anew.
+            # As in Kafka: a member that subscribes to nothing known enters its epoch anew.
             return has if self.subscribes or has.revoking else has._replace(previous_epoch=has.epoch)
         revoking: dict[uuid.UUID, Mapping[int, int]] = dict(has.revoking)
         for topic_id, epochs in has.assigned.items():
@@ -87,7 +87,7 @@ class Reconciler:
         )
 
     def _next(self, has: Current) -> Current:
-        """Towards the target: what must go first, else what is free."""
+        """Move towards the target: revoke what must go, or else take what is free."""
         kept: dict[uuid.UUID, dict[int, int]] = {}
         revoking: dict[uuid.UUID, dict[int, int]] = {}
         wanted: dict[uuid.UUID, list[int]] = {}

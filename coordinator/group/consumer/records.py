@@ -238,7 +238,7 @@ def _put_current(
 
 
 def _read_held(topics: Sequence[_HeldPartitions], epoch: int) -> Held:
-    """Where a record has no epochs of its partitions, all of them are the member's."""
+    """If a record has no epochs for its partitions, the member's epoch applies to all of them."""
     held: dict[uuid.UUID, Mapping[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs
@@ -262,7 +262,7 @@ def _put_regex(
 
 
 def _nothing(state: ConsumerState, *_: object) -> None:
-    """Of a record that is read no more."""
+    """For a record that is no longer read."""
 
 
 TABLES: Final[Mapping[type[Message], Table]] = {

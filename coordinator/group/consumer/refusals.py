@@ -1,4 +1,4 @@
-"""What a consumer group tells of requests that it refuses, each kind only so often: clients repeat them."""
+"""Events for requests that a consumer group refuses, rate-limited since clients repeat them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAY_NOT_JOIN: Final = frozenset(
 
 
 class Speaking(Protocol):
-    """What names a member, and perhaps its instance."""
+    """Names a member."""
 
     member_id: str
 
@@ -46,7 +46,7 @@ def tell(
     *,
     sent_epoch: int | None = None,
 ) -> None:
-    """Tell of a request that is refused because its sender is fenced, or may not join."""
+    """Report a request that is refused because its sender is fenced, or may not join."""
     if refusal.code in _MAY_NOT_JOIN:
         _tell_join_refused(group, request, instance_id, refusal.code, step)
     elif refusal.code is ErrorCode.FENCED_INSTANCE_ID and instance_id is not None:
@@ -91,7 +91,7 @@ def _tell_fenced(
 def _tell_join_refused(
     group: ConsumerGroup, request: Speaking, instance_id: str | None, error: ErrorCode, step: Step
 ) -> None:
-    """Once a minute of a client."""
+    """Report it once a minute per client."""
     context = step.context
     who = (group.group_id, context.client_id, context.client_host)
     if not group.rate_limiters.joins_refused.allows(who, step.now_ms):
@@ -108,7 +108,7 @@ def _tell_join_refused(
 
 
 def tell_commit_refused(group: ConsumerGroup, request: Commit, refusal: KafkaError, step: Step) -> None:
-    """Tell, twenty times in ten seconds, of a commit that is refused, and who has what it was for."""
+    """Report, twenty times in ten seconds, a refused commit and who has what it was for."""
     if not group.rate_limiters.commits_refused.allows(group.group_id, step.now_ms):
         return
     context = step.context

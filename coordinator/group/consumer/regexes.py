@@ -1,7 +1,7 @@
-"""The regular expressions that members subscribe by, in RE2's syntax, and which topics they stand for.
+"""The regular expressions that members subscribe by, in RE2's syntax, and the topics they match.
 
-To look them up takes a time that grows with the number of topics, so the host does it beside the loop: a
-`Look` is what it is to do, and its result comes back as a step of its own.
+The time of a look-up grows with the number of topics, so the host does it beside the loop: a `Look` is the
+job, and its result comes back as a step of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from muster.coordinator.base.regexes import BadRegex, compiled
 from muster.protocol.errors import ErrorCode, KafkaError
 
 REFRESH_MIN_MS: Final = 10_000
-"""Between two look-ups of a group. Not configurable in Kafka either."""
+"""Minimum time between two look-ups of a group. Not configurable in Kafka either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class Look:
     group_id: str
     expressions: frozenset[str]
     topics: Collection[str]
-    """The names there are."""
+    """The names of all topics."""
     version: int
-    """Of the topics."""
+    """The version of the topics."""
     at_ms: int
     sees: Callable[[str], bool] | None = None
-    """Whether the member that has them looked up may see a topic; None: it may see all."""
+    """Whether the member that caused the look-up may see a topic; None: it may see all."""
 
     def __call__(self) -> Mapping[str, frozenset[str]]:
-        """The topics each expression stands for: those whose whole name it matches, and that may be seen."""
+        """The topics of each expression: those whose whole name it matches, and that may be seen."""
         found: dict[str, frozenset[str]] = {}
         names = self.topics if self.sees is None else list(filter(self.sees, self.topics))
         for expression in self.expressions:

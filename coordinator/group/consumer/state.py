@@ -1,8 +1,8 @@
-"""A consumer group as its records say, and what follows from them.
+"""A consumer group as its records describe it, and what follows from them.
 
 Every change is a record (`records`), and nothing else changes anything here: `group.hard_state` applies them,
-while the group lives and when it is loaded. Replaying a log that was compacted shows records in an order in
-which they were never written, so most are taken as they come.
+while the group lives and when it is loaded. Replaying a compacted log shows records in an order in which they
+were never written, so most are accepted as they come.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ NOTHING: Final[Assignment] = {}
 JOINING: Final = 0
 LEFT: Final = -1
 LEFT_FOR_A_WHILE: Final = -2
-"""Member epochs that are none: in requests and, but for the first two, in records."""
+"""Special values in place of member epochs: in requests and, except for the first two, in records."""
 INITIAL_EPOCH: Final = 1
-"""Of a group and its target before anything has changed; the first change makes it 2."""
+"""The epoch of a group and its target before anything has changed; the first change makes it 2."""
 NOBODY: Final = -1
 """The epoch of a partition that no member holds."""
 
 
 class MemberState(IntEnum):
-    """How far a member is with its assignment; the numbers are those of the record."""
+    """How far a member has got with its assignment; the numbers are the record's."""
 
     STABLE = 0
     """It has all of its target."""
     UNREVOKED_PARTITIONS = 1
-    """It has to give up partitions before it reaches the epoch of its target."""
+    """It has to revoke partitions before it reaches the epoch of its target."""
     UNRELEASED_PARTITIONS = 2
     """It waits for partitions that others still hold."""
     UNKNOWN = 127
-    """Of a later version."""
+    """A state of a later version."""
 
 
 class ClassicProtocols(NamedTuple):
@@ -49,18 +49,18 @@ class ClassicProtocols(NamedTuple):
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and metadata, most wanted first."""
+    """Name and metadata, most preferred first."""
 
 
 class Subscription(NamedTuple):
-    """What a member says of itself (record 5)."""
+    """What a member says about itself (record 5)."""
 
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """By name; sorted."""
+    """Topics subscribed to by name; sorted."""
     regex: str = ""
     """"": it subscribes by name alone."""
     rebalance_timeout_ms: int = -1
@@ -77,7 +77,7 @@ class Current(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: Held = NOTHING_HELD
     revoking: Held = NOTHING_HELD
-    """What it has yet to give up."""
+    """What it has yet to revoke."""
 
     @property
     def is_empty(self) -> bool:
@@ -85,11 +85,11 @@ class Current(NamedTuple):
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics a regular expression stands for (record 16)."""
+    """The topics a regular expression matches (record 16)."""
 
     topics: frozenset[str]
     version: int
-    """Of the metadata they were looked up in."""
+    """Version of the metadata they were looked up in."""
     at_ms: int
     """When the look-up began, epoch milliseconds."""
 
@@ -98,7 +98,7 @@ FRESH: Final = Current()
 
 
 class ConsumerState:
-    """The records of a group, and what is counted of them."""
+    """The records of a group, and counts derived from them."""
 
     __slots__ = (
         "assigned_at_ms",
@@ -125,28 +125,28 @@ class ConsumerState:
         self.metadata_hash = 0
         self.assignment_epoch = INITIAL_EPOCH
         self.assigned_at_ms = 0
-        """When the target was made; 0: since then the group was empty."""
+        """When the target was made; 0: while the group was empty, or by an upgrade."""
         self.subscriptions: dict[str, Subscription] = {}
-        """Of every member, in the order in which they joined."""
+        """Every member's, in the order in which they joined."""
         self.current: dict[str, Current] = {}
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        # What follows from these.
+        # Derived from these.
         self.most = 0
-        """How many members there were at once since the group was loaded."""
+        """The largest number of members at once since the group was loaded."""
         self.owners: dict[uuid.UUID, dict[int, int]] = {}
-        """The member epoch of who holds each partition, those to be revoked included."""
+        """The member epoch of each partition's holder, including partitions to be revoked."""
         self.instances: dict[str, str] = {}
         """Instance id -> member id."""
         self.subscribers: Counter[str] = Counter()
-        """How many members subscribe to a topic by name."""
+        """Number of members that subscribe to each topic by name."""
         self.regex_users: Counter[str] = Counter()
         self.assignor_votes: Counter[str] = Counter()
         self.classic_members: set[str] = set()
         self.classic_protocols: Counter[str] = Counter()
-        """How many classic members offer a protocol."""
+        """Number of classic members that offer each protocol."""
         self.settled: Counter[int] = Counter()
-        """How many members are STABLE at an epoch."""
+        """Number of members that are STABLE at each epoch."""
 
     def __repr__(self) -> str:
         return (
@@ -168,7 +168,7 @@ class ConsumerState:
         )
 
     def durable(self) -> tuple[object, ...]:
-        """The records, in a form that compares."""
+        """The records, in a comparable form."""
         return (
             self.epoch,
             self.metadata_hash,
@@ -213,7 +213,7 @@ class ConsumerState:
         else:
             self.classic_members.discard(member_id)
             instance_id = subscription.instance_id
-            # A static member that returned under another id has the instance by then.
+            # By then, the instance may belong to a static member that returned under another id.
             if instance_id is not None and self.instances.get(instance_id) == member_id:
                 del self.instances[instance_id]
 
@@ -227,7 +227,7 @@ class ConsumerState:
                 owners = self.owners.setdefault(topic_id, {})
                 for partition in partitions:
                     before_epoch = owners.get(partition)
-                    # A log that was compacted may show the next owner before the last has given it up.
+                    # A compacted log may show the next owner before the last one has given the partition up.
                     if before_epoch is None or current.epoch >= before_epoch:
                         owners[partition] = current.epoch
         if current.state is MemberState.STABLE:
@@ -255,7 +255,7 @@ class ConsumerState:
     # --- what follows ---------------------------------------------------------------------------------------
 
     def owner_epoch(self, topic_id: uuid.UUID, partition: int) -> int:
-        """The epoch of the member that holds a partition; NOBODY (-1)."""
+        """The epoch of the member that holds a partition; NOBODY (-1) if none does."""
         owners = self.owners.get(topic_id)
         return NOBODY if owners is None else owners.get(partition, NOBODY)
 
@@ -263,8 +263,8 @@ class ConsumerState:
         return self.targets.get(member_id, NOTHING)
 
     def topics_of(self, subscription: Subscription) -> frozenset[str] | tuple[str, ...]:
-        """What a member subscribes to by name and by regular expression; one that is not resolved yet stands
-        for nothing."""
+        """The topics a member subscribes to by name and by regular expression; an unresolved expression
+        matches nothing."""
         if not subscription.regex:
             return subscription.topics
         resolved = self.regexes.get(subscription.regex)
@@ -282,8 +282,8 @@ class ConsumerState:
         return topics
 
     def is_homogeneous(self) -> bool:
-        """Whether all members subscribe alike, as far as counting tells (as Kafka finds it): all by the same
-        names, or all by one regular expression and no name."""
+        """Whether all members subscribe alike, as far as counts show (as in Kafka): all by the same names, or
+        all by one regular expression and no name."""
         members = len(self.subscriptions)
         if not self.regex_users:
             return all(count == members for count in self.subscribers.values())
@@ -295,7 +295,7 @@ class ConsumerState:
 
 
 def _count(counter: Counter[str] | Counter[int], key: str | int, by: int) -> None:
-    """Count, and forget what there is none of."""
+    """Change a count, and drop it at zero."""
     left = counter[key] + by  # type: ignore[index]
     if left > 0:
         counter[key] = left  # type: ignore[index]
@@ -309,7 +309,7 @@ def partitions(held: Held) -> Assignment:
 
 
 def held_at(assignment: Assignment, epoch: int) -> Held:
-    """All of an assignment, held since an epoch."""
+    """A whole assignment, held since one epoch."""
     return {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in assignment.items()}
 
 

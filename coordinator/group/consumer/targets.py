@@ -14,8 +14,8 @@ from muster.coordinator.group.topics import Topics
 
 
 def metadata_hash(names: Collection[str], topics: Topics) -> int:
-    """What is to be known of topics, as a number that is another one when any of it changes (KIP-1101); 0 of
-    none. A signed 64-bit integer. Only whether it is the same counts, so it need not be Kafka's number."""
+    """A hash of the topics' metadata, which changes if any of it changes (KIP-1101); 0 for no topics. A
+    signed 64-bit integer. Only equality counts, so it need not be Kafka's number."""
     digest = blake2b(digest_size=8)
     some = False
     for name in sorted(names):
@@ -27,13 +27,13 @@ def metadata_hash(names: Collection[str], topics: Topics) -> int:
 
 
 def sizes(names: Collection[str], topics: Topics) -> dict[str, int]:
-    """How many partitions each of the topics has that exist."""
+    """Partition counts of those topics that exist."""
     return {name: topics.count(topics.ids[name]) for name in names if name in topics.ids}
 
 
 def preferred_assignor(state: ConsumerState, default: str) -> str:
-    """The name that most members prefer; of several, the first by name: `range` before `uniform`, as the hash
-    table has them with which Kafka counts. Members without a preference do not vote."""
+    """The assignor that most members prefer; in a tie, the first by name: `range` before `uniform`, their
+    order in the hash table that Kafka counts with. Members without a preference do not vote."""
     votes = state.assignor_votes
     return max(sorted(votes), key=votes.__getitem__) if votes else default
 
@@ -47,7 +47,7 @@ def make(
     replaces: bool = False,
 ) -> dict[str, Assignment]:
     """A new target for every member. It starts from the present target, not from what members have.
-    `newcomer`: who joins in this step, and `replaces` another member or not (`member_order`)."""
+    `newcomer` joins in this step, and `replaces` another member or not (`member_order`)."""
     members: dict[str, Subscriber] = {}
     counts: dict[uuid.UUID, int] = {}
     resolved: dict[tuple[tuple[str, ...], str | None], frozenset[uuid.UUID]] = {}

@@ -1,4 +1,4 @@
-"""What a consumer group tells of itself: who is to have what, who gives up, who gets, who waits."""
+"""The events of a consumer group's assignment: who is to have what, who revokes, who receives, who waits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOTHING: Final[Held] = {}
 def target(
     group: ConsumerGroup, before: Mapping[str, Assignment], assignor: str, step: Step
 ) -> TargetAssigned:
-    """The target that was just made, beside the one before."""
+    """The target that was just made, compared with the previous one."""
     after = group.state.targets
     # Most changes leave most members what they had.
     stayed = {member_id for member_id, target in after.items() if before.get(member_id) == target}
@@ -59,7 +59,7 @@ def target(
         kept=kept,
         moved=moved,
         lost=len(owners),
-        # Of a topic that was made anew, what is lost comes first.
+        # For a recreated topic, what is lost comes first.
         moves=tuple(sorted(moves, key=lambda each: (each.topic, each.partition, each[2] is None))),
         owned=told,
         truncated=changed > len(moves) or len(after) > len(told),
@@ -69,7 +69,7 @@ def target(
 def metadata(
     group: ConsumerGroup, member: ConsumerMember, before: Subscription, after: Subscription, step: Step
 ) -> None:
-    """What a member subscribes to, or the assignor it asks for, is another now."""
+    """Report a change of a member's subscription, or of the assignor it asks for."""
     had, has = before.server_assignor, after.server_assignor
     if before.topics == after.topics and before.regex == after.regex and had == has:
         return
@@ -103,7 +103,7 @@ def _count(target: Assignment) -> int:
 
 
 def progress(group: ConsumerGroup, member: ConsumerMember, had: Current, has: Current, step: Step) -> None:
-    """What a member has given up, has to give up, and has got."""
+    """Report what a member has revoked, has to revoke, and has received."""
     cause = Cause(Trigger.HEARTBEAT, member.identity)
     if had.revoking and not _part(had.revoking, has.revoking):
         since_ms, member.revoking_from_ms = member.revoking_from_ms, None
@@ -137,7 +137,7 @@ def progress(group: ConsumerGroup, member: ConsumerMember, had: Current, has: Cu
 
 
 def _part(some: Held, held: Held) -> bool:
-    """Whether any of these is among those."""
+    """Whether any of `some` is in `held`."""
     return any(partitions.keys() & held.get(topic_id, {}).keys() for topic_id, partitions in some.items())
 
 
@@ -169,7 +169,7 @@ def _still_held(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid
 def _named(
     group: ConsumerGroup, partitions: Mapping[uuid.UUID, Collection[int]]
 ) -> tuple[tuple[str, int], ...]:
-    """By name, in order."""
+    """By topic name, sorted."""
     return tuple(
         sorted(
             (_name(group, topic_id), number) for topic_id, numbers in partitions.items() for number in numbers
@@ -178,5 +178,5 @@ def _named(
 
 
 def _name(group: ConsumerGroup, topic_id: uuid.UUID) -> str:
-    """The topic's name, also just after it has gone; else its id."""
+    """The topic's name, even just after its deletion; else its id."""
     return group.topics.names.get(topic_id) or group.names.get(topic_id) or str(topic_id)

@@ -1,4 +1,4 @@
-"""Storage in a PostgreSQL database that several brokers share. asyncpg is not imported before it is used."""
+"""Storage in a PostgreSQL database that several brokers share. asyncpg is imported only when it is used."""
 
 from muster.coordinator.storage.postgres.connect import server_of
 from muster.coordinator.storage.postgres.schema import Migration, migrate

@@ -1,4 +1,5 @@
-"""The writer's side of `append`: many appends into the columns of one statement, and what became of each."""
+"""The writer's side of `append`: turns many appends into the columns of one statement, and reports the
+outcome of each."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from muster.coordinator.storage.store import (
 )
 
 _SEQS_RESERVED: Final = 2**32
-"""Numbers are reserved in the database by so many, which lasts for hours, and are given out here. A holder
-that goes leaves the rest unused: `seq` grows, nobody counts by it."""
+"""Numbers are reserved in the database in blocks of this size, which last for hours, and are given out here.
+A departing holder leaves the rest unused: `seq` must only grow, nobody counts by it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,10 +35,10 @@ class _Writer:
     next_seq: int = 0
     seqs_end: int = 0
     newest_seq: int | None = None
-    """The last number that is durable; None while nothing was written from here."""
+    """The last number that is durable; None until something is written from here."""
     in_doubt: bool = False
-    """Nobody knows what became of an earlier write, which may yet be carried out: a later one must not go
-    before it. The holder claims the lease anew, and that decides."""
+    """The outcome of an earlier write is unknown, and it may yet be applied: a later one must not overtake
+    it. The holder claims the lease again, which decides."""
 
 
 class Writers:
@@ -58,13 +59,13 @@ class Writers:
         self._writers[lease] = {epoch: writer}
 
     def next_seq(self, lease: Lease) -> int | None:
-        """See `Store.next_seq`; None where it was not written to from here since the last claim."""
+        """See `Store.next_seq`; None if it was not written to from here since the last claim."""
         writers = self._writers.get(lease)
         newest_seqs = [each.newest_seq for each in (writers or {}).values() if each.newest_seq is not None]
         return max(newest_seqs) + 1 if newest_seqs else None
 
     async def append(self, link: Link, appends: Sequence[Append]) -> list[Outcome]:
-        """Write in one transaction; to be called again when it has returned. Raises StoreError."""
+        """Write in one transaction. Call it again only once it has returned. Raises StoreError."""
         batch = _Batch()
         numbers = [batch.add(self._writer(one), one) for one in appends]
         if any(writer.in_doubt for writer in batch.writers):
@@ -95,7 +96,7 @@ class Writers:
         return [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
 
     def _writer(self, append: Append) -> _Writer | None:
-        """None for what can be nobody's epoch."""
+        """None if the epoch can be nobody's."""
         lease_id = self._lease_ids.get(append.lease)
         if lease_id is None or append.epoch < 1:  # below 1: never claimed
             return None
@@ -106,7 +107,7 @@ class Writers:
         return writer
 
     async def _reserve(self, link: Link, batch: _Batch) -> None:
-        """Numbers for all that is to be written, where those reserved before are used up."""
+        """Reserve numbers for all that is to be written, where those reserved before are used up."""
         for writer in batch.writers:
             if writer.next_seq + batch.size > writer.seqs_end:
                 first = await link.run(
@@ -118,7 +119,7 @@ class Writers:
                         count=_SEQS_RESERVED,
                     ),
                 )
-                # None for an old epoch: what is numbered anyhow will not be written.
+                # None for an old epoch: what gets these numbers will not be written.
                 writer.next_seq = first or 0
                 writer.seqs_end = writer.next_seq + _SEQS_RESERVED
 
@@ -136,26 +137,26 @@ class _Batch:
 
     @property
     def size(self) -> int:
-        """How many keys it writes."""
+        """Number of keys that it writes."""
         return len(self._last)
 
     def add(self, writer: _Writer | None, append: Append) -> int:
-        """The writer's number; 0 for what is fenced already."""
+        """Add an append. Returns the writer's number; 0 if it is fenced already."""
         if writer is None:
             return 0
         number = self.writers.setdefault(writer, len(self.writers) + 1)
         last = self._last
         for key, value in append.records:
-            last.pop((number, key), None)  # in again at the end: it takes the place of its last write
+            last.pop((number, key), None)  # reinserted at the end: its last write decides its place
             last[number, key] = value
         self._at_ms[number] = append.at_ms
         self._journal += [(number, row) for row in append.journal]
         return number
 
     def columns(self) -> Columns:
-        """Takes the numbers: to be called once."""
+        """Uses up the numbers: call it only once."""
         columns = Columns(*([] for _ in Columns._fields))
-        # The statement numbers upserts by their places among all of the batch, and deletes after them.
+        # The statement numbers upserts by their places in the whole batch, and deletes after them.
         last_upserts: dict[int, int] = {}
         last_deletes: dict[int, int] = {}
         for (number, key), value in self._last.items():
@@ -195,7 +196,7 @@ class _Batch:
         return columns
 
     def note_written(self, written: set[int]) -> None:
-        """These writers' rows are durable."""
+        """Note that these writers' rows are durable."""
         for writer, number in self.writers.items():
             if number in written and number in self._newest_seqs:
                 writer.newest_seq = self._newest_seqs[number]

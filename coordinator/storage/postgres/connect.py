@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, each with a bound on every wait, and what its errors mean for the store."""
+"""Connections to PostgreSQL, with a bound on every wait, and what its errors mean for the store."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ STATEMENT_TIMEOUT_MS_DEFAULT: Final = 5_000
 _DEFAULT_PORT: Final = "5432"
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IDLE_IN_TRANSACTION_MS: Final = 1_000
-"""No transaction of a broker waits for the broker between two statements, unless that one stands still: then
-its locks must go before its leases do, or nobody could claim them."""
+"""A broker's transaction never waits for the broker between two statements, unless the broker has stalled:
+then its locks must be released before its leases expire, or nobody could claim them."""
 
-# Connections that were cut without a word are ended by the server within about ten seconds. Not every server
-# that speaks PostgreSQL's protocol knows these.
+# Makes the server end silently cut connections within about ten seconds. Not every server that speaks
+# PostgreSQL's protocol knows these settings.
 _KEEPALIVE: Final = (
     "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; "
     "SET tcp_user_timeout = 10000"
@@ -38,18 +38,19 @@ _RETRIES_MAX: Final = 8
 _RETRY_DELAY_S: Final = 0.004  # doubled at each further retry
 
 _OTHER_NAME: Final = frozenset({62, 64})
-"""OpenSSL's codes for a certificate that is for another host, or another address."""
+"""OpenSSL's codes for a certificate for another host, or another address."""
 _DISK_FULL: Final = "53100"
-# What the server says when a transaction was certainly rolled back and another time it may succeed: cancelled
-# by a timeout (57014, 25P03), no lock (55P03), no memory or connections (53...), a server that only reads
-# (25006), and what is retried.
+# Errors after which a transaction was certainly rolled back and may succeed later: cancelled by a timeout
+# (57014, 25P03), no lock (55P03), no memory or connections (53...), a read-only server (25006), and what is
+# retried.
 _BUSY: Final = _RETRIED | {"57014", "55P03", "53000", "53200", "53300", "53400", "25006", "25P03"}
 _COMPLETION_UNKNOWN: Final = "40003"
 _HAD_ENDED: Final = "cannot switch to state"
-"""How asyncpg refuses to send on a connection whose end the server has announced and not carried out yet."""
+"""How asyncpg refuses to send on a connection whose end the server has announced but not yet carried out."""
 _NOT_PREPARED: Final = frozenset({"26000", "42P05"})
-"""A prepared statement is not there, or is there already: this is not always the same connection there."""
-# Said while connecting: nothing was sent yet. The server starts or stops (57P0.), or has no room (53300).
+"""A prepared statement is missing, or exists already: the server side is not always the same connection."""
+# Errors while connecting: nothing was sent yet. The server is starting or stopping (57P0.), or is full
+# (53300).
 _NOT_NOW: Final = frozenset({"57P01", "57P02", "57P03", "53300", "53000", "53200"})
 
 
@@ -63,14 +64,14 @@ class _Ended(StoreBusy):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the database is and how it is reached. `repr` and `name` are fit for logs: without user and
+    """Where the database is and how it is reached. `repr` and `name` are fit for logs: they omit user and
     password."""
 
     url: str
     name: str
     """`host:port/database`"""
     is_any_of_several: bool = False
-    """Whether the url names several hosts: the one to be used is that which takes writes."""
+    """Whether the url names several hosts: the one that accepts writes is used."""
 
     def __repr__(self) -> str:
         return f"<Server {self.name}>"
@@ -82,7 +83,7 @@ def server_of(url: str) -> str:
 
 
 def parse(url: str) -> Server:
-    """Raises StoreError for what is no url of a PostgreSQL database."""
+    """Raises StoreError if `url` is not the url of a PostgreSQL database."""
     usage = "the store URL must be postgresql://user:password@host:port/database"
     try:
         parts = urlsplit(url)
@@ -90,7 +91,7 @@ def parse(url: str) -> Server:
         raise StoreError(usage) from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise StoreError(usage)
-    # An unquoted character of the password has cut the url short: what looks like the host is the password.
+    # An unquoted character in the password has cut the url short: what looks like the host is the password.
     if "@" in parts.path + parts.query + parts.fragment or parts.netloc.count("@") > 1:
         raise StoreError(
             f"{usage}; in user and password, percent-encode these: / as %2F, @ as %40, # as %23, ? as %3F"
@@ -119,8 +120,8 @@ async def connect(
     timeout_ms: int = CONNECT_TIMEOUT_MS_DEFAULT,
     statement_timeout_ms: int = STATEMENT_TIMEOUT_MS_DEFAULT,
 ) -> Connection:
-    """A connection in autocommit mode to a server that takes writes: what a standby knows may be old. The
-    server ends a statement that runs longer than `statement_timeout_ms`. Raises StoreError, StoreBusy where
+    """A connection in autocommit mode to a server that accepts writes: a standby's data may be old. The
+    server ends a statement that runs longer than `statement_timeout_ms`. Raises StoreError, or StoreBusy if
     it may succeed later."""
     try:
         import asyncpg
@@ -157,9 +158,9 @@ async def connect(
     except (asyncpg.InterfaceError, ValueError) as error:
         said = _said(error)
         if not any(word in said for word in ("certificate", "authentication")):
-            said = "the URL has an invalid option"  # what is said may repeat a part of the url
+            said = "the URL has an invalid option"  # the message may repeat a part of the url
         raise StoreError(f"connecting to {server.name}: {said}") from None
-    except Exception as error:  # what is there does not speak as PostgreSQL does
+    except Exception as error:  # what answers does not speak PostgreSQL's protocol
         raise StoreError(f"connecting to {server.name}: {type(error).__name__}: {_said(error)}") from error
     return connection
 
@@ -167,7 +168,7 @@ async def connect(
 async def _set_up(connection: Connection, server: Server, statement_timeout_ms: int) -> None:
     import asyncpg
 
-    # Not given when connecting: poolers refuse parameters there that they do not know.
+    # Not passed when connecting: there, poolers refuse parameters that they do not know.
     await connection.execute(
         f"SET statement_timeout = {max(1, statement_timeout_ms)}; "
         f"SET idle_in_transaction_session_timeout = {_IDLE_IN_TRANSACTION_MS}"
@@ -178,7 +179,7 @@ async def _set_up(connection: Connection, server: Server, statement_timeout_ms: 
     if read_only == "on":
         raise StoreBusy(f"connecting to {server.name}: it does not accept writes; it may be a standby")
     if synchronous == "off":
-        # A server that dies would forget claims, and the next holder would have the same epoch.
+        # A server that crashes would forget claims, and the next holder would have the same epoch.
         await connection.execute("SET synchronous_commit = on")
     try:
         await connection.execute(_KEEPALIVE)
@@ -188,7 +189,7 @@ async def _set_up(connection: Connection, server: Server, statement_timeout_ms: 
 
 
 class Link:
-    """One connection, made when it is needed and made anew when it was lost; one caller at a time."""
+    """One connection, made when it is needed and again when it was lost; one caller at a time."""
 
     def __init__(
         self,
@@ -215,11 +216,11 @@ class Link:
     async def run(
         self, doing: str, use: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
     ) -> T:
-        """What `use` answers, within `timeout_ms` in all (default: the statement timeout). `doing` says what
-        it is, for errors.
+        """Return what `use` returns, within `timeout_ms` in all (default: the statement timeout). `doing`
+        describes it in errors.
 
-        StoreBusy (Unreachable without a connection) and StoreFull when nothing was changed; any other
-        StoreError when that is not known. What `use` raises as StoreError is passed on.
+        Raises StoreBusy (Unreachable without a connection) or StoreFull if nothing was changed, any other
+        StoreError if that is unknown. StoreErrors that `use` raises are passed on.
         """
         if timeout_ms is None:
             timeout_ms = self._statement_timeout_ms
@@ -248,7 +249,7 @@ class Link:
             connection = await self._connected(deadline)
         except StoreError as error:
             raise Unreachable(str(error)) from error
-        # Ended from here rather than by cancelling: that would ask the server, on a further connection.
+        # Ended from here rather than by cancelling, which would ask the server on a further connection.
         timer = loop.call_at(deadline, connection.terminate)
         try:
             if fresh and self._prepare is not None:
@@ -263,7 +264,7 @@ class Link:
         except Exception as error:
             if is_refusal(error):
                 raise failure(where, error) from error
-            connection.terminate()  # the server may have ended it, and the end not have arrived yet
+            connection.terminate()  # the server may have ended it, without our noticing yet
             if loop.time() >= deadline:
                 raise StoreError(f"{where}: no answer within {timeout_ms} ms") from error
             if str(error).startswith(_HAD_ENDED):
@@ -290,7 +291,7 @@ class Link:
         return self._connection
 
     async def close(self) -> None:
-        """After the present caller; harmless when repeated."""
+        """Close after the current caller; harmless when repeated."""
         async with self._turn:
             connection, self._connection = self._connection, None
             if connection is None or connection.is_closed():
@@ -320,7 +321,8 @@ async def _retried(use: Callable[[], Awaitable[T]], deadline: float) -> T:
 
 
 def failure(where: str, error: Exception) -> StoreError:
-    """What an error of a statement that was sent means: StoreBusy and StoreFull when nothing was changed."""
+    """The StoreError for an error of a statement that was sent: StoreBusy or StoreFull if nothing was
+    changed."""
     state = getattr(error, "sqlstate", None)
     said = f"{where}: {_said(error)}"
     if state in _NOT_PREPARED:
@@ -331,7 +333,7 @@ def failure(where: str, error: Exception) -> StoreError:
 
 
 def _not_accepted(error: ssl.SSLCertVerificationError) -> str:
-    """Why the server is not taken for the one that the URL means."""
+    """Why the server is not accepted as the one in the URL."""
     why = str(error.verify_message).rstrip(".")
     if error.verify_code in _OTHER_NAME:
         remedy = "name it as its certificate does"
@@ -341,13 +343,12 @@ def _not_accepted(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Its first line: PostgreSQL's details and hints come after it."""
+    """The error's first line: PostgreSQL's details and hints come after it."""
     return str(error).partition("\n")[0]
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether what was sent was refused, by asyncpg or by the server: nothing was changed by it, and the
-    connection is well."""
+    """Whether asyncpg or the server refused what was sent: it changed nothing, and the connection is fine."""
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         if state == _COMPLETION_UNKNOWN or state.startswith(("08", "57P")):

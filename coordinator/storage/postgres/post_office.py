@@ -1,7 +1,7 @@
-"""Letters through PostgreSQL: rows that their receiver takes out again, and hears of at once where the server
-passes notifications on. Elsewhere it looks for them again and again.
+"""Letters through PostgreSQL: rows that their receiver removes again. It hears of them at once where the
+server passes notifications on; elsewhere it polls for them.
 
-No commit of a letter is waited for until it is synced, and what lies there is gone with the server: their
+Commits of letters do not wait until they are synced, and waiting letters are lost with the server: their
 table is unlogged.
 """
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 WAITING_MAX: Final = 10_000
-"""Letters that wait to be sent."""
+"""Maximum number of letters that wait to be sent."""
 WAITING_BYTES_MAX: Final = 33_554_432
-"""Of their payloads: when as much waits, no more is taken."""
+"""While their payloads add up to this much, no more are accepted."""
 _BATCH_LETTERS: Final = 1_000
-"""When one statement has as many, what else waits goes into the next."""
+"""When one statement has this many, the rest go into the next."""
 _BATCH_BYTES: Final = 4_194_304
-"""When one statement has as much, too."""
+"""Likewise when their payloads add up to this much."""
 _LOOK_MS: Final = 1_000
-"""How often letters are looked for where notifications tell of them: one may have been lost with its
+"""How often to poll for letters even where notifications announce them: one may have been lost with its
 connection."""
 SWEEP_S: Final = 10.0
-"""How often what nobody takes is deleted."""
+"""How often letters that nobody takes are deleted."""
 _NO_LEASE: Final = -1
 """No row of `leases` has this id."""
 
@@ -62,8 +62,8 @@ class _Mailbox(NamedTuple):
 
 
 class PostOffice:
-    """Sends on one connection, one statement at a time; whatever comes meanwhile goes into the next. Takes
-    what has come on another. Both are made when they are needed first.
+    """Sends on one connection, one statement at a time; whatever comes meanwhile goes into the next. Receives
+    on another. Both connections are made when first needed.
 
     `listen` says whether to try notifications.
     """
@@ -111,7 +111,7 @@ class PostOffice:
         return f"<PostOffice of {sorted(self._mailboxes)} waiting={self._waiting_letters}>"
 
     async def close(self) -> None:
-        """Send what waits, deliver nothing more; within the statement timeout."""
+        """Send what is waiting, and deliver nothing more; within the statement timeout."""
         self._closing = True
         self._mailboxes.clear()
         self._look.set()
@@ -138,7 +138,7 @@ class PostOffice:
         self._waiting_letters += len(letters)
         self._waiting_bytes += size_bytes
         if self._sending is None:
-            # It begins in the next turn, and takes along what this one brings.
+            # It begins in the next turn of the loop, and takes along what this turn brings.
             self._sending = loop.create_task(self._send(), name="post letters")
         return await waiting.posted
 
@@ -209,7 +209,7 @@ class PostOffice:
     def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
         """As `Store.open_mailbox`."""
         self._mailboxes[node_id] = _Mailbox(incarnation, deliver)
-        self._sweep_at_s = 0.0  # what was for the node's earlier incarnations
+        self._sweep_at_s = 0.0  # removes letters to the node's earlier incarnations
         self._look.set()
         if self._receiving is None:
             self._receiving = asyncio.get_running_loop().create_task(self._receive(), name="take letters")
@@ -235,7 +235,7 @@ class PostOffice:
                 if not away:
                     self._log.warning("failed to look for letters of other brokers, retrying", why=str(error))
                 away = True
-                self._look.clear()  # that the connection ended was heard
+                self._look.clear()  # the end of the connection had set it
             except Exception as error:
                 self._log.error("failed to look for letters of other brokers, retrying", exc_info=error)
             else:
@@ -278,7 +278,7 @@ class PostOffice:
         try:
             await trying
         except Exception as error:
-            # Not supported, or no such syntax or function. Any other failure may be over the next time.
+            # Not supported, or no such syntax or function. Any other failure may be gone next time.
             if not str(getattr(error, "sqlstate", None)).startswith(("0A", "42")):
                 raise
             self._log.info(f"{what} is not supported; polling for letters", why=str(error))
@@ -291,11 +291,11 @@ async def _commit_quickly(connection: Connection) -> None:
 
     try:
         await connection.execute("SET synchronous_commit = off")
-    except asyncpg.PostgresError:  # unknown there: its commits take what they take
+    except asyncpg.PostgresError:  # unknown there: its commits take as long as they take
         if connection.is_closed():
             raise
 
 
 def _again(error: Exception) -> Exception:
-    """The same for one more caller."""
+    """The same error for one more caller."""
     return type(error)(str(error)) if isinstance(error, StoreError) else error

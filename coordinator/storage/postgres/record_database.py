@@ -1,4 +1,4 @@
-"""How blocking code reaches the database that holds topic records: a thread with an event loop, and a few
+"""How blocking code reaches the database that holds topic records: a thread with an event loop and a few
 connections of its own, so that large rows hold up neither heartbeats nor the store's statements."""
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _CALL_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 10.0
 _ATTEMPTS_MAX: Final = 5
 _AWAY_S: Final = 0.5
-"""How long calls are refused at once after one had no answer or could not connect, so that those that queue
-up do not each wait as long."""
+"""How long calls are refused at once after one had no answer or could not connect, so that queued calls do
+not each wait as long."""
 _DISK_FULL: Final = "53100"
 _TRANSIENT: Final = ("40001", "40P01")
 """Serialization failure and deadlock: nothing was changed."""
 _LOST: Final = ("08", "57P")
-"""How the codes of errors begin that are a connection's end."""
+"""Prefixes of the error codes that mean the end of a connection."""
 
 _T = TypeVar("_T")
 Call = Callable[["asyncpg.Connection[Any]"], Awaitable[_T]]
 
 
 class RecordDatabase:
-    """Runs calls on connections. Begins its thread with the first call; usable from any thread."""
+    """Runs calls on connections. Starts its thread with the first call; usable from any thread."""
 
     def __init__(self, path: str, connect: Callable[[], Awaitable[asyncpg.Connection[Any]]]) -> None:
         """`path` says where the database is, without the password; `connect` is called in the thread, and
@@ -46,18 +46,18 @@ class RecordDatabase:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        # Of the loop's thread:
+        # Used only in the loop's thread:
         self._idle: list[asyncpg.Connection[Any]] = []
         self._free = asyncio.Semaphore(_CONNECTIONS_MAX)
         self._away_until = 0.0
         self._away_why = ""
 
     def run(self, call: Call[_T], *, repeatable: bool) -> _T:
-        """Run `call` and return what it returns. Blocks, at most some ten seconds. OSErrors.
+        """Run `call` and return what it returns. Blocks for at most 15 s. Raises OSErrors.
 
-        It is called again after a serialization failure or a deadlock; a `repeatable` one also after a
-        connection was lost under it. One that writes is a single statement, so that no lock of its is ever
-        held by a process that does not run.
+        `call` is retried after a serialization failure or a deadlock; if `repeatable`, also after its
+        connection was lost. One that writes must be a single statement, so that its locks are never held by a
+        stalled process.
         """
         turn = self._submit(self._run(call, repeatable))
         try:
@@ -69,7 +69,7 @@ class RecordDatabase:
             raise OSError(f"{self.path}: closed during the call") from None
 
     def close(self) -> None:
-        """Refuse further calls and let go of the connections. Harmless when repeated."""
+        """Refuse further calls and close the connections. Harmless when repeated."""
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
@@ -125,8 +125,8 @@ class RecordDatabase:
         except BaseException as error:
             if _is_lost(error):
                 connection.terminate()  # perhaps in the middle of something
-                # The others may have ended with it, and the next statements are not to find out one by one:
-                # what is written must not be sent again.
+                # The others may have ended with it, and the next statements must not find that out one by
+                # one: writes must not be sent again.
                 self._drop_idle()
             else:
                 self._idle.append(connection)
@@ -148,7 +148,7 @@ class RecordDatabase:
             raise
 
     def _note_away(self, why: str) -> None:
-        """No other call is to find out on its own, one after the other, that nobody answers."""
+        """Spare the other calls from finding out one after the other that nobody answers."""
         self._away_until, self._away_why = asyncio.get_running_loop().time() + _AWAY_S, why
         self._drop_idle()
 
@@ -175,8 +175,8 @@ def _may_repeat(error: Exception, repeatable: bool) -> bool:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether the connection is of no use any more, as the server, the operating system or asyncpg says it,
-    or since a call on it was cancelled."""
+    """Whether the connection is no longer usable, according to the server, the operating system or asyncpg,
+    or because a call on it was cancelled."""
     sqlstate: str | None = getattr(error, "sqlstate", None)
     return sqlstate is None or sqlstate.startswith(_LOST)
 

@@ -1,9 +1,9 @@
-"""One partition's log in rows of PostgreSQL; see `storage.records.RecordLog`.
+"""One partition's log in PostgreSQL rows; see `storage.records.RecordLog`.
 
 What is appended waits in memory until `commit` (or whatever else is written first) brings it to the database
-in one statement, which refuses it when the lease has another epoch, or when the log was changed since by
-anyone else: by an earlier object of this leader, whose last statement was thought to be lost. So whenever it
-is not known what came of a statement, the log has `failed`, and is opened anew.
+in one statement. That is refused if the lease has another epoch, or if anyone else has changed the log since:
+an earlier object of this leader, whose last statement was thought to be lost. So whenever the outcome of a
+statement is unknown, the log has `failed`, and must be reopened.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from muster.protocol.record_batch import NO_TIMESTAMP, Header, peek, prefix
 _PAGE_BYTES: Final = 1 << 20
 _PAGE_ROWS_MAX: Final = 4_096
 _HEADERS_MAX: Final = 5_000
-"""What is read at a time when a log is walked through, and when it is opened."""
+"""How much is read at a time when walking through a log, and when opening it."""
 _NOTED_BATCHES: Final = 1_000
-"""How many batches an opening has to look at, about."""
+"""Roughly how many batches an opening has to look at."""
 _OPENINGS_MAX: Final = 5
 
 
@@ -66,7 +66,8 @@ class RowPlace:
 
 
 class RowSegment:
-    """See `records.RecordSegment`. Of the active one `durable_offset` says how far its rows are there."""
+    """See `records.RecordSegment`. Of the active one, `durable_offset` says how far its rows are in the
+    database."""
 
     __slots__ = (
         "_database",
@@ -110,7 +111,7 @@ class RowSegment:
         return self.newest_timestamp if self.newest_timestamp >= 0 else self.written_ms
 
     def note(self, header: Header) -> None:
-        """Count in a batch that stands at the end."""
+        """Account for a batch that is at the end."""
         if not self.size:
             self.first_timestamp = header.max_timestamp
         if header.max_timestamp > self.newest_timestamp:
@@ -134,12 +135,12 @@ class RowSegment:
         )
 
     def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> list[bytes] | None:
-        """Batches from the one that holds `offset` on, together at most `bytes_max` bytes; None when there is
-        nothing. FileNotFoundError when the segment was removed."""
+        """Batches from the one that holds `offset` on, at most `bytes_max` bytes in all; None if there is
+        nothing. Raises FileNotFoundError if the segment was removed."""
         end = self.durable_offset
         if offset >= end or not self.size:
             return None
-        # As many as bytes_max takes if they are of half the usual size.
+        # As many as fit into bytes_max if they are half the average size.
         rows_max = min(2 * bytes_max * self.batch_count // self.size + 2, _PAGE_ROWS_MAX)
         found = self._database.run(
             lambda connection: statements.read(
@@ -150,7 +151,7 @@ class RowSegment:
         return found if found or self.holds(offset) else None
 
     def holds(self, offset: int) -> bool:
-        """Whether it has anything at or after `offset`. FileNotFoundError when it was removed."""
+        """Whether it has anything at or after `offset`. Raises FileNotFoundError if it was removed."""
         live, more = self._database.run(
             lambda connection: statements.at_all(connection, self.segment_id, offset, self.durable_offset),
             repeatable=True,
@@ -160,8 +161,8 @@ class RowSegment:
         return more
 
     def bytes_between(self, offset: int, end: int, bytes_max: int) -> int:
-        """Bytes of the batches from the one that holds `offset` on, of those that begin before `end`. If they
-        are more than `bytes_max`, at least so many. FileNotFoundError when the segment was removed."""
+        """Bytes of the batches from the one that holds `offset` on that begin before `end`; if they exceed
+        `bytes_max`, at least `bytes_max`. Raises FileNotFoundError if the segment was removed."""
         found = 0
         while found < bytes_max and offset < end:
             size, next_offset = self._database.run(
@@ -179,7 +180,7 @@ class RowSegment:
         return found
 
     def whole_batches(self, offset: int = 0) -> Iterator[Batch]:
-        """As far as they are durable; from the one that holds `offset` on."""
+        """The batches that are durable, from the one that holds `offset` on."""
         position = 0
         offset = max(offset, self.base_offset)
         while page := self.read(offset, _PAGE_BYTES, first_may_exceed=True):
@@ -202,8 +203,8 @@ class RowSegment:
         return None
 
     def _reaching(self, timestamp: int) -> int:
-        """Where the first batch begins with a timestamp >= `timestamp`. The newest timestamp up to a batch
-        never falls, so that halving finds it."""
+        """Where the first batch with a timestamp >= `timestamp` begins. A binary search finds it, since the
+        newest timestamp up to a batch never decreases."""
         first, behind = self.base_offset, self.durable_offset
         while first < behind:
             middle = (first + behind) // 2
@@ -257,22 +258,22 @@ class RowLog:
         self._now_ms = now_ms
         self._segments: tuple[RowSegment, ...] = ()
         self._version = 0
-        self._pending: list[BatchRow] = []  # appended, and not in the database yet
+        self._pending: list[BatchRow] = []  # appended, but not in the database yet
         self._to_note: dict[RowSegment, None] = {}  # segments whose rows the next change writes
-        self._unnoted = 0  # batches that the active segment's row does not speak of
+        self._unnoted = 0  # batches that the active segment's row does not cover
         self._drafts: list[UUID] = []  # of earlier leaders: killed with the next change
         self._dead: list[UUID] = []  # what `seal` deletes
         self._segment_since_ms = now_ms()
         self._sealing = Lock()
-        self._swapping = Lock()  # held while segments go from the database, and then from `_segments`
+        self._swapping = Lock()  # held while segments are removed from the database, then from `_segments`
         self._abandoned = False
         self.limits = limits
         self.start_offset = 0
         self.cleaned_offset = 0
         self.failed = False
         self.recovery = Recovery()
-        self.unsynced_messages = 0  # what is committed survives the death of the machine
-        self.unmarked_bytes = 0  # and is noted with that
+        self.unsynced_messages = 0  # what is committed survives a crash of the machine
+        self.unmarked_bytes = 0  # and is noted along with it
 
     @classmethod
     def open(cls, place: RowPlace, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> RowLog:
@@ -280,7 +281,7 @@ class RowLog:
             log = cls(place, derived, limits, now_ms)
             if log._recover():
                 return log
-            derived.reset()  # an earlier statement of this leader came to its end in between
+            derived.reset()  # an earlier statement of this leader completed in between
         raise OSError(f"{place.path}: batches of partition {place.partition} of {place.topic_id} are missing")
 
     def __repr__(self) -> str:
@@ -295,7 +296,7 @@ class RowLog:
 
     @property
     def sealed_segments(self) -> tuple[RowSegment, ...]:
-        """Those that are in the database to their end."""
+        """The closed segments that are completely in the database."""
         return tuple(takewhile(lambda each: each.durable_offset == each.next_offset, self._segments[:-1]))
 
     @property
@@ -319,13 +320,13 @@ class RowLog:
 
     @property
     def pending(self) -> bool:
-        """There is something to commit."""
+        """Whether there is something to commit."""
         return bool(self._pending or self._to_note)
 
     # --- opening ----------------------------------------------------------------------------------
 
     def _recover(self) -> bool:
-        """False when what was read does not fit together."""
+        """Returns False if what was read does not fit together."""
         database, place = self.place.database, self.place
         found = database.run(
             lambda connection: statements.stored(connection, place.topic_id, place.partition), repeatable=True
@@ -348,12 +349,12 @@ class RowLog:
                 active.note(header)
                 self._derived.observe(header, start)
             self._unnoted += len(starts)
-            active.written_ms = self._now_ms()  # when exactly is not noted with each batch
+            active.written_ms = self._now_ms()  # the exact time is not noted with each batch
         active.durable_offset = active.next_offset
         return active.next_offset == found.log.next_offset
 
     def _restore(self, derived: bytes | None) -> None:
-        """Bring `derived` up to where the active segment's row speaks."""
+        """Bring `derived` up to what the active segment's row covers."""
         try:
             self._derived.restore(derived or b"")
         except ValueError:
@@ -366,7 +367,8 @@ class RowLog:
                     offset = starts[-1][0].next_offset
 
     def _starts(self, segment: RowSegment, start: int, end: int) -> list[tuple[Header, bytes]]:
-        """Header and first bytes of the batches that begin in [start, end), as many as are read at a time."""
+        """Header and first bytes of the batches that begin in [start, end), at most as many as are read at a
+        time."""
         found = self.place.database.run(
             lambda connection: statements.first_bytes(
                 connection, segment.segment_id, start, end, _HEADERS_MAX
@@ -423,8 +425,8 @@ class RowLog:
         gone: Sequence[RowSegment] = (),
         placed: RowSegment | None = None,
     ) -> Change:
-        """What is pending, and what is given: a new log start, how far the log is cleaned, segments that go,
-        and one that takes a place."""
+        """What is pending plus what is given: a new log start, how far the log is cleaned, segments to
+        remove, and one to put in their place."""
         self._check()
         place, active = self.place, self._segments[-1] if self._segments else None
         if active is not None and self._unnoted >= _NOTED_BATCHES:
@@ -452,7 +454,7 @@ class RowLog:
         )
 
     def changed(self, change: Change) -> None:
-        """The change was written."""
+        """Note that the change was written."""
         self._version = change.version + 1
         self.start_offset, self.cleaned_offset = change.start_offset, change.cleaned_offset
         self._pending = []
@@ -479,17 +481,17 @@ class RowLog:
             raise OSError(f"{self.place.path}: the log was abandoned")
 
     def sync(self) -> None:
-        """Nothing: what is committed is synced."""
+        """Do nothing: what is committed is synced."""
 
     def seal(self) -> None:
-        """Delete what dead segments hold, in slices."""
+        """Delete what dead segments contain, in slices."""
         with self._sealing:
             while self._dead and not self._abandoned:
                 delete_segment(self.place.database, self._dead[0], lambda: self._abandoned)
                 del self._dead[0]
 
     def mark(self) -> Callable[[], None]:
-        """Nothing: commits note how far the log is."""
+        """Do nothing: commits note how far the log has come."""
         return lambda: None
 
     def rest(self) -> None:
@@ -535,8 +537,8 @@ class RowLog:
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Around a read: a segment that is not there is gone from `segments` too, or the log has failed,
-        since someone else changed it."""
+        """Wraps a read. A missing segment must be gone from `segments` too; otherwise someone else changed
+        the log, and it has failed."""
         segments = self._segments
         try:
             yield
@@ -618,16 +620,16 @@ class RowLog:
         draft.placed = True
 
     def discard(self, draft: RecordDraft) -> None:
-        """Left to whoever opens the log next when it is abandoned, or has failed: what is a draft here may be
-        in its place by now."""
+        """If the log is abandoned or has failed, this is left to whoever opens it next: what is a draft here
+        may be in its place by now."""
         assert isinstance(draft, RowDraft)
         if not draft.placed and not self._abandoned and not self.failed:
             self._dead.append(draft.segment_id)
 
 
 def write(database: RecordDatabase, asked: Sequence[tuple[RowLog, Change]]) -> list[OSError | None]:
-    """Write a change of each log, whose lock the caller holds, in one statement. Whatever fails fails the
-    log: what it has in memory counts in what was not written, or is not known to be."""
+    """Write a change of each log, whose lock the caller holds, in one statement. Any failure but `Fenced`
+    fails the log: its state in memory includes what was not written, or is not known to have been."""
     if not asked:
         return []
     changes = [change for _, change in asked]
@@ -648,13 +650,13 @@ def write(database: RecordDatabase, asked: Sequence[tuple[RowLog, Change]]) -> l
 
 
 def delete_segment(database: RecordDatabase, segment_id: UUID, given_up: Callable[[], bool]) -> None:
-    """Delete a dead segment's batches, a slice at a time, unless it is given up meanwhile."""
+    """Delete a dead segment's batches, a slice at a time, until done or given up."""
     while not given_up() and delete_slice(database, segment_id):
         pass
 
 
 def delete_slice(database: RecordDatabase, segment_id: UUID) -> bool:
-    """Delete the first of a dead segment's batches; False when nothing is left of it."""
+    """Delete the first of a dead segment's batches. Returns False if nothing is left of it."""
     return database.run(lambda connection: statements.delete_slice(connection, segment_id), repeatable=True)
 
 

@@ -48,10 +48,10 @@ RECORD_TABLES: Final = (
     """,
 )
 RECORD_TUNING: Final = (
-    # Batches are packed by their producers, or are not worth the time.
+    # Batches are compressed by their producers, or are not worth the time.
     "ALTER TABLE muster.batches ALTER COLUMN contents SET STORAGE EXTERNAL",
-    # A row of these is updated for ever: room for its next version beside it.
+    # These rows are updated all the time: leave room for their next version beside them.
     "ALTER TABLE muster.logs SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, "
     "autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)",
 )
-"""What a database that does not know it may refuse."""
+"""A database that does not know these may refuse them."""

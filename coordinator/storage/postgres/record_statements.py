@@ -1,8 +1,8 @@
-"""The statements behind partition logs in rows. Each is whole in itself: what belongs together is written by
-one statement, never by several in a transaction that a stopped process could hold open.
+"""The statements behind partition logs in rows. Each is complete in itself: what belongs together is written
+by one statement, never by several in a transaction that a stopped process could hold open.
 
-Tables (`schema`): `logs` has a row per partition with its bounds and a `version` that every change raises by
-one and compares first; `segments` a row per segment, with what was derived from the batches below its
+Tables (`schema`): `logs` has a row per partition with its bounds and a `version` that every change compares
+and then raises by one; `segments` a row per segment, with what was derived from the batches below its
 `next_offset` while it is the log's last one; `batches` the batches, keyed by segment and base offset. A
 segment is a draft (being written by a compaction), live, or dead (its batches are being deleted).
 """
@@ -25,12 +25,12 @@ DEAD: Final = 2
 
 _SLICE_ROWS_MAX: Final = 1_000
 _SLICE_BYTES_MAX: Final = 16 << 20
-"""What one statement deletes."""
+"""Maximum that one statement deletes."""
 
 
 class BatchRow(NamedTuple):
-    """A row of `batches`. `newest_timestamp` is that of the segment up to and with this batch, so it never
-    falls from one batch to the next."""
+    """A row of `batches`. `newest_timestamp` is the segment's up to and including this batch, so it never
+    decreases from one batch to the next."""
 
     segment_id: UUID
     base_offset: int
@@ -40,8 +40,8 @@ class BatchRow(NamedTuple):
 
 
 class SegmentRow(NamedTuple):
-    """A row of `segments`, but for partition and state. Of the log's last segment the counts speak of the
-    batches below `next_offset`, and `derived` too; those behind are counted by whoever opens the log."""
+    """A row of `segments`, without partition and state. For the log's last segment, the counts and `derived`
+    cover the batches below `next_offset`; later ones are counted by whoever opens the log."""
 
     segment_id: UUID
     generation: int
@@ -56,7 +56,7 @@ class SegmentRow(NamedTuple):
 
 
 class LogRow(NamedTuple):
-    """A row of `logs`, but for its partition. Version 0: there is none yet."""
+    """A row of `logs`, without its partition. Version 0: there is none yet."""
 
     version: int
     start_offset: int
@@ -69,8 +69,8 @@ NO_LOG: Final = LogRow(0, 0, 0, 0, 0)
 
 
 class Change(NamedTuple):
-    """What one log wants written, all of it or nothing: by the holder of `lease` in `epoch`, to a log whose
-    version is still `version`."""
+    """What one log wants written, all or nothing: by the holder of `lease` in `epoch`, to a log whose version
+    is still `version`."""
 
     lease: Lease
     epoch: int
@@ -82,12 +82,12 @@ class Change(NamedTuple):
     cleaned_offset: int
     size_bytes: int
     segments: Sequence[SegmentRow] = ()
-    """To be live, as they are here."""
+    """To become live, with these values."""
     dead: Sequence[UUID] = ()
     batches: Sequence[BatchRow] = ()
 
     def states(self) -> Iterator[tuple[SegmentRow, int]]:
-        """The segments' rows with what they are from now on. What else is in a dead one's matters no more."""
+        """The segments' rows with their new states. The rest of a dead one's row no longer matters."""
         for row in self.segments:
             yield row, LIVE
         for segment_id in self.dead:
@@ -95,7 +95,7 @@ class Change(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What became of a change. `epoch` is the lease's, None where there is no such lease."""
+    """The outcome of a change. `epoch` is the lease's, None if there is no such lease."""
 
     written: bool
     epoch: int | None
@@ -111,8 +111,8 @@ class Stored(NamedTuple):
     dead: list[UUID]
 
 
-# The epochs' rows are locked against claims until what is written is committed; a claim that came first is
-# waited for, and its epoch is the one that is compared.
+# The epochs' rows are locked against claims until the write is committed; a claim that came first is waited
+# for, and its epoch is the one that is compared.
 _WRITE: Final = """
 WITH fence AS MATERIALIZED (
     SELECT kind, number, epoch FROM muster.leases
@@ -179,7 +179,7 @@ INSERT INTO muster.segments (
 ) VALUES ($1, $2, $3, 0, $4, $5, $5, 0, 0, -1, -1, 0)
 """
 
-# Locked, so that nobody can have begun to delete its batches.
+# Locked, so that nobody can have started deleting its batches.
 _FILL_DRAFT: Final = """
 WITH draft AS MATERIALIZED (
     SELECT segment_id FROM muster.segments WHERE segment_id = $1 AND state = 0 FOR SHARE
@@ -210,8 +210,8 @@ WHERE segment_id = $1 AND base_offset >= $2 AND base_offset < $3
 ORDER BY base_offset LIMIT $4
 """
 
-# The batch that holds an offset is the last one that begins at or before it. Bytes are summed over so many
-# rows as may be wanted; nothing is read of the contents of those that are not.
+# The batch that holds an offset is the last one that begins at or before it. Bytes are summed over as many
+# rows as may be wanted; the contents of unwanted rows are not read.
 _READ: Final = """
 SELECT w.contents FROM (
     SELECT b.base_offset, b.size_bytes, b.contents, sum(b.size_bytes) OVER (ORDER BY b.base_offset) AS up_to
@@ -271,13 +271,13 @@ SELECT max(w.base_offset) AS last FROM (
 ) AS w WHERE w.up_to - w.size_bytes < $3
 """
 
-# Whatever the caller thinks: never of a segment that is part of its log.
+# Whatever the caller thinks, never delete from a segment that is part of its log.
 _DELETE_SLICE: Final = """
 DELETE FROM muster.batches WHERE segment_id = $1 AND base_offset <= $2
     AND NOT EXISTS (SELECT 1 FROM muster.segments WHERE segment_id = $1 AND state = 1)
 """
 
-# What was not removed with its topic: by a process that died, or by one that wrote before it had heard.
+# What was not removed with its topic: a process died, or wrote before it had heard of the deletion.
 _LEFT_OVER: Final = """
 SELECT topic_id FROM muster.logs AS l
 WHERE NOT EXISTS (SELECT 1 FROM muster.topics AS t WHERE t.topic_id = l.topic_id)
@@ -292,7 +292,8 @@ def _columns(rows: Iterable[tuple[Any, ...]], count: int) -> Sequence[Sequence[A
 
 
 async def write(connection: asyncpg.Connection[Any], changes: Sequence[Change]) -> list[Changed]:
-    """Write all changes in one statement, passing over those that must not be; what became of each."""
+    """Write all changes in one statement, skipping those that must not be written. Returns each one's
+    outcome."""
     new = [(change.topic_id, change.partition) for change in changes if not change.version]
     if new:
         await connection.execute(_BEGIN_LOGS, *_columns(new, 2))
@@ -326,7 +327,7 @@ async def begin_draft(
 async def fill_draft(
     connection: asyncpg.Connection[Any], segment_id: UUID, batches: Sequence[BatchRow]
 ) -> bool:
-    """False: it is no draft any more, and nothing was written."""
+    """Returns False, without writing anything, if it is no longer a draft."""
     columns = _columns((batch[1:] for batch in batches), 4)
     return await connection.fetchval(_FILL_DRAFT, segment_id, *columns) is not None
 
@@ -348,7 +349,7 @@ async def stored(connection: asyncpg.Connection[Any], topic_id: UUID, partition:
 async def first_bytes(
     connection: asyncpg.Connection[Any], segment_id: UUID, start: int, end: int, rows_max: int
 ) -> list[bytes]:
-    """Of the batches that begin in [start, end), at most `rows_max` of them: all of a control batch."""
+    """The first bytes of at most `rows_max` batches that begin in [start, end): all of a control batch."""
     return [row[0] for row in await connection.fetch(_FIRST_BYTES, segment_id, start, end, rows_max)]
 
 
@@ -361,8 +362,8 @@ async def read(
     bytes_max: int,
     first_may_exceed: bool,
 ) -> list[bytes]:
-    """Batches of a live segment, from the one that holds `offset` (or the next one there is) on, of those
-    that begin before `end`."""
+    """Batches of a live segment, from the one that holds `offset` (or the next one there is) on, that begin
+    before `end`."""
     rows = await connection.fetch(_READ, segment_id, offset, end, rows_max, bytes_max, first_may_exceed)
     return [row[0] for row in rows]
 
@@ -378,8 +379,7 @@ async def at_all(
 async def size_from(
     connection: asyncpg.Connection[Any], segment_id: UUID, offset: int, end: int, rows_max: int
 ) -> tuple[int, int | None]:
-    """Bytes of the batches that `read` would look at, and the offset behind them; None when there are
-    none."""
+    """Bytes of the batches that `read` would look at, and the offset after them; None if there are none."""
     row = await connection.fetchrow(_SIZE_FROM, segment_id, offset, end, rows_max)
     return row[0], row[1]
 
@@ -393,7 +393,8 @@ async def newest_up_to(
 
 
 async def delete_slice(connection: asyncpg.Connection[Any], segment_id: UUID) -> bool:
-    """Delete the first batches of a dead segment; in the end its row. False: nothing is left of it."""
+    """Delete the first batches of a dead segment, and in the end its row. Returns False if nothing is left of
+    it."""
     last = await connection.fetchval(_SLICE, segment_id, _SLICE_ROWS_MAX, _SLICE_BYTES_MAX)
     if last is None:
         await connection.execute(
@@ -405,7 +406,7 @@ async def delete_slice(connection: asyncpg.Connection[Any], segment_id: UUID) ->
 
 
 async def kill_topic(connection: asyncpg.Connection[Any], topic_id: UUID) -> list[UUID]:
-    """Take a topic's logs away from whoever may still write to them; the segments that are to be deleted."""
+    """Take a topic's logs away from whoever may still write to them. Returns the segments to be deleted."""
     await connection.execute("DELETE FROM muster.logs WHERE topic_id = $1", topic_id)
     rows = await connection.fetch(
         "UPDATE muster.segments SET state = 2, derived = NULL WHERE topic_id = $1 RETURNING segment_id",
@@ -415,7 +416,7 @@ async def kill_topic(connection: asyncpg.Connection[Any], topic_id: UUID) -> lis
 
 
 async def left_over(connection: asyncpg.Connection[Any]) -> list[UUID]:
-    """The topics that have rows here and do not exist."""
+    """The topics that have rows here but do not exist."""
     return [row[0] for row in await connection.fetch(_LEFT_OVER)]
 
 

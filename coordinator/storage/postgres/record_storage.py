@@ -1,4 +1,4 @@
-"""The records of all partitions as rows of PostgreSQL; see `storage.records.RecordStorage`."""
+"""The records of all partitions as PostgreSQL rows; see `storage.records.RecordStorage`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster.coordinator.storage.records import RecordLog
 from muster.coordinator.storage.store import Lease
 
 _SLICES_AT_ONCE: Final = 16
-"""How much of a deleted topic goes at once: slices of up to 16 MiB."""
+"""How much of a deleted topic is removed at once, in slices of up to 16 MiB."""
 
 
 class Rows:
@@ -32,8 +32,8 @@ class Rows:
 
     @classmethod
     def at(cls, url: str, name: str) -> Rows:
-        """In the store's database; `name` is what its connections are called there. StoreError for what is no
-        url."""
+        """The rows in the store's database; `name` is what that calls its connections. Raises StoreError if
+        `url` is invalid."""
         server = parse(url)
         return cls(RecordDatabase(server.name, lambda: connect(server, name=name)))
 
@@ -45,7 +45,7 @@ class Rows:
         return RowPlace(self.database, topic_id, partition, lease, epoch)
 
     def commit(self, logs: Sequence[RecordLog]) -> list[OSError | None]:
-        """One statement for all logs; those that are fenced or were changed meanwhile are passed over."""
+        """One statement for all logs; those that are fenced or were changed meanwhile are skipped."""
         outcomes: dict[RecordLog, OSError | None] = dict.fromkeys(logs)
         asked: list[tuple[RowLog, Change]] = []
         for log in logs:
@@ -68,7 +68,7 @@ class Rows:
         )
 
     def bounds(self, partitions: Sequence[tuple[UUID, int]]) -> dict[tuple[UUID, int], tuple[int, int]]:
-        """All of them, whoever has their logs: nothing is visible before it is in the row."""
+        """The bounds of all of them, whoever has their logs: nothing is visible before it is in the row."""
         found = self.database.run(
             lambda connection: statements.bounds(connection, partitions), repeatable=True
         )
@@ -78,15 +78,15 @@ class Rows:
         return -1, -1
 
     def delete(self, topic_id: UUID) -> None:
-        """Harmless when other processes do so too. Of a large topic most rows are left to
-        `remove_left_over`, since requests wait for the thread that calls this."""
+        """Harmless if other processes do so too. Most rows of a large topic are left to `remove_left_over`,
+        since requests wait for the thread that calls this."""
         left = _SLICES_AT_ONCE
         for segment_id in self._kill(topic_id):
             while left and delete_slice(self.database, segment_id):
                 left -= 1
 
     def delete_except(self, topic_ids: set[UUID]) -> list[UUID]:
-        """The database itself knows which topics there are, also those that were created since."""
+        """The database itself knows which topics exist, including those created since."""
         return self.remove_left_over()
 
     def remove_left_over(self) -> list[UUID]:

@@ -1,7 +1,7 @@
-"""The tables in PostgreSQL, and how they come about: `migrate` makes and upgrades them, `check` looks.
+"""The tables in PostgreSQL: `migrate` creates and upgrades them, `check` verifies them.
 
-All stand in the schema `muster` of the database. Nothing here is more than CockroachDB and YugabyteDB know
-too, but for `_TUNING`, which is left out where it is refused.
+All are in the schema `muster` of the database. CockroachDB and YugabyteDB support everything here too, except
+`_TUNING`, which is left out where it is refused.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 SCHEMA_VERSION: Final = 4
-"""Grows with every change of the tables; `_VERSIONS` has the way to each."""
+"""Grows with every change of the tables; `_VERSIONS` has the upgrade to each."""
 
 _KINDS_AT_FIRST: Final = (LeaseKind.GROUP, LeaseKind.DATA)
 _TIMEOUT_MS: Final = 60_000
 _ATTEMPTS: Final = 10
 
-# Epochs and terms stand apart: writing locks the row of `leases`, and renewing, which changes `tenancies`,
+# Epochs and terms are kept apart: writing locks the row of `leases`, and renewing, which changes `tenancies`,
 # never waits for it. Every lease has its rows from the start, so that claiming inserts none. Times are
-# milliseconds of the server's clock. Records have no index on seq: they are ordered when they are loaded, and
-# upserting them changes no index.
+# milliseconds by the server's clock. Records have no index on seq: they are sorted when loaded, and upserting
+# them changes no index.
 _FIRST: Final = (
     """CREATE TABLE muster.store (
         only_row integer PRIMARY KEY CHECK (only_row = 1),
@@ -87,7 +87,7 @@ _FIRST: Final = (
     *RECORD_TABLES,
 )
 
-# Bounds stand apart from rows, so that the end stays when all rows are gone.
+# Bounds are kept apart from rows, so that the end remains when all rows are gone.
 _SECOND: Final = (
     """CREATE TABLE muster.journals (
         lease_id integer PRIMARY KEY,
@@ -107,9 +107,9 @@ _SECOND: Final = (
     "SELECT lease_id, 0, 0, 0 FROM muster.leases",
 )
 
-# Brokers of the version before go on for a while: they register without knowing the column of `nodes`.
-# `tombstones` say which records were deleted, for whoever reads them as a log; the coordinator itself never
-# reads them. Their keys stand as they are, however long, since no index has them.
+# Brokers of the previous version keep running for a while: they register without knowing the column of
+# `nodes`. `tombstones` says which records were deleted, for readers that see records as a log; the
+# coordinator itself never reads it. Its keys are stored in full, however long, since no index has them.
 _THIRD: Final = (
     "ALTER TABLE muster.topics ADD COLUMN assignments text NOT NULL DEFAULT ''",
     "ALTER TABLE muster.nodes ADD COLUMN keeps_replicas boolean NOT NULL DEFAULT false",
@@ -126,8 +126,8 @@ _THIRD: Final = (
     )""",
 )
 
-# Brokers of the version before go on for a while, as with the third. `letters` are what brokers tell each
-# other, until it is taken: of no worth once the server has died.
+# Brokers of the previous version keep running for a while, as with the third. `letters` holds messages
+# between brokers until they are taken; they are worthless once the server has crashed.
 _FOURTH: Final = (
     "ALTER TABLE muster.nodes ADD COLUMN keeps_transactions boolean NOT NULL DEFAULT false",
     """CREATE TABLE muster.letters (
@@ -144,9 +144,10 @@ _FOURTH: Final = (
 _VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """The statements that lead from version n to n + 1."""
 _KINDS_ADDED: Final = {3: LeaseKind.REPLICAS, 4: LeaseKind.TRANSACTION}
-"""The kinds of leases that came later, by the version that brought each."""
+"""The kinds of leases added later, by the version that added each."""
 
-# Rows that are updated for ever: room for their next version beside them, and dead ones swept away early.
+# Rows that are updated all the time: leave room for their next version beside them, and vacuum dead ones
+# early.
 _TUNING: Final = (
     *(
         f"ALTER TABLE muster.{table} SET (fillfactor = {fill}, autovacuum_vacuum_scale_factor = 0.0, "
@@ -165,23 +166,24 @@ _TUNING: Final = (
     "autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)",
     *RECORD_TUNING,
 )
-"""What a database that does not know it may refuse."""
+"""A database that does not know these may refuse them."""
 
 
 class Migration(NamedTuple):
     """What `migrate` did."""
 
     before: int | None
-    """The version found; None where there were no tables yet."""
+    """The version found; None if there were no tables yet."""
     after: int
 
 
 async def migrate(
     url: str, *, lease_counts: Mapping[LeaseKind, int] | None = None, name: str = "muster-migrate"
 ) -> Migration:
-    """Make the tables, or bring them to this version. Nothing happens when they are; two at once are safe.
+    """Create the tables, or upgrade them to this version. Does nothing if they are up to date; two at once
+    are safe.
 
-    `lease_counts` are fixed with the first. Raises StoreError, also for a schema that is newer.
+    `lease_counts` are fixed by the first run. Raises StoreError, also for a newer schema.
     """
     server = parse(url)
     counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
@@ -216,15 +218,15 @@ async def migrate(
 
 
 def _met_another(error: Exception) -> bool:
-    """Whether another migration was at the same thing: it has won, and is waited for by trying again.
+    """Whether another migration was doing the same and has won: trying again waits for it.
 
-    A name or a row that has come meanwhile, a deadlock, and PostgreSQL's "tuple concurrently updated".
+    A name or a row that appeared meanwhile, a deadlock, and PostgreSQL's "tuple concurrently updated".
     """
     return getattr(error, "sqlstate", None) in ("23505", "42P06", "42P07", "40001", "40P01", "XX000")
 
 
 async def _migrate(connection: Connection, server: Server, counts: Mapping[LeaseKind, int]) -> Migration:
-    # Not CREATE ... IF NOT EXISTS alone, which asks for the right to create though there is nothing to do.
+    # Not CREATE ... IF NOT EXISTS alone, which needs the right to create even if there is nothing to do.
     if not await connection.fetchval(
         "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'muster'"
     ):
@@ -237,7 +239,7 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
             "CREATE TABLE muster.schema_version (only_row integer PRIMARY KEY, version integer NOT NULL)"
         )
         await connection.execute("INSERT INTO muster.schema_version (only_row, version) VALUES (1, 0)")
-    # Two that are here at once wait for each other.
+    # Two migrations that get here at once wait for each other.
     before: int = await connection.fetchval("SELECT version FROM muster.schema_version FOR UPDATE")
     if before > SCHEMA_VERSION:
         raise _newer(server, before)
@@ -277,7 +279,7 @@ async def _fill(connection: Connection) -> None:
 
 
 async def _add_leases(connection: Connection, counts: Mapping[LeaseKind, int]) -> None:
-    # Ids in the order of kind and number, in which rows are locked.
+    # Ids are in the order of kind and number, in which rows are locked.
     leases = [(kind.value, number) for kind in sorted(counts) for number in range(counts[kind])]
     first: int = await connection.fetchval("SELECT COALESCE(max(lease_id) + 1, 0) FROM muster.leases")
     await connection.executemany(
@@ -292,7 +294,7 @@ async def _add_leases(connection: Connection, counts: Mapping[LeaseKind, int]) -
 
 
 async def check(connection: Connection, server: Server) -> None:
-    """Raises StoreError unless the tables are there and of this version."""
+    """Raise StoreError unless the tables exist and are of this version."""
     try:
         version = await connection.fetchval("SELECT version FROM muster.schema_version")
     except Exception as error:

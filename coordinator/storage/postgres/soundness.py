@@ -1,6 +1,6 @@
-"""Whether the records of topics in a database are what was written.
+"""Checks that the records of topics in a database are what was written.
 
-All is read in one transaction that sees the database as it is when it begins, so brokers may go on meanwhile.
+Everything is read in one transaction that sees the database as of its start, so brokers may keep running.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS: Final = 600_000
 _BATCHES_AT_ONCE: Final = 16
-"""Each may have megabytes."""
+"""Each may hold megabytes."""
 _ADVICE: Final = (
     "restore the database from a backup, or have consumers seek past these offsets: their records are lost"
 )
 
 
 async def check_database(url: str, checked: Checked) -> AsyncIterator[Fault]:
-    """What is wrong with topics' records. StoreError where the database or its tables cannot be read."""
+    """Yield what is wrong with topics' records. Raises StoreError if the database or its tables cannot be
+    read."""
     server = parse(url)
     connection = await connect(server, name="muster-check", statement_timeout_ms=_TIMEOUT_MS)
     try:
@@ -85,7 +86,7 @@ async def _check_log(
             checked.batches += 1
         checked.bytes += size_bytes
         last = number == len(segments) - 1
-        # The counts of the last one stand still while it grows.
+        # The counts of the last one lag behind while it grows.
         if not last and (size_bytes, count) != (segment["size_bytes"], segment["batch_count"]):
             what = f"{segment['batch_count']} batches were written, but {count} are present"
             yield _fault(f"muster.segments, segment_id {segment['segment_id']}", what, name, None, None)

@@ -1,7 +1,7 @@
 """The store in a PostgreSQL database, which several processes share.
 
-One connection writes, one call after the other. Leases and registrations are renewed on another, which never
-waits for a write, and a few more read. Letters have two of their own (`post_office`).
+One connection writes, one call at a time. Leases and registrations are renewed on another, which never waits
+for a write, and a few more read. Letters have two of their own (`post_office`).
 """
 
 from __future__ import annotations
@@ -56,19 +56,18 @@ T = TypeVar("T")
 READERS_DEFAULT: Final = 4
 
 _LOADED_ROWS_MAX: Final = 5_000
-"""A shard is loaded in slices, each within the statement timeout: a connection that was cut is noticed soon,
+"""A shard is loaded in slices, each within the statement timeout, so that a cut connection is noticed soon,
 however much there is to load."""
 _READING_RECORDS: Final = "reading records"
 _READING_JOURNAL: Final = "reading a journal"
 
 
 class PostgresStore:
-    """`Store` in the schema `muster` of the database at `url`, which `migrate` has made.
+    """A `Store` in the schema `muster` of the database at `url`, which `migrate` has created.
 
-    `name` is what the database calls its connections (application_name), of which there are `readers` and
-    three, and two more once letters are sent and received. No statement takes longer than
-    `statement_timeout_ms`, connecting included; those about leases no longer than a third of their term.
-    `now_ms` is for tests: a clock in the place of the server's.
+    `name` is the application_name of its connections: `readers` plus three, and two more once letters are
+    sent and received. No statement takes longer than `statement_timeout_ms`, connecting included; those about
+    leases no longer than a third of their term. `now_ms` replaces the server's clock in tests.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class PostgresStore:
         readers: int = READERS_DEFAULT,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """Raises StoreError for what is no url of a database."""
+        """Raises StoreError if `url` is not the url of a database."""
         self.changed: list[Callable[[], None]] = []
         self._server = parse(url)
         self._name = name
@@ -103,8 +102,8 @@ class PostgresStore:
     # --- life -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Raises StoreError when the database cannot be reached, or has not this version's schema: nothing is
-        made here."""
+        """Raises StoreError if the database cannot be reached, or does not have this version's schema:
+        nothing is created here."""
         writer, leases = self._link(), self._link()
         readers = [self._link() for _ in range(self._readers)]
         watch = Watch(
@@ -179,7 +178,7 @@ class PostgresStore:
     async def _change(
         self, doing: str, apply: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
     ) -> T:
-        """On the writer's connection, in the order of the calls."""
+        """Run on the writer's connection, in the order of the calls."""
         return await self._write(lambda: self._writer.run(doing, apply, timeout_ms=timeout_ms))
 
     async def _write(self, change: Callable[[], Awaitable[T]]) -> T:
@@ -190,7 +189,7 @@ class PostgresStore:
         known = self._unreachable
         async with self._writing:
             if self._unreachable is not None and self._unreachable is not known:
-                # Found out once for all that waited, or each would wait for a connection again.
+                # Detected once for all that waited; otherwise each would wait for a connection again.
                 raise Unreachable(str(self._unreachable))
             try:
                 return await change()
@@ -199,7 +198,7 @@ class PostgresStore:
                 raise
 
     async def _hold(self, doing: str, apply: Callable[[Connection], Awaitable[T]]) -> T:
-        """On the connection for leases, which overtakes the writer's."""
+        """Run on the connection for leases, which overtakes the writer's."""
         self._check_open()
         return await self._finished(self._lease_link.run(doing, apply, timeout_ms=self._lease_timeout_ms))
 
@@ -219,7 +218,7 @@ class PostgresStore:
             self._idle_readers.put_nowait(reader)
 
     async def _finished(self, call: Coroutine[Any, Any, T]) -> T:
-        """A call whose caller is cancelled goes on: cut off, its connection would be of no use any more."""
+        """A call goes on when its caller is cancelled: cutting it off would make its connection unusable."""
         task = asyncio.get_running_loop().create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._end)
@@ -228,7 +227,7 @@ class PostgresStore:
     def _end(self, call: asyncio.Task[Any]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # looked at: its caller may be gone
+            call.exception()  # retrieved: its caller may be gone
 
     def _tell(self) -> None:
         for callback in tuple(self.changed):

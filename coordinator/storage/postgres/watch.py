@@ -1,5 +1,5 @@
-"""Hearing of changes that other processes made: the revision is asked for again and again, and at once where
-the server passes notifications on (not every server that speaks PostgreSQL's protocol does)."""
+"""Detects changes made by other processes: polls the revision, and checks it at once where the server passes
+notifications on (not every server that speaks PostgreSQL's protocol does)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 POLL_MS_DEFAULT: Final = 100
 _CHANNEL: Final = "muster_changed"
 _PAUSE_S: Final = 0.01
-"""Between two looks: when leases move, many changes come at once, and each look makes brokers read a lot."""
+"""Pause between two polls: when leases move, many changes come at once, and each poll makes brokers read a
+lot."""
 
 
 class Watch:
     """Polls the revision on a connection of its own and calls `changed` when it has moved.
 
-    `listen` says whether to try notifications; where they are refused, polling is all there is.
+    `listen` says whether to try notifications; where they are refused, it only polls.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Watch:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="watch the store")
 
     async def close(self) -> None:
-        """Within the statement timeout: what it is in the middle of is waited for."""
+        """Waits for a statement in flight, for at most the statement timeout."""
         self._closing = True
         self._look.set()
         if self._task is not None:
@@ -73,7 +74,7 @@ class Watch:
         await self._link.close()
 
     def made(self, revision: int) -> None:
-        """A change from here has moved the revision to this; other processes are told soon."""
+        """A change from here has moved the revision to this; other processes are notified soon."""
         if revision > self._seen:
             self._seen = revision
         self._changed()
@@ -116,7 +117,7 @@ class Watch:
         try:
             await connection.add_listener(_CHANNEL, self._hear)
         except Exception as error:
-            # Not supported, or no such syntax. Any other failure may be over the next time.
+            # Not supported, or no such syntax. Any other failure may be gone next time.
             if not str(getattr(error, "sqlstate", None)).startswith(("0A", "42")):
                 raise
             self._log.info("LISTEN is not supported; polling for changes", why=str(error))

@@ -1,3 +1,3 @@
-"""Storage in one sqlite file of a data directory."""
+"""Storage in one sqlite file in a data directory."""
 
 from muster.coordinator.storage.sqlite.store import SqliteStore as SqliteStore

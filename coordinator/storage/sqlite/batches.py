@@ -1,8 +1,8 @@
-"""Many rows by one statement.
+"""Many rows in one statement.
 
 For each statement, and for each row that it returns, Python's module lets other threads run and then has to
-wait for its turn again: five milliseconds where a loop is busy, a hundred times what the row takes. So what a
-transaction does to many rows takes few statements, and what it looks up about many comes back as one row.
+wait for its turn again: five milliseconds if a loop is busy, a hundred times what the row takes. So a
+transaction changes many rows in few statements, and what it looks up about many comes back as one row.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 _PARAMETERS_MAX: Final = 32_766 if sqlite3.sqlite_version_info >= (3, 32) else 999
-"""Of one statement, as sqlite is compiled by default."""
+"""Maximum for one statement, as sqlite is compiled by default."""
 _INSERTED_MAX: Final = 512
 _INSERTED_BYTES: Final = 256 * 1024
-"""Of one statement, about: each that is compiled keeps hold of the values that it was last run with."""
+"""Approximate maximum for one statement: a compiled one keeps hold of the values that it was last run
+with."""
 _NAMED_MAX: Final = 128
-"""Rows that a condition names; sqlite allows it to be a thousand deep."""
+"""Rows named in one condition; sqlite allows it to be a thousand deep."""
 
 
 class Inserts:
-    """Rows that go into `table`; where one is there already, `conflict` says what happens."""
+    """Inserts rows into `table`; `conflict` says what happens if a row is there already."""
 
     def __init__(self, table: str, columns: Sequence[str], conflict: str = "") -> None:
         self._into = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "
@@ -35,7 +36,7 @@ class Inserts:
         self._statements: dict[int, str] = {}  # by their number of rows
 
     def run(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        # In lists, not one by one: this looks at each value of all that a broker commits.
+        # In lists, not one by one: this looks at every value that a broker commits.
         largest = max([len(each) for row in rows for each in row if type(each) is bytes], default=0)
         rows_max = max(1, min(self._rows_max, _INSERTED_BYTES // max(1, largest)))
         for some in _chunks(rows, rows_max):
@@ -50,7 +51,7 @@ class Inserts:
 
 
 class Lookups:
-    """The integers in `found` of the rows of `table` with given values in `by`."""
+    """Looks up the integer columns `found` of the rows of `table` with given values in `by`."""
 
     def __init__(self, table: str, by: Sequence[str], found: Sequence[str]) -> None:
         columns = " || ' ' || ".join(found)
@@ -60,7 +61,7 @@ class Lookups:
     def run(
         self, connection: sqlite3.Connection, keys: Sequence[tuple[Any, ...]]
     ) -> Iterator[tuple[int, ...]]:
-        """In no order, and nothing for a key that is not there."""
+        """In no particular order, and nothing for a key that is not there."""
         for some in _chunks(keys, _NAMED_MAX):
             asked = " OR ".join([self._one] * len(some))
             (rows,) = connection.execute(f"{self._select}{asked}", list(chain.from_iterable(some))).fetchone()
@@ -69,7 +70,7 @@ class Lookups:
 
 
 class Changes:
-    """Rows of `table` that get an integer in `column`, each its own, named by the integer `by`."""
+    """Sets the integer `column` of rows of `table`, each to its own value; the integer `by` names the row."""
 
     def __init__(self, table: str, by: str, column: str) -> None:
         self._set = f"UPDATE {table} SET {column} = CASE {by} "
@@ -85,7 +86,7 @@ class Changes:
 
 
 class Deletes:
-    """The rows of `table` with given values in `by`."""
+    """Deletes the rows of `table` with given values in `by`."""
 
     def __init__(self, table: str, by: Sequence[str]) -> None:
         self._delete = f"DELETE FROM {table} WHERE "
@@ -98,8 +99,8 @@ class Deletes:
 
 
 def _bound(values: Iterable[Any]) -> list[Any]:
-    """Values as they are handed to sqlite. Until Python 3.12, its module looks for an adapter of each that is
-    `bytes`, which takes a third of an insert's time; a bytearray it takes as it is."""
+    """Values as they are passed to sqlite. Before Python 3.12, its module looks for an adapter for each
+    `bytes`, which takes a third of an insert's time; it takes a bytearray unchanged."""
     if sys.version_info >= (3, 12):
         return list(values)
     return [bytearray(each) if type(each) is bytes else each for each in values]
@@ -110,7 +111,7 @@ def _equal(columns: Sequence[str]) -> str:
 
 
 def _chunks(rows: Sequence[T], count_max: int) -> Iterator[Sequence[T]]:
-    """Of powers of two: statements of each size are compiled and kept."""
+    """Chunks whose sizes are powers of two: statements of each size are compiled and kept."""
     at, count = 0, 1 << count_max.bit_length() - 1
     while at < len(rows):
         while count > len(rows) - at:

@@ -13,15 +13,15 @@ from zlib import crc32
 from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 
 SCHEMA_VERSION = 4
-"""Kept in the file's user_version; grows with every change that an older muster could not read."""
+"""Stored in the file's user_version; grows with every change that an older muster could not read."""
 
-APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databases
+APPLICATION_ID = 0x4D555354  # "MUST": distinguishes our files from other sqlite databases
 _BUSY_TIMEOUT_S = 5.0  # another store object of this process may be writing
 
-# Every lease has a row from the start, so that claiming and writing never insert one. Who holds it is not
-# written down, since a holder does not outlive the process (`DataDirectory.lease_table`). Records name their
+# Every lease has a row from the start, so that claiming and writing never insert one. Its holder is not
+# stored, since a holder does not outlive the process (`DataDirectory.lease_table`). Records refer to their
 # lease by its row: four bytes less in each index entry than kind and number. A record keeps its rowid when it
-# is upserted again, so the index on its key is written once and `seq` alone says the order.
+# is upserted again, so the index on its key is written once, and only `seq` gives the order.
 _TABLES = """
 CREATE TABLE store (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
@@ -55,9 +55,9 @@ CREATE TABLE topics (
 );
 """
 _REPLICA_LISTS = "CREATE TABLE replica_lists (number INTEGER PRIMARY KEY, replicas TEXT NOT NULL UNIQUE)"
-# Not in every file of this version, since a muster that does not know them leaves them as they are and misses
-# nothing. A lease has a row in `journals` from its first journal row on. `tombstones` say which records were
-# deleted, for whoever reads them as a log; the coordinator itself never reads them.
+# Not in every file of this version, since a muster that does not know them leaves them alone and misses
+# nothing. A lease has a row in `journals` from its first journal row on. `tombstones` says which records were
+# deleted, for readers that see records as a log; the coordinator itself never reads it.
 _ADDED = (
     """
 CREATE TABLE IF NOT EXISTS broker_configs (
@@ -97,10 +97,10 @@ CREATE TABLE IF NOT EXISTS tombstones (
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode, durable at every COMMIT; used by one thread at a time, whichever that
-    is. A file that it makes can be read by its owner alone: it has the hashes of passwords.
+    """A connection in autocommit mode, durable at every COMMIT; used by one thread at a time, no matter
+    which. A file that it creates can be read only by its owner: it holds password hashes.
     """
-    with suppress(OSError):  # it is there; or SQLite says what is wrong
+    with suppress(OSError):  # it exists, or SQLite says what is wrong
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
@@ -115,8 +115,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[LeaseKind, int]) -> StoreCounts:
-    """Create the tables of an empty file, check those of an old one, and move the revision on: whoever held
-    leases or was registered before may be gone.
+    """Create the tables in an empty file, check those in an old one, and move the revision on: earlier lease
+    holders and registered nodes may be gone.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
@@ -143,7 +143,7 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
 
 
 def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[LeaseKind, int]) -> None:
-    # Looked at inside the transaction: two stores of one process may be opening a new file at once.
+    # Checked inside the transaction: two stores of one process may be opening a new file at once.
     tables = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version:
@@ -160,7 +160,7 @@ def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
 
 
 def _add_checksums(connection: sqlite3.Connection) -> None:
-    """Bring a file of schema 1 up to 2."""
+    """Upgrade a file from schema 1 to 2."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 1:
         connection.create_function("checksum", 2, checksum, deterministic=True)
@@ -170,7 +170,7 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
 
 
 def _add_replicas(connection: sqlite3.Connection, lists: int) -> None:
-    """Bring a file of schema 2 up to 3."""
+    """Upgrade a file from schema 2 to 3."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 2:
         connection.execute("ALTER TABLE topics ADD COLUMN assignments TEXT NOT NULL DEFAULT ''")
@@ -180,7 +180,7 @@ def _add_replicas(connection: sqlite3.Connection, lists: int) -> None:
 
 
 def _add_transactions(connection: sqlite3.Connection, shards: int) -> None:
-    """Bring a file of schema 3 up to 4."""
+    """Upgrade a file from schema 3 to 4."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 3:
         _add_leases(connection, {LeaseKind.TRANSACTION: shards})
@@ -195,6 +195,6 @@ def _add_leases(connection: sqlite3.Connection, lease_counts: Mapping[LeaseKind,
 
 
 def checksum(key: bytes | None, value: bytes) -> int:
-    """What a record and a journal row are stored with: sqlite notices a page that makes no sense, not a byte
-    that changed."""
+    """The checksum stored with a record or journal row: sqlite notices a page that makes no sense, but not a
+    byte that changed."""
     return crc32(value, crc32(key or b""))

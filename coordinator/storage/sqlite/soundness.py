@@ -1,4 +1,4 @@
-"""Whether a sqlite store is what was written."""
+"""Checks that a sqlite store is what was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Counts(Protocol):
 
 
 def check_store(connection: sqlite3.Connection, counts: Counts) -> Iterator[tuple[str, str]]:
-    """(where in the file, what is wrong) of each fault. sqlite3.Error where it cannot be read at all."""
+    """Yield (where in the file, what is wrong) for each fault. Raises sqlite3.Error if it cannot be read at
+    all."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
         yield "", "it is a sqlite database, but not muster's"
@@ -51,7 +52,7 @@ def _check_journals(
     connection: sqlite3.Connection, leases: dict[int, str], counts: Counts
 ) -> Iterator[tuple[str, str]]:
     if not _has(connection, "journals"):
-        return  # of a muster that had none
+        return  # written by a muster that had none
     bounds = {
         lease_id: (start, end)
         for lease_id, start, end in connection.execute(
@@ -81,7 +82,7 @@ def _has(connection: sqlite3.Connection, table: str) -> bool:
 
 
 def topic_names(connection: sqlite3.Connection) -> dict[str, str]:
-    """By their ids."""
+    """Topic names by topic id."""
     return {
         str(UUID(bytes=topic_id)): name
         for topic_id, name in connection.execute("SELECT topic_id, name FROM topics")

@@ -1,10 +1,10 @@
 """The default store: one sqlite file in the data directory of one process.
 
-One thread writes, a transaction for each call; another reads, which in WAL mode waits for no writer. Both
-stand behind executors that the caller may bring. Epochs are compared in the writing transaction, though
-only this process has the file: a broker of this process that was paused is fenced like one on another
-machine. Who holds a lease and who is registered is not in the file but kept with the lock on the directory,
-so that a full disk takes no lease from anyone.
+One thread writes, with a transaction for each call; another reads, which in WAL mode never waits for the
+writer. Both run behind executors that the caller may supply. Epochs are compared in the writing transaction
+even though only this process has the file: a broker of this process that was paused is fenced like one on
+another machine. Lease holders and registrations are not in the file but kept with the lock on the directory,
+so that a full disk costs nobody a lease.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from muster.coordinator.storage.store import (
 
 T = TypeVar("T")
 
-_LEASE_TABLE_REVISIONS = 2**32  # moves of the revision in memory between two of the one in the file
+_LEASE_TABLE_REVISIONS = 2**32  # room for moves of the revision in memory between two in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Files:
     reading: sqlite3.Connection
     counts: StoreCounts
     known: statements.leases.KnownLeases
-    """Of `writing`."""
+    """The leases known on `writing`."""
 
     def close_reading(self) -> None:
         with self.directory.turn:
@@ -77,10 +77,10 @@ class _Files:
 
 
 class SqliteStore:
-    """`Store` in `<directory>/store.sqlite`, which is created with `lease_counts` when it is not there.
+    """A `Store` in `<directory>/store.sqlite`, which is created with `lease_counts` if it does not exist.
 
-    `writer` and `reader` run one call at a time each (threads of the store's own, if not given); they are not
-    shut down with the store unless it made them.
+    `writer` and `reader` each run one call at a time (threads of the store's own, if not given); closing the
+    store shuts them down only if it created them.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class SqliteStore:
             files.directory.mailboxes.close(*mailbox)
         self._mailboxes_here.clear()
         loop = asyncio.get_running_loop()
-        # What is under way comes first: an executor runs its calls in order.
+        # Calls in flight come first: an executor runs its calls in order.
         await loop.run_in_executor(self._reader, files.close_reading)
         await loop.run_in_executor(self._writer, files.close_writing)
         self._end_executors()
@@ -169,12 +169,13 @@ class SqliteStore:
         return self._opened_files().directory.lease_table
 
     def _write(self, apply: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """`apply` in a transaction, in the order of the calls; to be shielded from its caller's end."""
+        """Run `apply` in a transaction, in the order of the calls. Must be shielded from its caller's
+        cancellation."""
         files = self._opened_files()
         return asyncio.get_running_loop().run_in_executor(self._writer, _transact, files, apply)
 
     async def _change(self, apply: Callable[[sqlite3.Connection], T]) -> T:
-        """As `_write`, for what may move the revision."""
+        """As `_write`, for changes that may move the revision."""
         writing = self._write(lambda connection: (apply(connection), statements.meta.revision(connection)))
         writing.add_done_callback(self._note_revision)
         return (await asyncio.shield(writing))[0]
@@ -370,7 +371,7 @@ class SqliteStore:
 
 
 def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
-    """On the writer's thread."""
+    """Runs on the writer's thread."""
     connection = files.writing
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -390,8 +391,8 @@ def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def _failure(doing: str, path: Path, error: Exception) -> StoreError:
-    """What happened, where, and what can be done. The code is sqlite's own; what Python's module raises by
-    itself has none, and neither has a record that was found to have changed."""
+    """What happened, where, and what can be done. The code is sqlite's own; what Python's module itself
+    raises has none, nor does the error for a record that was found to have changed."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details
     why = f"{doing} {path}: {error}"
     if code == sqlite3.SQLITE_FULL:

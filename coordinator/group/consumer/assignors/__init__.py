@@ -1,6 +1,6 @@
-"""Server-side assignors of consumer groups (KIP-848): which member gets which partition. Pure.
+"""Server-side assignors of consumer groups (KIP-848): which member gets which partition. Pure functions.
 
-`ASSIGNORS` has them by the names that members send and that `group.consumer.assignors` lists.
+`ASSIGNORS` holds them by the names that members send and that `group.consumer.assignors` lists.
 """
 
 from __future__ import annotations

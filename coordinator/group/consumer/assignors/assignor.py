@@ -1,10 +1,10 @@
-"""What a server-side assignor is: a pure function from a group to the target of each of its members.
+"""The interface of a server-side assignor: a pure function from a group to the target of each member.
 
-Results are those of Apache Kafka 4.4 partition by partition, for the same orders. Kafka goes through hash
-tables, so three orders count:
+Given the same orders, results equal those of Apache Kafka 4.4, partition by partition. Kafka iterates over
+hash tables, so three orders count:
 
 - `Spec.members`: `uniform` serves members in this order. `order.member_order` is Kafka's.
-- `Spec.partitions`: topics that share a bucket are dealt out in this order. A broker's is not known, so that
+- `Spec.partitions`: topics that share a bucket are dealt out in this order. A broker's order is not known, so
   in homogeneous groups members get as many partitions as in Kafka, but may get others.
 - `Subscriber.assigned`: topics that share a bucket are given up in this order. Kafka's is that of the
   target's record.
@@ -29,9 +29,9 @@ class Subscriber(NamedTuple):
     """Of a static member (KIP-345)."""
     rack_id: str | None
     topics: frozenset[uuid.UUID]
-    """What it subscribes to, by name or regular expression, as far as it exists."""
+    """The existing topics it subscribes to, by name or regular expression."""
     assigned: Assignment
-    """Its present target, which may have topics that are gone or no longer subscribed."""
+    """Its present target, which may contain topics that are deleted or no longer subscribed to."""
 
 
 class Spec(NamedTuple):
@@ -42,10 +42,10 @@ class Spec(NamedTuple):
     partitions: Mapping[uuid.UUID, int]
     """Topic id -> partition count, of all subscribed topics."""
     homogeneous: bool
-    """Whether all members subscribe to the same topics; `uniform` then has an easier task, and a result that
-    differs from the general one."""
+    """Whether all members subscribe to the same topics; `uniform` then has an easier task, and a different
+    result."""
 
 
 Assign: TypeAlias = Callable[[Spec], dict[str, Assignment]]
-"""Returns a target for each member, empty for those that get nothing. A target that stays as it was may be
-the mapping that was given. Raises KeyError for a subscribed topic without a partition count."""
+"""Returns a target for each member, empty for those that get nothing. An unchanged target may be the mapping
+that was given. Raises KeyError for a subscribed topic without a partition count."""

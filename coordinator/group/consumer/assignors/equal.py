@@ -1,4 +1,4 @@
-"""The assignor `uniform` among members that subscribe to the same topics: sizes differ by one at most, and
+"""The assignor `uniform` for members that subscribe to the same topics: shares differ by one at most, and
 what fits stays where it is."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Run = tuple[uuid.UUID, Sequence[int]]
 
 
 def share_equally(spec: Spec) -> dict[str, Assignment]:
-    """At least one member; the topics are those of the first."""
+    """Needs at least one member; the topics are those of the first."""
     subscribed = next(iter(spec.members.values())).topics
     hashes = {topic: spread(uuid_hash(topic)) for topic in spec.partitions}
     has = kept(spec)
@@ -29,8 +29,8 @@ def share_equally(spec: Spec) -> dict[str, Assignment]:
     lacking: list[tuple[str, int]] = []
     to_come = len(spec.members)
     for (member_id, subscriber), keeps in zip(spec.members.items(), has.by_member, strict=True):
-        # Of the longer shares one is for this member if it can fill it with what it has, or if there are as
-        # many of them left as members.
+        # This member gets one of the longer shares if it can fill it with what it has, or if as many of them
+        # as members are left.
         had = sum(map(len, keeps.values()))
         longer = extras > 0 and (had > size or to_come == extras)
         extras -= longer
@@ -66,7 +66,7 @@ def _cut(keeps: Assignment, topics: Iterable[uuid.UUID], size: int) -> tuple[Ass
 
 
 def _deal(free: Iterable[Run], lacking: Iterable[tuple[str, int]], shares: dict[str, Assignment]) -> None:
-    """Fill up who lacks something, one member after the other."""
+    """Fill up the members that lack partitions, one after the other."""
     runs = iter(free)
     topic, numbers = next(runs, (uuid.UUID(int=0), ()))
     at = 0

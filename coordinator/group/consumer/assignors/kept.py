@@ -10,7 +10,7 @@ from muster.coordinator.group.consumer.assignors.assignor import Assignment, Spe
 
 
 class Kept(NamedTuple):
-    """By member, in the group's order, and by topic."""
+    """What is kept, by member, in the group's order, and by topic."""
 
     by_member: list[Assignment]
     by_topic: Mapping[uuid.UUID, set[int]]
@@ -22,9 +22,9 @@ class Kept(NamedTuple):
 
 
 def kept(spec: Spec) -> Kept:
-    """Drops topics that the member does not subscribe to. A partition that does not exist is dropped too, and
-    one that two members have stays with the first: no sound target has either, and one target is no reason
-    to leave the group without."""
+    """Drops topics that the member does not subscribe to. Also drops partitions that do not exist, and lets
+    the first of two members with the same partition keep it: no sound target has either, and one bad target
+    is no reason to leave the group without one."""
     by_topic: dict[uuid.UUID, set[int]] = {topic: set() for topic in spec.partitions}
     by_member: list[Assignment] = []
     for subscriber in spec.members.values():

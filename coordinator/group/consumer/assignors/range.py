@@ -1,8 +1,8 @@
-"""The assignor `range`: each topic in contiguous chunks, one for each subscriber, the first ones longer by
-one partition if it does not come out even.
+"""The assignor `range`: each topic in contiguous chunks, one per subscriber, the first ones longer by one
+partition if it does not divide evenly.
 
-Topics with as many partitions and the same subscribers are divided alike, so that one member has the same
-numbers of both. Not sticky.
+Topics with equally many partitions and the same subscribers are divided alike, so that one member has the
+same numbers of both. Not sticky.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def by_range(spec: Spec) -> dict[str, Assignment]:
 
 
 def _chunks(count: int, members: int) -> list[frozenset[int]]:
-    """As many as there are partitions for; the first members get them."""
+    """As many chunks as there are partitions for; the first members get them."""
     size, extras = divmod(count, members)
     starts = [index * size + min(index, extras) for index in range(members + 1)]
     return [frozenset(range(start, stop)) for start, stop in pairwise(starts) if start < stop]

@@ -1,7 +1,7 @@
-"""The assignor `uniform` among members that subscribe to different topics.
+"""The assignor `uniform` for members that subscribe to different topics.
 
-Everybody keeps what it has of its topics, what is free goes to the subscribers with the lowest load, and then
-partitions move from high loads to low ones, topic by topic, until the loads of each topic's subscribers
+Every member keeps what it has of its topics, free partitions go to the subscribers with the lowest load, and
+then partitions move from high loads to low ones, topic by topic, until the loads of each topic's subscribers
 differ by one at most, as far as the members with the high loads have partitions of that topic.
 """
 
@@ -17,8 +17,8 @@ from muster.coordinator.group.consumer.assignors.kept import kept
 from muster.protocol.java import uuid_order
 
 ROUNDS_MAX: Final = 16
-"""How often all topics are balanced in turn; Kafka's bound. Subscriptions that overlap in a chain can make
-every round find more to move."""
+"""Maximum number of rounds over all topics; Kafka's bound. With subscriptions that overlap in a chain, every
+round may find more to move."""
 
 
 def share_unequally(spec: Spec) -> dict[str, Assignment]:
@@ -29,7 +29,7 @@ def share_unequally(spec: Spec) -> dict[str, Assignment]:
 
 
 class _Group:
-    """Members are numbers here, in the group's order."""
+    """Represents members by numbers, in the group's order."""
 
     def __init__(self, spec: Spec) -> None:
         self.ids = list(spec.members)
@@ -47,7 +47,7 @@ class _Group:
         has = kept(spec)
         self.free = {topic: has.free(topic, spec.partitions[topic]) for topic in self.topics}
         self.owners = {topic: [-1] * spec.partitions[topic] for topic in self.topics}
-        """Of each partition of the topic."""
+        """The owner of each partition of a topic."""
         self.load = [0] * len(self.ids)
         """How many partitions each member has."""
         for member, keeps in enumerate(has.by_member):
@@ -67,7 +67,7 @@ class _Group:
                 self.load[taker] += 1
 
     def balance(self) -> None:
-        """Until all topics in a row have been found balanced."""
+        """Balance topics in turn until all in a row have been found balanced."""
         topics = [topic for topic in self.topics if len(self.subscribers[topic]) > 1]
         quiet = -1
         for topic in chain.from_iterable(repeat(topics, ROUNDS_MAX)):
@@ -86,7 +86,7 @@ class _Group:
         }
 
     def _balance(self, topic: uuid.UUID) -> bool:
-        """Whether anything moved. Nobody gives away what it was given here."""
+        """Balance a topic. Returns whether anything moved. No member gives away what it was given here."""
         load, owners = self.load, self.owners[topic]
         loads = [load[member] for member in self.subscribers[topic]]
         if max(loads) - min(loads) <= 1:
@@ -108,12 +108,12 @@ class _Group:
         return moved
 
     def _ranked(self, topic: uuid.UUID) -> list[int]:
-        """The topic's subscribers, those with the lowest load first, among equals in the group's order."""
+        """The topic's subscribers, lowest load first; equals in the group's order."""
         return sorted(self.subscribers[topic], key=self.load.__getitem__)
 
     def _lowest_first(self, ranked: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Who is to take the next partition, with its load: like water that rises over steps. Endless;
-        whoever asks for the next has given one partition to the last."""
+        """Who takes the next partition, with its load: like water rising over steps. Endless; asking for the
+        next means that the last was given one partition."""
         load = self.load
         level = load[ranked[0]]
         reached = 0
@@ -125,8 +125,8 @@ class _Group:
             level += 1
 
     def _highest_first(self, ranked: Sequence[int], piles: dict[int, list[int]]) -> Iterator[tuple[int, int]]:
-        """Who is to give the next partition, with its load, the other way round. Whoever has nothing in its
-        pile drops out, and the first that is left takes its place in the row."""
+        """Who gives the next partition, with its load, the other way round. A member with an empty pile drops
+        out, and the first one left takes its place in the row."""
         load = self.load
         level = 0
         row: list[int] = []

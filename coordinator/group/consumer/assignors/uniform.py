@@ -1,4 +1,4 @@
-"""The assignor `uniform`: loads as even as subscriptions let them be, and then as few moves as possible."""
+"""The assignor `uniform`: loads as even as subscriptions allow, and then as few moves as possible."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What the store says to PostgreSQL, each change as one statement.
+"""The store's PostgreSQL statements, one for each change.
 
-A statement is a transaction of its own, so no lock is ever held by a broker that stands still between two of
-them. (`records.append` with deletes and more is the one exception.) Where a statement locks rows and then
-changes others, the locking comes first by data: what is changed is joined with what was locked. Under READ
-COMMITTED a row that was waited for is looked at anew, in its last version, and only that row: so whatever a
-change is decided by must be locked, not merely read.
+A statement is a transaction of its own, so a broker that stalls between two of them never holds a lock.
+(`records.append` with deletes and more is the one exception.) Where a statement locks rows and then changes
+others, a data dependency makes the locking come first: what is changed is joined with what was locked. Under
+READ COMMITTED a row that was waited for is read again, in its latest version, and only that row: so whatever
+decides a change must be locked, not merely read.
 
-A change that moves the revision answers the new one, or None.
+A change that may move the revision returns the new one, or None.
 """
 
 from muster.coordinator.storage.postgres.statements import broker_configs as broker_configs

@@ -1,4 +1,4 @@
-"""Statements about what is set on brokers."""
+"""Statements about the configs set on brokers."""
 
 from __future__ import annotations
 

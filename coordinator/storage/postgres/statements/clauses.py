@@ -1,4 +1,4 @@
-"""What several statements have in common."""
+"""Clauses that several statements share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 NOW: Final = (
     "SELECT COALESCE($1::bigint, CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)) AS now_ms"
 )
-"""The time by the server's clock, unless the caller has given another as the first argument."""
+"""The time by the server's clock, unless the caller passes another as the first argument."""
 
 
 def moving(changed: str) -> str:
-    """The tail of a WITH that moves the revision when `changed` has rows. It is counted, so that all of it is
-    done before the one row everybody wants is locked."""
+    """The tail of a WITH that moves the revision if `changed` has rows. Counting them makes sure that all of
+    `changed` is done before the one row that everybody wants is locked."""
     return (
         "moved AS (UPDATE muster.revision SET revision = revision + 1 "
         f"WHERE (SELECT count(*) FROM {changed}) > 0 RETURNING revision)"
@@ -20,4 +20,4 @@ def moving(changed: str) -> str:
 
 
 ATTEMPTS_MAX: Final = 5
-"""How often a change is tried that another broker may make at the same moment."""
+"""Attempts at a change that another broker may make at the same moment."""

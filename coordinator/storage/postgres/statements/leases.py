@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 
-# Holding `tenancies` decides among those who claim; locking `leases` waits for nobody who writes: what is
-# being written to under an earlier epoch is passed over, or a broker that stands still would stop all others.
+# The lock on `tenancies` decides among claimers. The lock on `leases` does not wait for writers: leases being
+# written to under an earlier epoch are skipped, or a stalled broker would stop all others.
 _CLAIM: Final = f"""
 WITH clock AS MATERIALIZED ({NOW}),
 free AS MATERIALIZED (
@@ -52,7 +52,7 @@ async def claim(
     term_ms: int,
     seqs: int,
 ) -> tuple[list[Claimed], int | None]:
-    """The leases got, each with the first of `seqs` numbers for its records."""
+    """The leases claimed, each with the first of `seqs` numbers for its records."""
     rows = await connection.fetch(_CLAIM, now_ms, lease_ids, node_id, term_ms, seqs)
     return [Claimed(*row[:3]) for row in rows], rows[0][3] if rows else None
 
@@ -63,7 +63,7 @@ _GIVEN: Final = """given AS MATERIALIZED (
         USING (lease_id, node_id, epoch)
     ORDER BY lease_id FOR UPDATE OF tenancies
 )"""
-"""Those of the grants (arrays of lease, node, epoch) that were not lost, locked in order."""
+"""The grants (arrays of lease, node, epoch) that are not lost, locked in order."""
 
 _RENEW: Final = f"""
 WITH clock AS MATERIALIZED ({NOW}), {_GIVEN.format("$2", "$3", "$4")}
@@ -96,7 +96,7 @@ def _columns(lease_ids: list[int], grants: Sequence[Grant]) -> tuple[list[int], 
 async def renew(
     connection: Connection, now_ms: int | None, lease_ids: list[int], grants: Sequence[Grant], term_ms: int
 ) -> set[tuple[int, int]]:
-    """Which were renewed, as lease and epoch."""
+    """The renewed leases, as lease id and epoch."""
     rows = await connection.fetch(_RENEW, now_ms, *_columns(lease_ids, grants), term_ms)
     return {(row[0], row[1]) for row in rows}
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 CHANNEL: Final = "muster_letters"
-"""What is notified of letters, with the id of their node."""
+"""The channel that announces letters, with the id of their node."""
 AGE_MAX_MS: Final = 60_000
-"""Whoever has not taken a letter by then does not want it any more."""
+"""Whoever has not taken a letter by then no longer wants it."""
 
 _PUT: Final = f"""
 WITH clock AS MATERIALIZED ({NOW}),
@@ -58,13 +58,13 @@ _PUT_AND_NOTIFY: Final = (
 
 
 class Columns(NamedTuple):
-    """Letters, a list per column. The numbers are those of one sender, and grow."""
+    """Letters, one list per column. The numbers are one sender's, and grow."""
 
     numbers: list[int]
     node_ids: list[int]
     incarnations: list[UUID | None]
     lease_ids: list[int | None]
-    """None: it may be sent in any case; else only if the lease's epoch is that in `epochs`."""
+    """None: it may be sent in any case; otherwise only if the lease's epoch is the one in `epochs`."""
     epochs: list[int]
     payloads: list[bytes]
 
@@ -72,7 +72,7 @@ class Columns(NamedTuple):
 async def post(
     connection: Connection, now_ms: int | None, sender: UUID, columns: Columns, *, notify: bool
 ) -> dict[int, Posted]:
-    """What became of each, by number."""
+    """The outcome of each, by number."""
     statement = _PUT_AND_NOTIFY if notify else _PUT_QUIETLY
     return {
         number: Posted.SENT if put else Posted.UNDELIVERABLE if in_force else Posted.FENCED
@@ -83,8 +83,8 @@ async def post(
 async def take(
     connection: Connection, node_ids: list[int], incarnations: list[UUID]
 ) -> list[tuple[int, bytes]]:
-    """The letters to these nodes, which are there no more; node id and payload, those of one sender in the
-    order of sending."""
+    """Remove the letters to these nodes. Returns node ids and payloads, those of one sender in the order
+    sent."""
     rows = await connection.fetch(
         "DELETE FROM muster.letters USING unnest($1::integer[], $2::uuid[]) AS mine (node_id, incarnation) "
         "WHERE letters.node_id = mine.node_id AND letters.incarnation = mine.incarnation "
@@ -96,7 +96,8 @@ async def take(
 
 
 async def sweep(connection: Connection, now_ms: int | None) -> None:
-    """Delete what nobody will take: what is old, or for an incarnation that is registered no more."""
+    """Delete letters that nobody will take: old ones, and those for an incarnation that is no longer
+    registered."""
     await connection.execute(
         f"WITH clock AS MATERIALIZED ({NOW}) DELETE FROM muster.letters USING clock "
         f"WHERE posted_ms + {AGE_MAX_MS} <= now_ms OR NOT EXISTS ("

@@ -1,4 +1,4 @@
-"""Statements about the store as a whole: its revision, what never changes, producer ids."""
+"""Statements about the store as a whole: its revision, values that never change, producer ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def allocate_producer_ids(connection: Connection, count: int) -> int:
 
 
 class Fixed(NamedTuple):
-    """What never changes."""
+    """Values that never change."""
 
     cluster_id: UUID
     leases: list[tuple[int, str, int]]

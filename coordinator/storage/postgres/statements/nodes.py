@@ -46,7 +46,7 @@ async def register(connection: Connection, now_ms: int | None, node: NodeRow) ->
             return row[1]  # type: ignore[no-any-return]
         for holder, remaining_ms in await _registered(connection, now_ms, node.node_id):
             raise NodeIdTaken(holder, remaining_ms)
-        # It has run out or left between the two statements.
+        # It has expired or left between the two statements.
     raise StoreConflict(f"registering node {node.node_id}: other brokers keep registering with this id")
 
 
@@ -66,7 +66,7 @@ async def read(connection: Connection, now_ms: int | None) -> list[NodeRow]:
 async def _registered(
     connection: Connection, now_ms: int | None, node_id: int | None
 ) -> list[tuple[NodeRow, int]]:
-    """With how long each registration lasts."""
+    """The nodes, each with how long its registration still lasts."""
     rows = await connection.fetch(
         f"WITH clock AS ({NOW}) {_SELECT_NODE}, now_ms - registered_ms AS age_ms "
         "FROM muster.nodes, clock WHERE registered_ms + term_ms > now_ms "

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 # Rows of `leases` are locked, in order, against claims; `good` are the writers whose epoch is the lease's.
-# Without the lock, an append that is still open could become visible after a claim whose holder has loaded.
+# Without the lock, an append still in flight could become visible after a claim whose holder has already
+# loaded.
 _FENCE: Final = """
 WITH fence AS MATERIALIZED (
     SELECT lease_id, epoch FROM muster.leases WHERE lease_id = ANY($1::integer[]) ORDER BY lease_id FOR SHARE
@@ -34,7 +35,7 @@ _UPSERT: Final = (
 )
 """
 )
-# Nobody but the lease's holder changes its row of `journals`, and the holder one change after the other.
+# Only the lease's holder changes its row of `journals`, one change at a time.
 _UPSERT_AND_TELL: Final = (
     _UPSERT
     + """, allotted AS (
@@ -73,18 +74,18 @@ _WHO: Final = "SELECT writer FROM good"
 
 
 class Columns(NamedTuple):
-    """What several writers append, a list per column. A writer is a lease under an epoch; `of_...` name them
-    by their places in `lease_ids`, from 1. No writer has a key twice."""
+    """What several writers append, one list per column. A writer is a lease under an epoch; `of_...` refer to
+    writers by their places in `lease_ids`, from 1. No writer has a key twice."""
 
     lease_ids: list[int]
     epochs: list[int]
     first_seqs: list[int]
-    """Each upsert takes its writer's first number and its own place among all upserts."""
+    """Each upsert's `seq` is its writer's first number plus its own place among all upserts."""
     of_upserts: list[int]
     upserts: list[bytes]
     values: list[bytes]
     rows_told: list[int]
-    """Of each writer, as `bytes_told` are."""
+    """For each writer, like `bytes_told`."""
     bytes_told: list[int]
     of_told: list[int]
     numbers_told: list[int]
@@ -94,16 +95,17 @@ class Columns(NamedTuple):
     values_told: list[bytes]
     of_deletes: list[int]
     deletes: list[bytes]
-    """As the keys of rows are, see `keys`."""
+    """As stored in rows, see `keys`."""
     deleted_keys: list[bytes]
-    """The same keys as they are."""
+    """The same keys in full."""
     deleted_ms: list[int]
-    """Each delete takes its writer's first number, behind all upserts, and its own place among all deletes.
+    """Each delete's `seq` is its writer's first number, plus the number of all upserts, plus its own place
+    among all deletes.
     """
 
 
 async def append(connection: Connection, columns: Columns) -> set[int]:
-    """Write for each writer whose epoch is the lease's present one; which those are."""
+    """Write for each writer whose epoch is the lease's current one. Returns those writers."""
     writers, upserts, told, deletes = columns[:3], columns[3:6], columns[6:13], columns[13:]
     changes: list[tuple[str, Sequence[Any]]] = []
     if columns.of_told:
@@ -116,7 +118,7 @@ async def append(connection: Connection, columns: Columns) -> set[int]:
         changes.append((_DELETE, (*deletes, len(columns.upserts))))
     if len(changes) == 1:
         return await _write(connection, writers, *changes[0])
-    # Two statements, since not every database changes a table twice in one.
+    # Two statements, since not every database can change a table twice in one.
     async with connection.transaction():
         return [await _write(connection, writers, *change) for change in changes][-1]
 
@@ -128,7 +130,8 @@ async def _write(
 
 
 async def reserve_seqs(connection: Connection, lease_id: int, epoch: int, count: int) -> int | None:
-    """The first of `count` numbers that only this epoch's holder uses; None when the epoch is an old one."""
+    """Reserve `count` numbers that only this epoch's holder uses. Returns the first; None if the epoch is
+    old."""
     return await connection.fetchval(  # type: ignore[no-any-return]
         "UPDATE muster.leases SET next_seq = next_seq + $3::bigint WHERE lease_id = $1 AND epoch = $2 "
         "RETURNING next_seq - $3::bigint",
@@ -141,7 +144,7 @@ async def reserve_seqs(connection: Connection, lease_id: int, epoch: int, count:
 async def load(
     connection: Connection, lease_id: int, after: bytes | None, rows_max: int
 ) -> list[tuple[int, bytes, bytes]]:
-    """The rows with the next keys after `after`, in order of the keys."""
+    """The rows with the next keys after `after`, in key order."""
     rows = await connection.fetch(
         "SELECT seq, key, value FROM muster.records WHERE lease_id = $1 AND ($2::bytea IS NULL OR key > $2) "
         "ORDER BY key LIMIT $3",
@@ -163,7 +166,7 @@ _RECORD_SIZE: Final = "octet_length(key) + COALESCE(octet_length(value), 0)"
 async def read(
     connection: Connection, lease_id: int, seq: int, rows_max: int, bytes_max: int
 ) -> list[tuple[int, bytes, bytes | None, int]]:
-    """Keys and values as they stand in rows, see `keys`."""
+    """Keys and values as stored in rows, see `keys`."""
     rows = await connection.fetch(
         "SELECT seq, key, value, deleted_ms FROM ("
         "    SELECT *, row_number() OVER (ORDER BY seq) AS place,"

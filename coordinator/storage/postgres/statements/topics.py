@@ -36,7 +36,7 @@ async def create(connection: Connection, topic: TopicRow) -> int | None:
     return revision
 
 
-# Rows of `leases` are locked, in order, against claims: who claims one after this finds the change.
+# Rows of `leases` are locked, in order, against claims: whoever claims one after this sees the change.
 _UPDATE_TOPIC: Final = f"""
 WITH fence AS MATERIALIZED (
     SELECT lease_id FROM muster.leases JOIN unnest($13::integer[], $14::bigint[]) AS seen (lease_id, epoch)
@@ -83,7 +83,7 @@ async def update(
 
 
 async def delete(connection: Connection, topic_id: UUID) -> int | None:
-    """None when there was no such topic."""
+    """None if there was no such topic."""
     return await connection.fetchval(  # type: ignore[no-any-return]
         "WITH gone AS (DELETE FROM muster.topics WHERE topic_id = $1 RETURNING topic_id), "
         f"{moving('gone')} SELECT revision FROM moved",
@@ -139,7 +139,7 @@ async def replica_lists(connection: Connection) -> dict[Replicas, int]:
 
 
 async def add_replica_lists(connection: Connection, lists: Collection[Replicas], leases: int) -> int | None:
-    """The new revision; None when all of them had numbers. Raises StoreConflict."""
+    """Returns the new revision; None if all of them had numbers. Raises StoreConflict."""
     for _ in range(ATTEMPTS_MAX):
         new = numbered(await replica_lists(connection), lists, leases)
         if not new:

@@ -1,4 +1,4 @@
-"""What the store does to its sqlite tables, each as a plain function inside the caller's transaction."""
+"""The store's operations on its sqlite tables, as plain functions inside the caller's transaction."""
 
 from muster.coordinator.storage.sqlite.statements import broker_configs as broker_configs
 from muster.coordinator.storage.sqlite.statements import journal as journal

@@ -1,4 +1,4 @@
-"""What is set on brokers."""
+"""Configs set on brokers."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ def bounds(connection: sqlite3.Connection, lease: Lease) -> JournalBounds:
 def read(
     connection: sqlite3.Connection, lease: Lease, offset: int, rows_max: int, bytes_max: int
 ) -> list[StoredJournalRow]:
-    """sqlite3.DatabaseError, as for a page that sqlite cannot read, when a row is not what was written."""
+    """Raises sqlite3.DatabaseError, as for a page that sqlite cannot read, if a row is not what was
+    written."""
     found = connection.execute(
         "SELECT row_offset, at_ms, key, value, checksum FROM journal_rows "
         "WHERE lease_id = ? AND row_offset >= ? ORDER BY row_offset LIMIT ?",

@@ -1,4 +1,4 @@
-"""The rows of leases: their epochs, and the next numbers of their records."""
+"""The rows of leases: their epochs, and the next `seq` of their records."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LEASES: Final = Lookups("leases", ("kind", "number"), ("number", "lease_id", "e
 _NEXT_SEQS: Final = Changes("leases", "lease_id", "next_seq")
 
 LeaseRow = tuple[int, int, int]
-"""Of a lease: its row, its epoch and the next `seq`."""
+"""A lease's row id, its epoch and the next `seq`."""
 
 
 class KnownLeases:
-    """What a connection that writes knows of leases, so that it need not read them in every transaction: what
-    it has read or written itself, until another connection writes (sqlite tells) or a transaction of its own
-    fails.
+    """What a writing connection knows of leases, so that it need not read them in every transaction: what it
+    has read or written itself, until another connection writes (sqlite reports that) or a transaction of its
+    own fails.
 
-    To be asked within transactions that write, where nobody else does.
+    Use it only in writing transactions, during which nobody else writes.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class KnownLeases:
         self._version = -1
 
     def rows_of(self, connection: sqlite3.Connection, wanted: Collection[Lease]) -> Mapping[Lease, LeaseRow]:
-        """Those of all that are wanted and there, and perhaps of others."""
+        """The rows of all wanted leases that exist, and perhaps of others."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._rows.clear()
@@ -41,7 +41,7 @@ class KnownLeases:
         return self._rows
 
     def move(self, connection: sqlite3.Connection, next_seqs: Mapping[Lease, int]) -> None:
-        """Set the next `seq` of leases that were asked for and are there."""
+        """Set the next `seq` of leases that `rows_of` has found."""
         changed: dict[int, int] = {}
         for lease, next_seq in next_seqs.items():
             lease_id, epoch, _ = self._rows[lease]
@@ -50,12 +50,12 @@ class KnownLeases:
         _NEXT_SEQS.run(connection, changed)
 
     def forget(self) -> None:
-        """Epochs were changed, or a transaction has failed."""
+        """Forget everything: epochs were changed, or a transaction has failed."""
         self._rows.clear()
 
 
 def rows_of(connection: sqlite3.Connection, wanted: Collection[Lease]) -> dict[Lease, LeaseRow]:
-    """Those that are there."""
+    """The rows of those that exist."""
     found: dict[Lease, LeaseRow] = {}
     for kind in {lease.kind for lease in wanted}:
         keys = [(kind.value, lease.number) for lease in wanted if lease.kind is kind]
@@ -68,7 +68,7 @@ def rows_of(connection: sqlite3.Connection, wanted: Collection[Lease]) -> dict[L
 def raise_epochs(
     connection: sqlite3.Connection, known: KnownLeases, leases: Sequence[Lease]
 ) -> dict[Lease, int]:
-    """The new epochs."""
+    """Raise the epochs. Returns the new ones."""
     known.forget()
     lease_ids = {lease: lease_id_of(connection, lease) for lease in leases}
     connection.executemany(

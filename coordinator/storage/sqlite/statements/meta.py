@@ -1,4 +1,4 @@
-"""The store as a whole: its revision, producer ids."""
+"""The store as a whole: its revision and producer ids."""
 
 from __future__ import annotations
 

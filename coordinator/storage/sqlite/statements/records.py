@@ -70,7 +70,8 @@ _TOMBSTONES: Final = Inserts("tombstones", ("lease_id", "seq", "key", "deleted_m
 
 
 def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes, bytes]]:
-    """sqlite3.DatabaseError, as for a page that sqlite cannot read, when a record is not what was written."""
+    """Raises sqlite3.DatabaseError, as for a page that sqlite cannot read, if a record is not what was
+    written."""
     rows = connection.execute(
         "SELECT seq, key, value, checksum FROM records WHERE lease_id = ? ORDER BY seq",
         (lease_id_of(connection, lease),),
@@ -86,7 +87,8 @@ def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes,
 def read(
     connection: sqlite3.Connection, lease: Lease, seq: int, rows_max: int, bytes_max: int
 ) -> list[StoredRecord]:
-    """sqlite3.DatabaseError, as for a page that sqlite cannot read, when a record is not what was written."""
+    """Raises sqlite3.DatabaseError, as for a page that sqlite cannot read, if a record is not what was
+    written."""
     lease_id = lease_id_of(connection, lease)
     found = connection.execute(
         "SELECT seq, key, value, -1, checksum FROM records WHERE lease_id = ?1 AND seq >= ?2 "
