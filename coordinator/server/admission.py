@@ -1,4 +1,4 @@
-"""How many connections an address may have, and how many it may open in a second."""
+"""Limits how many connections an address may have, and how many it may open per second."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from muster.coordinator.server.unserved import Cause, Unserved
 from muster.settings import INT32_MAX
 
 _RATES_MAX: Final = 10_000
-"""Addresses whose rates are kept: those that came last."""
+"""Addresses whose rates are kept: the most recent ones."""
 _HELD_MAX: Final = 1_000
-"""Connections that are kept from coming again at once; further ones are closed at once."""
+"""Refused connections held open, so that they do not come back at once; further ones are closed at once."""
 _TOO_MANY: Final = Cause(
     "the address has max.connections.per.ip connections",
     "close some, or raise max.connections.per.ip or max.connections.per.ip.overrides",
@@ -35,10 +35,10 @@ class Refusal(NamedTuple):
 
 
 class Admission:
-    """The connections of one broker by their addresses, those in TLS handshakes included."""
+    """Counts the connections of one broker by address, including those in TLS handshakes."""
 
     def __init__(self, clock: Clock, unserved: Unserved, rate_of: Callable[[str], float | None]) -> None:
-        """`rate_of` gives how many connections a second an address may open; None: any number."""
+        """`rate_of` returns how many connections per second an address may open; None: any number."""
         self._clock = clock
         self._unserved = unserved
         self._rate_of = rate_of
@@ -52,14 +52,13 @@ class Admission:
         return f"<Admission {self._open.total()} from {len(self._open)} addresses, {len(self._held)} held>"
 
     def limit(self, per_address: int, overrides: Mapping[str, int]) -> None:
-        """Set max.connections.per.ip, and what goes before it for single addresses. Connections that are open
-        stay."""
+        """Set max.connections.per.ip, and what overrides it for single addresses. Open connections stay."""
         self._per_address = per_address
         self._overrides = overrides
 
     def let_in(self, transport: asyncio.Transport, address: str) -> bool:
-        """Whether a connection that was just accepted is served. It counts until `left`. One that is not is
-        closed: at once, or when its address may open another."""
+        """Whether to serve a connection that was just accepted; it counts until `left`. One that is not
+        served is closed: at once, or when its address may open another."""
         refusal = self.refused(address)
         if refusal is None:
             self._open[address] += 1
@@ -75,18 +74,18 @@ class Admission:
         return False
 
     def left(self, address: str) -> None:
-        """A connection that was let in is gone."""
+        """A connection that was let in has ended."""
         self._open[address] -= 1
         if self._open[address] <= 0:
             del self._open[address]
 
     def close(self) -> None:
-        """Close what is held."""
+        """Close the held connections."""
         for transport in list(self._held):
             self._close(transport)
 
     def refused(self, address: str) -> Refusal | None:
-        """Why the address may not open another connection now; None: it may, and has."""
+        """Why the address may not open another connection now; None if it may, which its rate then counts."""
         if self._open[address] >= self._overrides.get(address, self._per_address):
             return Refusal(_TOO_MANY)
         limit = self._rate_of(address)
@@ -94,14 +93,14 @@ class Admission:
             return None
         now_ms = self._clock.now_ms()
         rate = self._rates.pop(address, None) or Rate()
-        self._rates[address] = rate  # behind those that came before it
+        self._rates[address] = rate  # now the most recent
         if len(self._rates) > _RATES_MAX:
             del self._rates[next(iter(self._rates))]
         rate.record(1, now_ms)
         throttle_ms = rate.throttle_ms(limit, now_ms)
         if not throttle_ms:
             return None
-        rate.record(-1, now_ms)  # what is not let in does not count
+        rate.record(-1, now_ms)  # a refused connection does not count
         return Refusal(_TOO_FAST, throttle_ms)
 
     def _gone(self, transport: asyncio.Transport) -> None:
@@ -115,14 +114,14 @@ class Admission:
 
 
 class _Held(asyncio.Protocol):
-    """What a connection that is held has for its protocol: nothing that comes is kept."""
+    """The protocol of a held connection: it drops whatever arrives."""
 
     def __init__(self, transport: asyncio.Transport, gone: Callable[[asyncio.Transport], None]) -> None:
         self._transport = transport
         self._gone = gone
 
     def data_received(self, data: bytes) -> None:
-        # uvloop begins to read behind connection_made, though that has paused it.
+        # uvloop starts to read after connection_made, even if that paused it.
         self._transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -130,6 +129,6 @@ class _Held(asyncio.Protocol):
 
 
 def overrides_of(text: str) -> dict[str, int]:
-    """What `max.connections.per.ip.overrides` says: numbers by address."""
+    """The limits by address in `max.connections.per.ip.overrides`."""
     pairs = (each.rpartition(":") for each in text.split(",") if each)
     return {address.strip("[]"): int(number) for address, _, number in pairs}

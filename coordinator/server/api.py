@@ -1,12 +1,12 @@
-"""What an API is to the server, in one declaration. Each stands in `apis/`, beside what answers its requests.
+"""The declaration of an API for the server. Each is in `apis/`, beside the handler of its requests.
 
 `begin(broker, request, context, answered)` begins a request. It returns the answer: a response, None where
-the protocol has none, or an exception; or LATER when `answered` has been or will be called with it, once; or
-IN_LINE, when it will be, and the connection's next request may be begun meanwhile if it is of the same API.
-The request is its own to change. A coroutine `handle(broker, request, context)` is made a `begin` here.
+the protocol has none, or an exception; or LATER if `answered` was or will be called with it, once; or IN_LINE
+if it will be, and the connection's next request may begin meanwhile if it is of the same API. It may modify
+the request. A coroutine `handle(broker, request, context)` is turned into a `begin` here.
 
-KafkaError becomes the API's refusal, any other exception UNKNOWN_SERVER_ERROR (KAFKA_STORAGE_ERROR when it
-was the store's) and a line in the log; CloseConnection closes the connection.
+A KafkaError becomes the API's refusal; any other exception is logged and becomes UNKNOWN_SERVER_ERROR
+(KAFKA_STORAGE_ERROR if it came from the store); CloseConnection closes the connection.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Begin = Callable[[Broker, Any, RequestContext, Answered], object]
 Handle = Callable[[Broker, Any, RequestContext], Coroutine[Any, Any, Message | None]]
 
 LISTING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Names, partitions, offsets: some hundred thousand partitions, or twenty thousand names of full length.
-Kafka takes `socket.request.max.bytes`, 100 MiB, of every API: a thousand times what any client sends of most,
-and few bytes can stand for much work. What a request lists is bounded by `request.elements.max`, which the
-decoder counts."""
+"""For requests with names, partitions, offsets: some hundred thousand partitions, or twenty thousand names of
+full length. Kafka takes `socket.request.max.bytes`, 100 MiB, for every API: a thousand times what any client
+sends for most, and few bytes can cause much work. What a request lists is bounded by `request.elements.max`,
+which the decoder enforces."""
 
 
 _NOTHING: Final = Names()
@@ -42,36 +42,36 @@ _WHOLE: Final = Refusal()
 
 
 class Parts(NamedTuple):
-    """Error codes that Kafka answers at parts of a response that has a code for the whole, too."""
+    """Error codes that Kafka sets on parts of a response that also has a code for the whole."""
 
     codes: Callable[[ErrorCode], bool]
     refusal: Refusal
     version: int | None = None
-    """The version whose refusal it is, where a newer one has a code for the whole."""
+    """The version whose shape the refusal has, where newer ones have a code for the whole."""
     since: int = 0
 
 
 class Repeated(NamedTuple):
-    """The bytes at the end of a request that differ in its repetitions; the others, but for the correlation
-    id, are the same."""
+    """The bytes at the end of a request that differ when it is repeated; all others, except for the
+    correlation id, are the same."""
 
     size: int = 0
     behind: int = 0
     """Bytes that follow them."""
     update: Callable[[bytes, int], None] | None = None
-    """Reads them from a repetition, at an offset, into the request that was decoded."""
+    """Reads them from a repetition, at an offset, into the decoded request."""
 
 
 Repeats = Callable[[Any, int, bytes], Repeated | None]
-"""Of a request, its version and the bytes of its message; None where it is not worth remembering."""
+"""Called with a request, its version and the bytes of its message; None if it is not worth remembering."""
 
 
 Complete = Callable[[Broker, Any, RequestContext], KafkaError | None]
-"""Of a request: why it is refused, or None."""
+"""Completes a request: why it is refused, or None."""
 
 
 class Api:
-    """One API that is served, or advertised for its refusal."""
+    """One API that is served, or advertised only to be refused."""
 
     __slots__ = (
         "about_the_cluster",
@@ -110,16 +110,16 @@ class Api:
         complete: Complete | None = None,
         repeats: Repeats | None = None,
     ) -> None:
-        """`needs`: what its requests need to be allowed. `names`: what they name. `refuse`: the shape of a
-        refusal, `parts` that of codes which concern parts of it. `size_max`: bytes of a request (None:
-        socket.request.max.bytes alone).
+        """`needs`: the rights that its requests need. `names`: what they name. `refuse`: the shape of a
+        refusal, `parts` that for codes of parts of it. `size_max`: maximum bytes of a request (None: only
+        socket.request.max.bytes applies).
 
         `reads`: it only reads and may take long, so it is dropped with its connection. `instant`: its
-        requests take no time, and wait for nobody's turn. `about_the_cluster`: a broker that has lost sight
-        of the cluster closes the connection, so that clients ask another one. `pieces`: its responses are
-        large, and sent in pieces. `closing`: a client may close behind it without waiting to be answered.
-        `complete`: makes a request whole whose client leaves out what this broker knows. `repeats`: how a
-        connection's next requests may repeat one.
+        requests take no time, and need not wait for a turn. `about_the_cluster`: a broker that has lost
+        contact with the cluster closes the connection, so that clients ask another one. `pieces`: its
+        responses are large, and sent in pieces. `closing`: a client may close right after it, without waiting
+        for the answer. `complete`: fills in what a client leaves out because this broker knows it. `repeats`:
+        how a connection's next requests may repeat one.
         """
         self.key = key
         self.name = request_class(key).__name__.removesuffix("Request")
@@ -136,7 +136,7 @@ class Api:
         self.complete = complete
         self.repeats = repeats
         self.paced = not instant
-        """Whether only so many are begun in a turn of the loop. What a task answers has a turn of its own."""
+        """Whether the number begun in a turn of the loop is limited. A task has a turn of its own."""
         if iscoroutinefunction(begin):
             self.paced = False
             begin = awaited(begin, self.name)
@@ -150,11 +150,11 @@ class Api:
         return self.refuse.of(response_class(self.key), request, version, error)
 
     def concerns_parts(self, code: ErrorCode, version: int) -> bool:
-        """Whether the code stands at parts of the response: where that has a code for the whole, few do."""
+        """Whether the code is set on parts of the response: few are, if it has a code for the whole."""
         return self.parts is None or (version >= self.parts.since and self.parts.codes(code))
 
     def partial_refusal(self, request: Any, version: int, error: KafkaError) -> Message:
-        """The response that refuses what a request names, and says of the whole that it succeeded."""
+        """The response that refuses what a request names, and reports success for the whole."""
         parts = self.parts
         if parts is None:
             return self.refusal(request, version, error)
@@ -165,8 +165,8 @@ class Api:
 
 
 def awaited(handle: Handle, name: str) -> Begin:
-    """What is answered by a coroutine, as a `begin`. It returns the task, in place of LATER: to cancel it
-    drops the request."""
+    """A `begin` that answers with a coroutine. It returns the task instead of LATER: cancelling it drops the
+    request."""
 
     async def run(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> None:
         outcome: object

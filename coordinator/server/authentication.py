@@ -1,10 +1,11 @@
-"""SASL on one connection: what a client may send until it has authenticated, and again when that ends.
+"""SASL on one connection: what a client may send until it has authenticated, and again when that expires.
 
     ApiVersions (once) → SaslHandshake v0 → tokens without headers
                        → SaslHandshake v1 → tokens in SaslAuthenticate
 
-It is the first gate of a session: until a client is let in every request comes here, and nothing of it goes
-further. Once it is in, only those come here that authenticate it anew (KIP-368), and what comes too late.
+It is the first gate of a session: until a client is let in, every request but that ApiVersions ends here.
+Once it is in, only requests that re-authenticate it (KIP-368) come here, and those after its authentication
+has expired.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _log: Final = Logger(part="authentication")
 AUTHENTICATE_MS: Final = 30_000
 """How long a client has to authenticate. Kafka waits for connections.max.idle.ms."""
 _AGAIN_MS: Final = 1_000
-"""From one time that clients authenticate anew to the next (KIP-368); the first may come at once."""
+"""Minimum time between re-authentications (KIP-368); the first may come at once."""
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = (
     int(key).to_bytes(2, "big")
     for key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
@@ -72,16 +73,16 @@ class _State(Enum):
     """Tokens come without headers."""
     IN = auto()
     REFUSING = auto()
-    """What was asked for out of turn is refused, and the connection closed."""
+    """A request out of turn is refused, and the connection closed."""
     DOOMED = auto()
-    """The next request closes the connection without a word."""
+    """The next request closes the connection without a response."""
 
 
 class Door(NamedTuple):
     """How the clients of a SASL listener are let in."""
 
     mechanisms: Mapping[str, Mechanism]
-    """Those that are enabled, by name."""
+    """The enabled mechanisms, by name."""
     clock: Clock
     """Real time."""
     unserved: Unserved
@@ -91,7 +92,8 @@ class Door(NamedTuple):
 
 
 class Authentication:
-    """Of one connection. `let_in` is called with the principal, also when it has authenticated anew."""
+    """The authentication of one connection. `let_in` is called with the principal, also after it has
+    re-authenticated."""
 
     __slots__ = (
         "_again_ms",
@@ -111,7 +113,7 @@ class Authentication:
     def __init__(
         self, door: Door, connection: Connection, let_in: Callable[[str], None], forget: Callable[[], None]
     ) -> None:
-        """`forget` is called when what was decided about earlier requests must be decided anew."""
+        """`forget` is called when decisions about earlier requests must be made anew."""
         self._door = door
         self._connection: Connection | None = connection
         self._let_in = let_in
@@ -129,13 +131,13 @@ class Authentication:
         return f"<Authentication {self._state.name} {self._principal}>"
 
     def close(self) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         self._connection = None
         self._stop_timer()
 
     @property
     def is_in(self) -> bool:
-        """Whether a client has been let in; it may be authenticating anew."""
+        """Whether a client has been let in; it may be re-authenticating."""
         return self._principal is not None
 
     # --- requests -------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Authentication:
         if self._state is _State.IN:
             return key in (_HANDSHAKE, _AUTHENTICATE) or self._has_expired
         if self._state is _State.HANDSHAKE and key == _API_VERSIONS and not self._asked_versions:
-            # A version that is not served is answered with those that are; another may follow.
+            # A version that is not served is answered with those that are; another request may follow.
             self._asked_versions = int.from_bytes(frame[2:4], "big", signed=True) in versions(
                 ApiKey.API_VERSIONS
             )
@@ -158,11 +160,11 @@ class Authentication:
 
     @property
     def refuses(self) -> bool:
-        """Whether the request that was not taken is refused, by `refuse`."""
+        """Whether a request that was not taken must be refused, by `refuse`."""
         return self._state is _State.REFUSING
 
     def refuse(self, broker: object, request: object, context: RequestContext, answered: Answered) -> object:
-        """Refuse what was asked for in the middle of authenticating (an `Api.begin`)."""
+        """Refuse a request that came in the middle of authenticating (an `Api.begin`)."""
         self._tell(not_authenticated("another request came in place of a token"))
         error = KafkaError(ErrorCode.ILLEGAL_SASL_STATE, "a SaslAuthenticate request was expected")
         self._end(lambda: answered(error))
@@ -227,7 +229,7 @@ class Authentication:
         self._step(header, request.auth_bytes)
 
     def _step(self, header: RequestHeader | None, token: bytes) -> None:
-        """Answered later: a mechanism may take its time."""
+        """Process a token; it is answered later, since a mechanism may take its time."""
         assert self._connection is not None
         task = asyncio.get_running_loop().create_task(self._answer(header, token), name="SASL")
         self._connection.under_way(task, True)
@@ -272,7 +274,7 @@ class Authentication:
             )
 
     def _enter(self, who: Authenticated) -> int:
-        """The client is let in; for how many milliseconds (0: for good)."""
+        """Let the client in; returns for how many milliseconds (0: forever)."""
         now_ms = self._door.clock.now_ms()
         reauth_ms = self._door.reauth_ms
         ends = [
@@ -296,7 +298,7 @@ class Authentication:
         self._end(lambda: connection.respond(answer))
 
     def _end(self, answer: Callable[[], None]) -> None:
-        """Answer after a while, and close (KIP-306): guessing takes time, and holds nothing but a socket."""
+        """Answer after a delay, and close (KIP-306): guessing takes time, and ties up only a socket."""
         assert self._connection is not None
         self._state = _State.DOOMED
         self._connection.end()
@@ -322,8 +324,7 @@ class Authentication:
 
 
 def _out_of_place(frame: bytes) -> bytes:
-    """The answer to SASL behind the login, where there is no time to authenticate again. The connection goes
-    on."""
+    """The answer to a SASL request after login that does not re-authenticate. The connection goes on."""
     header, offset = decode_request_header(frame)
     _decoded(header, frame, offset)
     if header.api_key == ApiKey.SASL_HANDSHAKE:

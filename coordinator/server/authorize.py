@@ -1,5 +1,5 @@
-"""The gate of ACLs: what a request needs, which its API declares (`needs`), held against the rights of its
-client. A request that is refused is not begun; one that is refused in part is begun without that part."""
+"""The ACL gate: checks what a request needs, as its API declares (`needs`), against the rights of its client.
+A request that is refused is not begun; one that is refused in part is begun without that part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.protocol.message import Message
 from muster.protocol.messages.data import ProduceRequest
 
 _AT_ONCE: Final = 1_000
-"""Elements that are decided about in a turn of the loop: some milliseconds."""
+"""Elements that are checked in a turn of the loop: some milliseconds."""
 
 
 def refused(broker: Broker, api: Api, request: Any, context: RequestContext) -> KafkaError | None:
@@ -28,8 +28,8 @@ def refused(broker: Broker, api: Api, request: Any, context: RequestContext) -> 
 
 
 def divided(broker: Broker, api: Api, request: Any, context: RequestContext) -> Begin | None:
-    """What begins a request that is refused in part, or has too many elements for a turn of the loop; None:
-    the API does, since nothing of it is refused."""
+    """What begins a request that is refused in part, or has too many elements for a turn of the loop; None if
+    nothing is refused and the API does."""
     elements = api.needs.listed(request)
     if not elements:
         return None
@@ -67,7 +67,7 @@ async def _begin_in_turns(
     except Exception as error:
         answer = error
     if isinstance(answer, asyncio.Task):
-        await answer  # which goes when this one is cancelled
+        await answer  # cancelled along with this one
     elif not isinstance(answer, Later):
         answered(answer)
 
@@ -93,7 +93,7 @@ def _begin(
 
 
 def _answer(api: Api, request: Any, division: Division, context: RequestContext, answer: object) -> object:
-    """The answer to the whole request, from the one to the rest of it."""
+    """The answer to the whole request, from the answer to the rest of it."""
     if isinstance(request, ProduceRequest) and request.acks == 0:
         return CloseConnection("a Produce with acks=0 failed: not authorized")
     version = context.api_version

@@ -1,4 +1,4 @@
-"""Who may do what on one broker: super users everything, others what the ACLs say."""
+"""Decides who may do what on one broker: super users everything, others what the ACLs allow."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ _log: Final = Logger(part="authorizer")
 _USER: Final = "User:"
 _EVERY_MS: Final = 60_000
 _HOSTS_MAX: Final = 1_000
-"""Addresses that are told apart in a minute; of more than these nothing is said."""
+"""Addresses tracked per minute; denials of further ones are not logged."""
 _OF_A_HOST_MAX: Final = 20
-"""Different refusals of an address that are told in a minute."""
+"""Different denials of an address that are logged per minute."""
 _NAME_MAX: Final = 100  # characters of a name in the log
 
 
 def super_users(text: str) -> frozenset[str]:
-    """The principals of the setting `super.users`: `User:a;User:b`. A name without a type is a user's."""
+    """The principals in the setting `super.users`: `User:a;User:b`. A name without a type is a user's."""
     named = (each.strip() for each in text.split(";"))
     return frozenset(each if ":" in each else _USER + each for each in named if each)
 
 
 class Authorizer:
-    """Decides by the ACLs that were read last; until they have been, everything is denied to all but super
-    users."""
+    """Decides by the ACLs as last read; until the first read, everything is denied to all but super users."""
 
     def __init__(self, rows: ConfigRows, settings: Settings, clock: Clock) -> None:
-        """`clock` is what the log's minutes are counted by."""
+        """`clock` counts the minutes between log lines."""
         self.acls = KeptAcls(rows, default=settings.allow_everyone_if_no_acl_found)
         self.super_users = super_users(settings.super_users or "")
         self._denials = _Denials(clock)
@@ -50,14 +49,14 @@ class Authorizer:
         return ClientRights(self, context)
 
     def sees(self, context: RequestContext) -> Callable[[str], bool]:
-        """Whether the client may see a topic, by its name; for any thread."""
+        """Returns a function that says whether the client may see a topic, by name; for any thread."""
         rights = self.rights(context)
         return lambda name: rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name, logged=False)
 
     def log_denied(
         self, context: RequestContext, operation: Operation, type: ResourceType, name: str
     ) -> None:
-        """Tell of a refusal, once per address and minute."""
+        """Log a denial, once per address, cause and minute."""
         self._denials.tell(context, operation, type, name)
 
 
@@ -102,7 +101,7 @@ class ClientRights:
 
 
 class _Told:
-    """What was told of an address since `since_ms`, and how much was not."""
+    """What was logged about an address since `since_ms`, and how much was withheld."""
 
     __slots__ = ("causes", "since_ms", "withheld")
 
@@ -113,14 +112,14 @@ class _Told:
 
 
 class _Denials:
-    """Tells the log of refusals: a line for each address and cause in a minute."""
+    """Logs denials: one line per address, cause and minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._told: dict[str, _Told] = {}
 
     def tell(self, context: RequestContext, operation: Operation, type: ResourceType, name: str) -> None:
-        """A client was denied an operation."""
+        """Log that a client was denied an operation."""
         now_ms = self._clock.now_ms()
         told = self._told.get(context.client_host)
         withheld = 0

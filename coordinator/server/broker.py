@@ -1,8 +1,7 @@
-"""One broker: membership, group runtime, partitions and a listener, over a store and logs that others may
-share.
+"""One broker: membership, group runtime, partitions and listeners, on a store and logs that others may share.
 
-Handlers find here what they work with: `settings`, `configs`, `node_id`, `cluster_id`, `catalogue`,
-`partitions`, `runtime`, `topology`, `producer_ids`. Several brokers of one process are
+Handlers find what they work with here: `settings`, `configs`, `node_id`, `cluster_id`, `catalogue`,
+`partitions`, `runtime`, `topology`, `producer_ids`. For several brokers in one process see
 `muster.coordinator.server.brokers`.
 """
 
@@ -73,12 +72,12 @@ from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.api import ApiKey
 
 _NEWCOMERS_RETURN_WITHIN_MS: Final = 20
-"""Of a broker without an initial rebalance delay. Otherwise some of several consumers that start together, as
-in tests, rebalance twice. One that dies before it returns delays the others by no more than this."""
+"""For a broker without an initial rebalance delay. Otherwise some of the consumers that start together, as in
+tests, rebalance twice. One that dies before it returns delays the others by no more than this."""
 _READ_AGAIN_S: Final = 1.0
 _READ_PAUSE_S: Final = 0.02
-"""Between looks at a database, where what others change is heard of with a delay anyway: leases move in
-bursts, every move is a change of the store, and each broker looks."""
+"""Pause between reads of a database, which reports the changes of others with a delay anyway: leases move in
+bursts, every move changes the store, and each broker reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,33 +89,33 @@ class Shared:
     counts: StoreCounts
     logs: Logs
     clock: Clock
-    """What groups, fetches and topics take their time from; a test may move it."""
+    """The clock of groups, fetches and topics; a test may move it."""
     lease_clock: Clock
-    """Real time, as the store's clock is: what leases are counted in."""
+    """Real time, like the store's clock: leases are measured by it."""
     file_threads: Executor
     upkeep_thread: Executor
     """Retention, compaction and the like: one thread, so that they hold up nothing but each other."""
     validation_thread: Executor
-    """Validates the batches that take long: one thread, so that they compete with nobody but each other."""
+    """Validates batches that take long: one thread, so that they compete only with each other."""
     connections_max: int
     faults: Faults = field(default_factory=Faults)
     pins: dict[Lease, int] = field(default_factory=dict)
-    """Leases that one node holds as long as it is there, by its id; `Membership.place_again` tells of
+    """Leases pinned to a node, given by its id, as long as it is there; `Membership.place_again` announces
     changes."""
     holds: LoadHolds = field(default_factory=LoadHolds)
     page: Endpoint | None = None
     """Where browsers find the page about these brokers, if there is one."""
     listen: Listen = Listener
-    """Makes a broker's listener from host, port and what makes a connection's protocol. A simulated network
-    comes in here."""
+    """Makes a broker's listener from a host, a port and a protocol factory. A simulated network plugs in
+    here."""
 
 
 class Broker:
-    """One node. `bind`, `register`, `start`; then `stop` or `kill`, once. Belongs to the event loop it was
-    made on."""
+    """One node. Call `bind`, `register`, `start`; then `stop` or `kill`, once. Belongs to the event loop it
+    was created on."""
 
     def __init__(self, shared: Shared, node_id: int, listening: Sequence[Listening]) -> None:
-        """`listening` are its listeners; the address of the first is the one others know it by."""
+        """`listening` are its listeners; others know it by the address of the first."""
         settings, counts = shared.settings, shared.counts
         self.settings = settings
         self.node_id = node_id
@@ -126,7 +125,7 @@ class Broker:
         self.clock = PausableClock(shared.clock)
         self._missed = MovableClock(shared.lease_clock) if settings.test_mode else None
         self.real_clock = PausableClock(self._missed or shared.lease_clock)
-        """What is counted in real time, whatever clock the groups have: leases, idle connections."""
+        """Measures what runs in real time, whatever clock the groups have: leases, idle connections."""
         self.paused = False
         self._log = Logger(part="broker", node=node_id)
         self.journal = Journal()
@@ -155,7 +154,7 @@ class Broker:
         self.consumer_offsets = ConsumerOffsets(
             offsets, store, self.clock, node_id=node_id, serving=self.membership.serving
         )
-        # Retention goes on when nothing is kept any more.
+        # Always there: retention goes on even if no more events are kept.
         self.group_events = GroupEvents(
             events, store, self.clock, node_id=node_id, serving=self.membership.serving
         )
@@ -308,12 +307,12 @@ class Broker:
 
     @property
     def store(self) -> Store:
-        """The store, for what is to be read there anew."""
+        """The store, for fresh reads."""
         return self._store.as_store()
 
     @property
     def served_apis(self) -> Sequence[ApiKey]:
-        """What ApiVersions advertises: what is answered, and what is refused in words."""
+        """What ApiVersions advertises: APIs that are answered, and those refused with a reason."""
         return [api.key for api in APIS.values()]
 
     def rights(self, context: RequestContext) -> Rights:
@@ -335,11 +334,11 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """`host:port` that clients of the first listener are told."""
+        """`host:port` as advertised to the clients of the first listener."""
         return self._reached_at()[0].address
 
     def _reached_at(self) -> list[Endpoint]:
-        """What the clients of each listener are told."""
+        """The endpoint advertised to the clients of each listener."""
         return [each.reached_at() for each in self.listening]
 
     def note(
@@ -351,13 +350,13 @@ class Broker:
         member: Member | None = None,
         at_ms: int | None = None,
     ) -> None:
-        """Put an entry into the journal of something that happened outside the core: `GroupRuntime.note`."""
+        """Add a journal entry about something that happened outside the core: see `GroupRuntime.note`."""
         self.runtime.note(type, data, group_id=group_id, member=member, at_ms=at_ms)
 
     # --- life -----------------------------------------------------------------------------------------------
 
     async def bind(self) -> NodeRow:
-        """Take the ports; how the node will be registered. Raises BindError."""
+        """Bind the ports; returns the row to register the node with. Raises BindError."""
         try:
             for listener in self._listeners:
                 await listener.bind()
@@ -378,14 +377,14 @@ class Broker:
         )
 
     def unbind(self) -> None:
-        """Give the ports up; for a broker that will not be started."""
+        """Release the ports of a broker that will not be started."""
         for listener in self._listeners:
             listener.release()
 
     async def register(self, node: NodeRow) -> None:
-        """Read topics and configs, and make this broker known to the others, who then give up its share of
+        """Read topics and configs, and make this broker known to the others, which then give up its share of
         the leases: `start` should follow at once. Raises NodeIdTaken and other StoreErrors."""
-        self._store.changed.append(self._catalogue_stale.set)  # before the first look, or one might be missed
+        self._store.changed.append(self._catalogue_stale.set)  # before the first read, or one might be missed
         await self.configs.start(self._fixed_configs())
         if self.doors.sasl:
             self._made_up.secret = await self.users.secret()
@@ -407,8 +406,8 @@ class Broker:
         self.transacting.start()
 
     async def start(self, node: NodeRow) -> None:
-        """Once registered: take the leases that are due to this node, and accept connections. Returns when
-        what was free is served, or after a moment. Raises StoreError."""
+        """Once registered: take this node's share of the leases, and accept connections. Returns when the
+        leases that were free are served, or after a moment. Raises StoreError."""
         await self.membership.start(node, self.holders)
         self._warn_of_a_shared_address(node)
         for listener in self._listeners:
@@ -425,11 +424,11 @@ class Broker:
                 )
 
     async def stop(self) -> None:
-        """Hand the shards over, accept nothing more, finish what is in flight, leave. Handing over may take
-        shutdown.grace.ms, and so may what is in flight after that.
+        """Hand the shards over, stop accepting, finish what is in flight, and leave. Handing over may take
+        shutdown.grace.ms, and finishing what is in flight may take as long again.
 
-        What is not handed over yet is served meanwhile. Handing over answers the JoinGroups and Fetches that
-        are parked.
+        Shards that are not handed over yet are still served. Handing over answers parked JoinGroups and
+        Fetches.
         """
         grace_s = self.settings.shutdown_grace_ms / 1000
         try:
@@ -461,7 +460,7 @@ class Broker:
         """Die as a process does: connections are cut, nothing is released, nothing more is written."""
         self.clock.pause()
         self.real_clock.pause()
-        self.connections.freeze()  # the dead do not answer that they are no coordinator any more
+        self.connections.freeze()  # a dead broker does not answer NOT_COORDINATOR
         self.membership.kill()
         self.runtime.kill()
         await self.transacting.kill()
@@ -496,8 +495,7 @@ class Broker:
         self.connections.freeze()
 
     def resume(self) -> None:
-        """Go on from where it stood. Timers first: the leases may have run out, and nobody may be served from
-        them."""
+        """Undo `pause`. Timers first: the leases may have expired, and nobody may be served under them."""
         self.paused = False
         self.real_clock.resume()
         self.clock.resume()
@@ -505,13 +503,13 @@ class Broker:
         self.connections.thaw()
 
     def missed(self, ms: int) -> None:
-        """Time was moved while it stood still: when it goes on, it finds its leases as old as they are. In
-        test mode only."""
+        """Time was moved while the broker was paused: when it resumes, it sees the true age of its leases.
+        In test mode only."""
         assert self._missed is not None
         self._missed.move_to(self._missed.now_ms() + ms)
 
     def under_way(self) -> Iterator[str]:
-        """What is being done without being asked for, in words; nothing when all is at rest and durable."""
+        """Describes background work in words; yields nothing when all is at rest and durable."""
         yield from self.connections.under_way()
         yield from self.runtime.under_way()
         yield from self.transacting.under_way()
@@ -523,7 +521,7 @@ class Broker:
                 yield f"{kind} shard {number} is still being taken over"
 
     def _fixed_configs(self) -> dict[str, str]:
-        """Broker configs of Kafka's that follow from what this broker is."""
+        """Kafka's broker configs that follow from what this broker is."""
         settings, node_id = self.settings, str(self.node_id)
         fixed = {
             "advertised.listeners": _kafka_listeners(self._reached_at()),
@@ -576,12 +574,12 @@ class Broker:
                 await asyncio.sleep(pause_s)
             except StoreError as error:
                 self._log.warning("failed to read topics and configs, retrying", why=str(error))
-                self._catalogue_stale.set()  # the store does not tell of the same change again
+                self._catalogue_stale.set()  # the store does not report a change twice
                 await asyncio.sleep(_READ_AGAIN_S)
 
     async def read_topics(self) -> None:
-        """Return when the topics have been read, beginning after this call. Those who ask in the same turn
-        share it."""
+        """Return when a read of the topics that began after this call is done. Callers in the same turn share
+        it."""
         if self._catalogue_reading is None:
 
             async def read() -> Change:
@@ -600,8 +598,8 @@ class Broker:
         self._make_way()
 
     def _make_way(self) -> None:
-        """Let those lead partitions who got them by reassignments: what this broker still holds under the
-        epoch of the time it claims anew, which tells them that it knows."""
+        """Let the new leaders of reassigned partitions lead: this broker claims anew the leases that it still
+        holds under the old epoch, which shows them that it knows."""
         for lease, epoch in self.catalogue.moved.items():
             self.membership.begin_anew(lease, epoch)
 
@@ -641,8 +639,8 @@ def group_config(settings: Settings, *, real_time: bool = False) -> GroupConfig:
     config = GroupConfig(**values)
     if not real_time or config.group_initial_rebalance_delay_ms:
         return config  # time may stand still
-    # Without a delay, too, those go along whose JoinGroup is on its way: in Kafka a timer that is due takes a
-    # trip over threads, behind the requests that have come.
+    # Even without a delay, members whose JoinGroup is on its way take part: in Kafka an expired timer passes
+    # through threads, behind the requests that have arrived.
     return replace(
         config, group_initial_rebalance_delay_ms=1, newcomers_return_within_ms=_NEWCOMERS_RETURN_WITHIN_MS
     )

@@ -1,10 +1,9 @@
-"""What brokers can be configured with, by Kafka's names: one declaration for each, wherever it comes
-from.
+"""All broker configs under Kafka's names, one declaration for each, wherever it comes from.
 
-Some give topics their defaults (`topics.config`), muster's settings
-(`coordinator.config`), what follows from them or is fixed, and what Kafka can change while it runs and is
-without effect here (`kept_configs`). A TLS or SASL config, and a few of connections, can have the prefix
-`listener.name.NAME.` as well.
+They are the defaults of topic configs (`topics.config`), muster's settings (`coordinator.config`), configs
+that are fixed or follow from those, and configs that Kafka can change at runtime but that have no effect here
+(`kept_configs`). TLS and SASL configs, and a few connection configs, also exist with the prefix
+`listener.name.NAME.`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ SYNONYMS: Final[Mapping[str, Sequence[str]]] = {
     )
     for name in names
 } | {"log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")}
-"""Configs that say the same thing in several units, the one that counts first."""
+"""Configs that set the same thing in several units, in order of precedence."""
 
 _UNSET: Final = frozenset({"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"})
-"""Kafka has no default for these: a synonym's counts, and comes to the same."""
+"""Kafka has no default for these; the default of a synonym applies and is equivalent."""
 
 
 def _fixed(name: str, type: Type, default: Any, meaning: str) -> Setting:
@@ -78,10 +77,10 @@ _FIXED_HERE: Final = (
         "copies of transactions' state; the store keeps one",
     ),
 )
-"""What tools look for in any broker, and here follows from other settings or cannot be set."""
+"""Configs that tools expect of any broker; here they follow from other settings or cannot be set."""
 
 _OF_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
-"""Kafka's authorizer has these from its properties, and DescribeConfigs tells nothing of them."""
+"""Kafka's authorizer reads these from its properties, and DescribeConfigs does not return them."""
 
 
 def _declared() -> Iterator[Setting]:
@@ -103,7 +102,7 @@ def _default_of(config: Setting) -> Setting:
         meaning=f"default of the topic config {config.name}. {config.meaning[0].upper()}{config.meaning[1:]}",
         default_from=None,
     )
-    # One topic may keep nothing, not all of them.
+    # A single topic may be set to keep nothing; the default for all topics may not.
     return setting._replace(low=1, also=-1) if name == "log.retention.ms" else setting
 
 
@@ -120,8 +119,8 @@ _OF_MECHANISMS: Final = {each.name: each for each in OF_MECHANISMS}
 
 
 def spec_named(name: str) -> Setting | None:
-    """The declaration of a config, which may have the prefix of a listener, and of a SASL mechanism; None if
-    nobody knows it."""
+    """The declaration of a config, whose name may have a listener prefix and a SASL mechanism prefix; None if
+    it is unknown."""
     spec = BROKER_SPECS.get(name)
     without = _without_prefix(name)
     if spec is not None or without is None:
@@ -131,21 +130,21 @@ def spec_named(name: str) -> Setting | None:
 
 
 def shown(setting: Setting, text: str) -> str | None:
-    """The value of `text` as Kafka writes it; None of what is sensitive."""
+    """The value of `text` as Kafka writes it; None for a sensitive setting."""
     if setting.sensitive:
         return None
     value = setting.read(text) if setting.dynamic else None
-    return text if value is None else text_of(value)  # the text, too, of what an older muster took
+    return text if value is None else text_of(value)  # unchanged, too, if only an older muster took it
 
 
 def names_of(name: str) -> Sequence[str]:
-    """The names that give the config `name` its value, the one that counts first."""
+    """The names that give the config `name` its value, in order of precedence."""
     without = _without_prefix(name)
     return SYNONYMS.get(name, (name,)) if without is None else (name, without)
 
 
 def _without_prefix(name: str) -> str | None:
-    """What is configured for a listener, if anything is."""
+    """The name without its listener and mechanism prefixes; None if it is not a config of a listener."""
     prefix, _, rest = name.partition(".name.")
     listener, _, rest = rest.partition(".")
     if prefix != "listener" or not listener:

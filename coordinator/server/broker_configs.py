@@ -1,10 +1,10 @@
-"""What one broker is configured with, by Kafka's names: the settings it was started with, and what
-AlterConfigs has laid over them since (KIP-226).
+"""The configuration of one broker, under Kafka's names: the settings it was started with, and what
+AlterConfigs has set over them since (KIP-226).
 
-What can be altered while it runs is what Kafka can alter, wherever muster takes it
-(`broker_config_specs`). It is kept in the store, for all brokers (the cluster-wide default) or for one,
-which goes before it. `muster.drained`, which is none of Kafka's, is altered on one broker alone. Values
-that are sensitive are neither told nor logged.
+The configs that can be altered at runtime are those that Kafka can alter, wherever muster takes them from
+(`broker_config_specs`). They are kept in the store, for all brokers (the cluster-wide default) or for one,
+which takes precedence. `muster.drained`, which is not one of Kafka's, can be altered only on a single broker.
+Sensitive values are neither reported nor logged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from muster.settings import Scope, Setting, text_of
 
 
 class Source(IntEnum):
-    """Where a value is from, as DescribeConfigs says it."""
+    """Where a value comes from, as in DescribeConfigs."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -52,12 +52,12 @@ class Synonym(NamedTuple):
 
     name: str
     value: str | None
-    """None: it is sensitive, and not told."""
+    """None if it is sensitive."""
     source: Source
 
 
 def source_of(synonyms: Sequence[Synonym]) -> Source:
-    """The source of the value that counts."""
+    """The source of the effective value."""
     return synonyms[0].source if synonyms else Source.DEFAULT
 
 
@@ -66,11 +66,11 @@ _DEFAULTS: Final = {
     name: text_of(spec.default) for name, spec in BROKER_SPECS.items() if spec.default is not None
 }
 _DEDUPE_BYTES_MIN: Final = 1 << 20
-"""Of each thread that compacts, and a byte more."""
+"""Each compaction thread must have more than this."""
 
 
 class BrokerConfigs:
-    """The configs of the node `node_id`, whom `apply` tells the topic defaults whenever they have changed.
+    """The configs of the node `node_id`. `apply` gets the topic defaults whenever the configs have changed.
 
     Refusals are KafkaErrors.
     """
@@ -101,23 +101,23 @@ class BrokerConfigs:
     # --- reading --------------------------------------------------------------------------------------------
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """What gives the broker config `name` its value, the one that counts first; empty if it is unset."""
+        """The sources of the broker config `name`, in order of precedence; empty if it is unset."""
         return _synonyms(name, self._layers)
 
     def text(self, name: str) -> str:
-        """The config of this broker, as it is written; empty if it is unset."""
+        """The config of this broker, as written; empty if it is unset."""
         return next((each.value or "" for each in self.synonyms(name)), "")
 
     def number(self, name: str) -> int:
-        """The value of a whole number that has a default."""
+        """The value of an integer config that has a default."""
         return _number(name, self._layers)
 
     def is_on(self, name: str) -> bool:
-        """The value of a config that is true or false, and has a default."""
+        """The value of a boolean config that has a default."""
         return self.text(name).strip().lower() == "true"
 
     def described(self, broker: str) -> Iterator[tuple[str, Setting]]:
-        """The configs that clients are told of about `broker`, this one's id, by name; of all brokers ("")
+        """The configs shown to clients for `broker`, this one's id, by name; for all brokers (""), only
         those that are set."""
         altered = {name for layer in self._altered_layers(broker) for name in layer}
         shown = [name for name in BROKER_SPECS if broker and name not in HIDDEN]
@@ -130,7 +130,7 @@ class BrokerConfigs:
         return [self.altered(each) for each in dict.fromkeys((broker, ""))]
 
     def inherited(self, name: str) -> list[Synonym]:
-        """What gives the topic config `name` its value in topics for which it is not set."""
+        """The sources of the topic config `name` for topics that do not set it."""
         source = SPECS[name].default_from
         return [] if source is None else self.synonyms(source)
 
@@ -146,7 +146,7 @@ class BrokerConfigs:
     # --- changing -------------------------------------------------------------------------------------------
 
     async def start(self, fixed: Mapping[str, str]) -> None:
-        """Read the store, before topics are read. `fixed` are configs known since the broker has its port."""
+        """Read the store, before topics are read. `fixed` are configs known once the ports are bound."""
         self._static.update(fixed)
         await self.refresh()
 
@@ -165,8 +165,8 @@ class BrokerConfigs:
         """Change what is set on `broker`, this one (however its id is written) or "" for all; `replace` first
         drops what is set.
 
-        Codes: 40 for a config that is not known, or APPEND to what is no list; 42 for one that cannot be
-        altered while the broker runs, and for its value.
+        Codes: 40 for an unknown config, or APPEND to one that is not a list; 42 for one that cannot be
+        altered at runtime, and for an invalid value.
         """
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
@@ -192,13 +192,13 @@ class BrokerConfigs:
             for name, text in configs.items():
                 read(known[name], name, text)
             validated(self._topic_defaults(layers))
-        except KafkaError as refusal:  # Kafka has another code for a broker's config than for a topic's
+        except KafkaError as refusal:  # Kafka has another code for a broker's configs than for a topic's
             raise KafkaError(ErrorCode.INVALID_REQUEST, refusal.why) from None
         self._check_threads(layers)
         self._check_assignment_interval(layers)
 
     def _check_threads(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
-        """As Kafka does, which has threads: INVALID_REQUEST unless each pool is at most doubled or halved."""
+        """As in Kafka, which has threads: INVALID_REQUEST unless each pool is at most doubled or halved."""
         for name in sorted(THREADS):
             before, after = (_number(name, of) for of in (self._layers, layers))
             if not before // 2 <= after <= before * 2:
@@ -229,7 +229,7 @@ class BrokerConfigs:
                 )
 
     def _topic_defaults(self, layers: Mapping[Source, Mapping[str, str]]) -> dict[str, str]:
-        """By topic config names: what is set on this broker, on all, or by its settings."""
+        """Topic defaults by config name: set on this broker, on all, or by its settings."""
         set_here = {
             **self._static,
             **layers[Source.DYNAMIC_DEFAULT_BROKER],
@@ -249,7 +249,7 @@ _REFUSED_SPECS: Final[Sequence[tuple[Callable[[Setting, str], bool], str]]] = (
         "Cannot update these configs for all brokers, only for one",
     ),
 )
-"""Of a config that is to be set on `broker`: what refuses it, and what is said."""
+"""Checks that refuse to set a config on `broker`, and their messages."""
 
 
 def _synonyms(name: str, layers: Mapping[Source, Mapping[str, str]]) -> list[Synonym]:
@@ -259,7 +259,7 @@ def _synonyms(name: str, layers: Mapping[Source, Mapping[str, str]]) -> list[Syn
         for each in names_of(name)
         if each in layer
     ]
-    # What stands before the name itself is for its synonyms to tell.
+    # What comes before the name itself is reported by its synonyms.
     return list(dropwhile(lambda synonym: synonym.name != name, found))
 
 

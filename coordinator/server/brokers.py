@@ -1,7 +1,7 @@
 """The brokers of one process: one data directory, memory or database, one event loop, any number of nodes.
 
-They share store and logs and divide shards and partitions by lease, exactly as brokers on several machines
-do that share a database.
+They share store and logs and divide shards and partitions by lease, exactly like brokers on several machines
+that share a database.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ Watcher = Callable[[Sequence[Entry]], None]
 
 
 class Brokers:
-    """`start`, then `stop`; one broker of them can be stopped, killed, paused, resumed and started again by
+    """Call `start`, then `stop`; a single broker can be stopped, killed, paused, resumed and started again by
     its index."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        """`clock` is what groups and fetches take their time from; by default the loop's."""
+        """`clock` is the clock of groups and fetches; by default the loop's."""
         self.settings = settings
         self.brokers: list[Broker] = []
         self.page: Endpoint | None = None
-        """Where browsers find the page about these brokers; to be set before `start`, so that others link to
-        it."""
+        """Where browsers find the page about these brokers; to be set before `start`, so that others can link
+        to it."""
         self.faults = Faults()
-        """Faults that the requests of all of them meet, also of those that are started anew."""
+        """Faults for the requests of all brokers, including those started again."""
         self._clock = clock
         self._shared: Shared | None = None
         self._advancing: Advancing | None = None
@@ -63,14 +63,14 @@ class Brokers:
         return [self.brokers[index] for index in sorted(self._running)]
 
     def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` told of every entry of these brokers' journals, and of those of brokers that are
-        started anew; quick, and must not raise."""
+        """Call `watcher` with every entry of these brokers' journals, including those of brokers started
+        again; it must be quick and must not raise."""
         self._watching.append(watcher)
         for broker in self.brokers:
             broker.journal.listeners.append(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Take `watch` back."""
+        """Undo `watch`."""
         self._watching.remove(watcher)
         for broker in self.brokers:
             broker.journal.listeners.remove(watcher)
@@ -84,7 +84,7 @@ class Brokers:
 
     @property
     def shards(self) -> int:
-        """Into how many shards groups are divided."""
+        """Number of shards that groups are divided into."""
         assert self._shared is not None
         return self._shared.counts.leases[LeaseKind.GROUP]
 
@@ -130,13 +130,13 @@ class Brokers:
             raise
 
     async def _refuse_a_second(self, store: Store) -> None:
-        """The lock on the data directory is the process's, so other brokers of this process have to be seen.
-        Raises StoreLocked."""
+        """The lock on the data directory is per process, so look for other brokers in this process. Raises
+        StoreLocked."""
         if await store.nodes():
             raise StoreLocked(f"{self.settings.data} is in use by other brokers of this process")
 
     async def _remove_left_over_logs(self) -> None:
-        """Of topics that were deleted when the process died, before their records were."""
+        """Remove the logs of topics that were deleted before the process died, if they are still there."""
         assert self._shared is not None
         topic_ids = [topic.topic_id for topic in await self._shared.store.topics()]
         try:
@@ -154,7 +154,7 @@ class Brokers:
         for index in range(self.settings.brokers):
             self.brokers.append(self._make(index, self.settings.listening(index)))
         nodes = [await broker.bind() for broker in self.brokers]
-        # All are registered before the first claims its leases, or it would take everything and give it away
+        # Register all before the first one claims its leases, or it would take everything and give it away
         # again.
         for index, (broker, node) in enumerate(zip(self.brokers, nodes, strict=True)):
             self._running.add(index)
@@ -169,7 +169,7 @@ class Brokers:
         return broker
 
     async def superseded(self) -> StoreError:
-        """Wait until another broker has taken the node id of one of these, which is then killed; why."""
+        """Wait until another broker takes the node id of one of these, which is then killed; returns why."""
         waiting = {
             asyncio.create_task(broker.membership.superseded.wait()): index
             for index, broker in enumerate(self.brokers)
@@ -188,7 +188,8 @@ class Brokers:
     # --- time -----------------------------------------------------------------------------------------------
 
     async def advance(self, ms: int, *, expire_all: bool = False) -> None:
-        """Let `ms` pass; see `Advancing.advance` and what it raises. Raises ClockFixed: not in test mode."""
+        """Let `ms` pass; see `Advancing.advance` and what it raises. Raises ClockFixed if the clock
+        cannot be moved."""
         await self._movable.advance(ms, expire_all=expire_all)
 
     def now_ms(self) -> int:
@@ -196,11 +197,11 @@ class Brokers:
         return self.shared.clock.now_ms()
 
     def stall(self, group_id: str, member_id: str) -> None:
-        """See `Advancing.stall`. Raises LookupError, and ClockFixed: not in test mode."""
+        """See `Advancing.stall`. Raises LookupError, and ClockFixed if the clock cannot be moved."""
         self._movable.stall(group_id, member_id)
 
     def unstall(self, group_id: str, member_id: str) -> None:
-        """See `Advancing.unstall`. Raises ClockFixed: not in test mode."""
+        """See `Advancing.unstall`. Raises ClockFixed if the clock cannot be moved."""
         self._movable.unstall(group_id, member_id)
 
     @property
@@ -212,14 +213,14 @@ class Brokers:
         raise ClockFixed("the clock can be moved only in test mode: muster serve --test-mode")
 
     def read_certificates(self) -> None:
-        """Read keys and certificates again, for connections to come."""
+        """Read keys and certificates again, for new connections."""
         for broker in self.running:
             broker.doors.read_certificates()
 
     # --- one by one -----------------------------------------------------------------------------------------
 
     def index_of(self, name: str, node_id: object) -> int:
-        """The index of the broker of that node id, which the field `name` gives. Raises FaultError."""
+        """The index of the broker with this node id; `name` is the field that gave it. Raises FaultError."""
         node_ids = [broker.node_id for broker in self.brokers]
         if isinstance(node_id, bool) or node_id not in node_ids:
             there = ", ".join(map(str, node_ids))
@@ -227,33 +228,33 @@ class Brokers:
         return node_ids.index(node_id)
 
     def check_runs(self, index: int, who: str, *, runs: bool = True) -> None:
-        """Raises NotAsThingsAre when the broker, called `who` there, does not run and should, or runs and
-        should not."""
+        """Raises NotAsThingsAre unless the broker runs, or does not run, as `runs` demands; `who` names it in
+        the error."""
         if (index in self._running) != runs:
             is_so = "is running; stop or kill it" if index in self._running else "is not running; restart it"
             raise NotAsThingsAre(f"{who} {is_so} first")
 
     async def stop_one(self, index: int) -> None:
-        """Let one broker leave in good order."""
+        """Shut one broker down cleanly."""
         if index in self._running:
             self._running.discard(index)
             self.brokers[index].resume()
             await self.brokers[index].stop()
 
     async def kill_one(self, index: int) -> None:
-        """Let one broker die; the others take over when its leases have run out."""
+        """Kill one broker; the others take over when its leases have expired."""
         if index in self._running:
             self._running.discard(index)
             await self.brokers[index].kill()
 
     async def start_one(self, index: int) -> None:
-        """Start a broker again that was stopped or killed, on the port it had."""
+        """Start a stopped or killed broker again, on the port it had."""
         if index not in self._running:
             before = self.brokers[index]
             broker = self._make(index, before.listening)
             node = await broker.bind()
             assert self._shared is not None
-            # One that was killed is certainly dead: its registration need not run out.
+            # One that was killed is certainly dead: its registration need not expire first.
             await self._shared.store.remove_node(before.node_id, before.incarnation)
             self.brokers[index] = broker
             self._running.add(index)
@@ -263,25 +264,25 @@ class Brokers:
     # --- faults ---------------------------------------------------------------------------------------------
 
     def add_fault(self, rule: Rule) -> int:
-        """Put a rule into force; its id. Raises FaultError, also for a broker that there is not."""
+        """Put a rule into force; returns its id. Raises FaultError, also for an unknown broker."""
         if rule.broker is not None:
             self.index_of("broker", rule.broker)
         return self.faults.add(rule)
 
     @property
     def shard_faults(self) -> ClusterFaults:
-        """Shards of groups that are moved, or held open while they load, on purpose."""
+        """Moves group shards, or holds them open while they load, on purpose."""
         assert self._shared is not None
         return ClusterFaults(self._shared, lambda: self.running)
 
     async def move_coordinator(self, group_id: str, to: int) -> None:
-        """Have the broker of index `to` coordinate the group, with all of its shard, from now on until
-        `unpin` whenever it runs. Raises FaultError when it cannot, and TimeoutError."""
+        """Make the broker of index `to` coordinate the group, with all of its shard, whenever it runs, until
+        `unpin`. Raises FaultError if it cannot, and TimeoutError."""
         faults = self.shard_faults
         await faults.move(faults.lease_of(group=group_id), self.brokers[to])
 
     def unpin(self, group_id: str) -> bool:
-        """Take `move_coordinator` back; whether there was anything to take back."""
+        """Undo `move_coordinator`; whether there was anything to undo."""
         faults = self.shard_faults
         return faults.unpin(faults.lease_of(group=group_id))
 
@@ -293,12 +294,12 @@ class Brokers:
         limit_ms: int = HOLD_DEFAULT_MS,
         reload: bool = False,
     ) -> None:
-        """See ClusterFaults.hold, for a shard or that of a group."""
+        """See ClusterFaults.hold; for a shard, or the shard of a group."""
         faults = self.shard_faults
         await faults.hold(faults.lease_of(group=group, shard=shard), limit_ms, reload=reload)
 
     def release_load(self, *, group: str | None = None, shard: int | None = None) -> bool:
-        """Take `hold_load` back; whether there was a hold."""
+        """Undo `hold_load`; whether there was a hold."""
         faults = self.shard_faults
         return faults.release(faults.lease_of(group=group, shard=shard))
 
@@ -311,7 +312,7 @@ class Brokers:
             return
         if self._advancing is not None:
             self._advancing.end()
-        # One after the other: each hands over to those that are still there, and the last one to nobody.
+        # One after the other: each hands over to those still running, and the last one to nobody.
         for index in sorted(self._running):
             await self.stop_one(index)
         for broker in self.brokers:
@@ -324,7 +325,7 @@ class Brokers:
 
 
 def _store_and_logs(settings: Settings) -> tuple[Store, Logs]:
-    """Where state and records are kept, not opened yet; only what is used is imported. Raises StoreError."""
+    """The store and the logs, not opened yet; only the ones used are imported. Raises StoreError."""
     if settings.store is not None:
         from muster.coordinator.storage.postgres import PostgresStore
 

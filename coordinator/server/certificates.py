@@ -26,12 +26,12 @@ class Given(NamedTuple):
 
 
 class Pem(NamedTuple):
-    """What connections of one kind have for TLS."""
+    """The TLS files and settings for one kind of connection."""
 
     keystore: Given
     """File with the key and its certificate chain."""
     password: Given
-    """Of the key, if it is encrypted."""
+    """Password of the key, if it is encrypted."""
     truststore: Given
     """File with the CAs of clients."""
     client_auth: str
@@ -40,7 +40,7 @@ class Pem(NamedTuple):
 
     @classmethod
     def on_listener(cls, on: OnListener) -> Pem:
-        """Of a listener's connections."""
+        """For the connections of a listener."""
         settings = on.settings
         return cls(
             Given(settings.ssl_keystore_location, on.option("ssl_keystore_location")),
@@ -52,7 +52,7 @@ class Pem(NamedTuple):
 
     @classmethod
     def of_http(cls, settings: Settings) -> Pem:
-        """Of what --http serves, whose clients show a token, not a certificate."""
+        """For --http, whose clients present a token, not a certificate."""
         return cls(
             Given(settings.http_ssl_keystore_location, option("http_ssl_keystore_location")),
             Given(settings.http_ssl_key_password, option("http_ssl_key_password")),
@@ -63,7 +63,7 @@ class Pem(NamedTuple):
 
 
 class Certificates:
-    """The contexts of new TLS connections. Those that are open go on with what they began with."""
+    """The contexts of new TLS connections. Open connections keep what they began with."""
 
     def __init__(self, pem: Pem, clock: Clock) -> None:
         """Raises SecurityError."""
@@ -79,7 +79,7 @@ class Certificates:
         return self._context.content
 
     def read_again(self) -> None:
-        """Read the files now. What cannot be used is told to the log, and the old ones stay."""
+        """Read the files now. If they cannot be used, that is logged, and the old ones stay."""
         self._context.read_again()
 
     def _read(self) -> ssl.SSLContext:
@@ -104,7 +104,7 @@ def _load_key(context: ssl.SSLContext, keystore: Given, password: Given) -> None
 
     try:
         context.load_cert_chain(path, password=no_password if password.value is None else password.value)
-    except OSError as error:  # SSLError as well
+    except OSError as error:  # includes SSLError
         guess = "" if password.value is None else f"; {password.option} may be wrong"
         raise SecurityError(f"{keystore.option} {path}: {_why_no_key(error, path, guess)}") from None
 

@@ -1,5 +1,5 @@
-"""What is set in the store beside topics, for all brokers of the cluster: on brokers, on groups, and the
-levels of features. It is read in one go, and each kind is told of what was read."""
+"""What is set in the store apart from topics, for all brokers of the cluster: on brokers, on groups, and the
+levels of features. It is all read at once, and each kind is notified of what was read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from muster.protocol.errors import ErrorCode, KafkaError
 _ATTEMPTS: Final = 8
 
 Rows = Mapping[str, Mapping[str, str]]
-"""What is set, by the names of rows (`BrokerConfigsRow.broker`)."""
+"""What is set, by row name (`BrokerConfigsRow.broker`)."""
 
 
 class ConfigRows:
-    """The rows as they were read last.
+    """The rows as last read.
 
-    `listeners` are told of the first rows and of every change, in order.
+    `listeners` are called with the first rows and after every change, in order.
     """
 
     def __init__(self, store: Store) -> None:
@@ -33,8 +33,8 @@ class ConfigRows:
         return f"<ConfigRows {len(self._rows)}>"
 
     async def refresh(self) -> None:
-        """Read the store, and tell. Raises StoreError."""
-        async with self._refreshing:  # one after the other, or an older picture could come last
+        """Read the store, and notify the listeners of changes. Raises StoreError."""
+        async with self._refreshing:  # one after the other, or an older snapshot could come last
             rows = {row.broker: row.configs for row in await self._store.broker_configs()}
             if self._told and rows == self._rows:
                 return
@@ -50,10 +50,10 @@ class ConfigRows:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Replace the row `name` by what `after` makes of it. `after` raises KafkaError to refuse; it is
-        called again when the row was changed from elsewhere meanwhile.
+        """Replace the row `name` with what `after` makes of it. `after` raises KafkaError to refuse; it is
+        called again if the row was changed from elsewhere meanwhile.
 
-        Raises REQUEST_TIMED_OUT when that goes on, and StoreError.
+        Raises REQUEST_TIMED_OUT if that keeps happening, and StoreError.
         """
         if await self._replace(name, after, validate_only=validate_only):
             await self.refresh()
@@ -61,8 +61,8 @@ class ConfigRows:
     async def change_all(
         self, changes: Mapping[str, Callable[[Mapping[str, str]], Mapping[str, str]]]
     ) -> None:
-        """Replace rows as `change` does, one after the other up to the first that fails. What came of them is
-        read once."""
+        """Replace rows as `change` does, one after the other up to the first that fails. The result is read
+        once."""
         changed = False
         try:
             for name, after in changes.items():

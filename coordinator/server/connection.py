@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 log: Final = Logger(part="connection")
 
 Identify = Callable[[asyncio.Transport], str]
-"""From the transport of a connection to the principal of its client."""
+"""Maps the transport of a connection to the principal of its client."""
 
 
 class Session(Protocol):
-    """What answers the requests of one connection."""
+    """Answers the requests of one connection."""
 
     @property
     def client_id(self) -> str:
-        """As the last request has it."""
+        """The client id in the last request."""
 
     def begin(self, frame: bytes) -> Response | None:
-        """Process a request; its response. None: `Connection.respond` has been or will be called with it.
+        """Process a request; returns its response. None: `Connection.respond` was or will be called with it.
 
         Raises CloseConnection or DecodeError when the connection cannot go on; any other exception closes it,
         too.
         """
 
     def forget(self) -> None:
-        """Forget what it remembers of earlier requests."""
+        """Forget earlier requests."""
 
     def close(self) -> None:
-        """The connection is over, and nothing of it is being answered."""
+        """The connection has ended, and none of its requests is being answered."""
 
 
 class Connection(asyncio.Protocol):
@@ -80,11 +80,11 @@ class Connection(asyncio.Protocol):
         admission: Admission | None = None,
     ) -> None:
         """`identify` says who the client is by its certificate, or raises CloseConnection.
-        `greeting_bytes_max`: see Wire. `admission` counts it by its address; None: it is counted already."""
+        `greeting_bytes_max`: see Wire. `admission` counts it by address; None if it is already counted."""
         self.connection_id = connection_id
         self.listener = listener
         self.principal = ANONYMOUS
-        """Who the client is by its connection alone."""
+        """Who the client is, going by the connection alone."""
         self.client_host = ""
         self.session: Session | None = None
         self.wire = Wire(
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._abandonable = False
-        self._failure: Exception | None = None  # of what was begun last, while the line in front of it is
+        self._failure: Exception | None = None  # of the last begun request, while others are before it
 
     def __repr__(self) -> str:
         return f"<Connection {self.connection_id} {self.client_host} {self.wire!r}>"
@@ -115,8 +115,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not an assertion: uvloop's transports only look like asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        # Responses go out as they are written. uvloop would keep them until it has read from every connection
-        # that has something, which may be thousands of requests later.
+        # Send responses as they are written. uvloop would keep them until it has read from every connection
+        # that has data, which may be thousands of requests later.
         self._transport.set_write_buffer_limits(high=0)
         peer = self._transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/unknown"
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
             self.failed(error)
             return
         if response is None:
-            if wire.busy:  # unless `respond` came within the call
+            if wire.busy:  # unless `respond` was called meanwhile
                 wire.hold(frame)
             return
         wire.busy = False
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
         if self._admission is not None:
             self._admission.left(self.client_host[1:])
             self._admission = None
-        # Without circles nobody has to look for what has gone.
+        # Break the reference cycle, to spare the garbage collector the work.
         self._transport = None
         self._connections.gone(self)
         if self._abandonable and self._task is not None:
@@ -186,9 +186,9 @@ class Connection(asyncio.Protocol):
     # --- requests -------------------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
-        """Bytes that are not one small request to be begun now."""
+        """Take bytes that are not a single small request to begin now."""
         if not self.wire.reading and self._transport is not None:
-            # uvloop begins to read behind connection_made, though that has paused it for a frozen broker.
+            # uvloop starts to read after connection_made, even if that paused it for a frozen broker.
             self._transport.pause_reading()
         try:
             self.wire.receive(data)
@@ -220,8 +220,8 @@ class Connection(asyncio.Protocol):
             self._answered(response)
 
     def take_turn(self, frame: bytes) -> None:
-        """Process a request that had to wait for a turn of the loop. Also when the connection has ended
-        meanwhile: who leaves a group need not wait for the answer."""
+        """Process a request that had to wait for a turn of the loop, even if the connection has ended
+        meanwhile: a client that leaves a group need not wait for the answer."""
         if self.wire.frozen or self._connections.frozen:
             if self._transport is not None and not self._transport.is_closing():
                 self.wire.put_back(frame)
@@ -230,17 +230,17 @@ class Connection(asyncio.Protocol):
             return
         self._process(frame)
         if self.connection_id not in self._connections.open:
-            self._connections.closed(self.connection_id)  # for the shard that has heard of it only now
+            self._connections.closed(self.connection_id)  # again, for a shard that has heard of it only now
         if self.wire.goes_on:
             self._go_on_soon()
 
     def under_way(self, task: asyncio.Task[None], abandonable: bool) -> None:
-        """`task` answers the present request; whether losing the connection may cancel it: only what changes
-        nothing."""
+        """`task` answers the current request. `abandonable`: losing the connection may cancel it, since it
+        changes nothing."""
         self._task, self._abandonable = task, abandonable
 
     def abandonable(self) -> None:
-        """What is under way may be cancelled from here on."""
+        """From now on, losing the connection may cancel the task under way."""
         self._abandonable = True
 
     def _abandon(self) -> None:
@@ -256,19 +256,18 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def enter_line(self, frame: bytes) -> Place:
-        """The present request lets those like it be begun before it is answered; its place is for
-        `respond`."""
+        """Let requests like the current one begin before it is answered; returns its place, for `respond`."""
         return self.wire.enter_line(frame)
 
     def respond(self, response: Response, place: Place | None = None) -> None:
-        """The response to the request that was to be answered later: that begun last, or one in line."""
+        """Send the response to a request that is answered later: the last one begun, or one in line."""
         if place is None:
             self._task = None
         self._answered(response, place)
         if self._failure is not None and not self.wire.in_line:
             self._end_for(self._failure)
             return
-        # Not within this call, which may be the shard's.
+        # Not within this call, which may come from a shard.
         if self.wire.goes_on:
             self._go_on_soon()
 
@@ -282,7 +281,7 @@ class Connection(asyncio.Protocol):
     def _send(self, response: Response) -> None:
         transport = self._transport
         if transport is None or not response or transport.is_closing():
-            return  # nobody reads it, and uvloop's transports raise when they are closed
+            return  # nobody would read it, and uvloop's closed transports raise
         if isinstance(response, bytes):
             transport.write(response)
             self.wire.sent(len(response))
@@ -291,8 +290,8 @@ class Connection(asyncio.Protocol):
             self.wire.sent(sum(map(len, response)))
 
     def failed(self, error: Exception) -> None:
-        """In place of a response to the request begun last: the connection cannot go on, once those in line
-        are answered."""
+        """Instead of a response to the last request begun: end the connection once those in line are
+        answered."""
         if self.wire.in_line:
             self._task = None
             self._failure = error
@@ -319,14 +318,14 @@ class Connection(asyncio.Protocol):
     # --- the end --------------------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Nothing more will be answered."""
+        """Close, since nothing more will be answered."""
         if self._transport is not None:
             self._transport.close()
         elif self._task is None:
             self.give_up()
 
     def give_up(self) -> None:
-        """End, whatever is being answered."""
+        """End even if requests are still being answered."""
         self.wire.forget()
         self._begin = _nothing
         if self.session is not None:
@@ -334,8 +333,7 @@ class Connection(asyncio.Protocol):
         self._connections.ended(self)
 
     def end(self) -> None:
-        """Close once what is being answered has been sent, if that is anything; what else was read is
-        dropped."""
+        """Close once the response to the current request, if any, has been sent; drop what else was read."""
         self.wire.end()
 
     def finish(self) -> None:
@@ -344,12 +342,12 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def abort(self) -> bool:
-        """Close now, unsent bytes are dropped; a request being answered goes on unheard. False: it was
-        closing already."""
+        """Close now and drop unsent bytes; a request being answered goes on, but its response is lost.
+        False if it was closing already."""
         if self._transport is None:
             return False
         closing = self._transport.is_closing()
-        # Also then: a transport that is closing waits until its peer has taken all, which may be never.
+        # Even if it is closing: it would wait until its peer has taken everything, which may be never.
         self._transport.abort()
         return not closing
 
@@ -359,7 +357,7 @@ class Connection(asyncio.Protocol):
         self._abandon()
 
     def abort_unfinished(self, timeout_ms: int) -> bool:
-        """Close it for a request that did not arrive whole in time; see `abort`."""
+        """Close because a request did not arrive completely in time; see `abort`."""
         self._tell(unfinished(self.wire.beginning, timeout_ms))
         return self.abort()
 
@@ -381,7 +379,7 @@ class Connection(asyncio.Protocol):
         self.wire.throttle()
 
     def unthrottle(self) -> None:
-        """Go on. Harmless when it is over."""
+        """Undo `throttle`. Harmless when the connection has ended."""
         self.wire.unthrottle()
         self._go_on_soon()
 
@@ -393,7 +391,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def client_id(self) -> str:
-        """As its last request that was put to a handler has it."""
+        """The client id in its last request that reached a handler."""
         return "" if self.session is None else self.session.client_id
 
     def _listen(self, reading: bool) -> None:
@@ -417,5 +415,5 @@ class Connection(asyncio.Protocol):
 
 
 def _nothing(frame: bytes) -> Response | None:
-    """What begins when there is no session."""
+    """Stands in for `Session.begin` when there is no session."""
     return b""

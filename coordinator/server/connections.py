@@ -20,7 +20,7 @@ _A_TURN_MAX: Final = 128
 
 
 _CUT_S: Final = 1.0
-"""How long it is waited for sockets to be closed that were aborted."""
+"""How long to wait for aborted sockets to close."""
 
 
 @dataclass(slots=True)
@@ -29,25 +29,25 @@ class Counts:
 
     accepted: int = 0
     refused: int = 0
-    """Above the limit of connections."""
+    """Above the connection limit."""
     requests: int = 0
     undecodable: int = 0
-    """Closed because of bytes that are no request."""
+    """Closed because of bytes that are not a request."""
     unserved: int = 0
     """Closed because of an API or version this broker does not serve, or an acks=0 error."""
     too_large: int = 0
-    """Closed because of a request larger than its API may have."""
+    """Closed because of a request larger than its API allows."""
     idle: int = 0
     """Closed because nothing was sent or taken for connections.max.idle.ms."""
     unfinished: int = 0
-    """Closed because a request did not arrive whole within request.receive.timeout.ms."""
+    """Closed because a request did not arrive completely within request.receive.timeout.ms."""
 
 
 class _Turn:
-    """How much is begun in one turn of the event loop.
+    """Limits how many requests begin in one turn of the event loop.
 
-    A turn reads from every connection that has something, and that may be thousands that all join at once.
-    Those above `_A_TURN_MAX` wait for the next turns, in order.
+    A turn reads from every connection that has data, which may be thousands that all join at once. Requests
+    above `_A_TURN_MAX` wait for the next turns, in order.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Turn:
 
     def _next(self) -> None:
         begun = min(len(self._waiting), _A_TURN_MAX)
-        # Nobody goes past those who go on waiting.
+        # New requests do not overtake those that go on waiting.
         self._left = 0 if len(self._waiting) > begun else _A_TURN_MAX - begun
         self._counting = begun > 0
         if self._counting:
@@ -101,7 +101,7 @@ class Connections:
         closed: Callable[[int], None],
     ) -> None:
         """`clock` is real time, as clients count it. `closed(connection_id)` is called for each connection
-        that is gone; again when a request of it had to wait for its turn and was processed behind that."""
+        that is gone; again if one of its requests had to wait for its turn and was processed afterwards."""
         self.open_session = open_session
         self.traffic = traffic
         self.turn = _Turn()
@@ -110,9 +110,9 @@ class Connections:
         self.unserved = unserved
         self.open: dict[int, Connection] = {}
         self.alive: set[Connection] = set()
-        """Those that are open, or have a request that is still being answered."""
+        """Connections that are open, or have a request that is still being answered."""
         self.abandoned: set[asyncio.Task[None]] = set()
-        """What answered a request, and was cancelled a moment ago."""
+        """Tasks that were answering a request and have just been cancelled."""
         self.closed = closed
         self.requests = RequestMemory(request_bytes_max)
         self.responses = ResponseMemory(response_bytes_max)
@@ -142,8 +142,8 @@ class Connections:
         return Connection(self, self._next_id, listener, identify, greeting_bytes_max, admission)
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection is served: it fits under max.connections, and is none that was accepted
-        while the broker still listened and is handed over only now."""
+        """Whether to serve a new connection: it must fit under max.connections, and the broker must not have
+        stopped listening since it was accepted."""
         if self._over:
             return False
         if len(self.open) >= self.connections_max:
@@ -166,7 +166,7 @@ class Connections:
             self.closed(connection.connection_id)
 
     def ended(self, connection: Connection) -> None:
-        """A connection is gone, and nothing of it is being answered any more."""
+        """A connection is gone, and none of its requests is being answered any more."""
         self.alive.discard(connection)
         if not self.alive and self._none_alive is not None and not self._none_alive.done():
             self._none_alive.set_result(None)
@@ -202,7 +202,7 @@ class Connections:
     # --- the end --------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Read no more; answer what was received and close each connection once that is done. No other is
+        """Read no more; answer what was received and close each connection once that is done. No new one is
         served."""
         self._over = True
         for connection in list(self.open.values()):
@@ -213,7 +213,7 @@ class Connections:
         await self._until_none_is_alive(timeout_s)
 
     async def close(self) -> None:
-        """Close every connection now, whatever it is doing. No other is served."""
+        """Close every connection now, whatever it is doing. No new one is served."""
         self._over = True
         await self.cut()
 
@@ -229,7 +229,7 @@ class Connections:
             await asyncio.wait(self.abandoned)
         for connection in list(self.alive):
             if connection.connection_id not in self.open:
-                connection.give_up()  # what it waits for goes on unheard
+                connection.give_up()  # what it waits for goes on, but its response is lost
         await self._until_none_is_alive(_CUT_S)
 
     def freeze(self) -> None:
@@ -251,13 +251,13 @@ class Connections:
             connection.wire.unmute()
 
     def forget(self) -> None:
-        """Have nothing remembered of earlier requests: what was decided about them may be decided anew."""
+        """Make all sessions forget earlier requests, since decisions about them may have changed."""
         for connection in self.open.values():
             if connection.session is not None:
                 connection.session.forget()
 
     def under_way(self) -> Iterator[str]:
-        """What was read and is not being answered yet, in words."""
+        """Describes what was read but is not being answered yet, in words."""
         if not self.turn.at_rest or any(connection.wire.has_unanswered for connection in self.open.values()):
             yield "requests are still unanswered"
 

@@ -38,7 +38,7 @@ _SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 
 
 class Entrance(NamedTuple):
-    """How clients come in by one listener."""
+    """How clients come in through one listener."""
 
     on: OnListener
     greeting_bytes_max: int
@@ -49,11 +49,11 @@ class Entrance(NamedTuple):
 
     @property
     def identify(self) -> Identify | None:
-        """Says who a client is before it asks anything; None where its transport does not tell."""
+        """Says who a client is before its first request; None if its transport does not show that."""
         return self._of_certificate if self.on.protocol == "SSL" else None
 
     def _of_certificate(self, transport: asyncio.Transport) -> str:
-        """The principal of a client that has a certificate. Raises CloseConnection."""
+        """The principal of a client, by its certificate. Raises CloseConnection."""
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True)
         if certificate is None or self.rules is None:
@@ -77,7 +77,7 @@ class Doors:
         unserved: Unserved,
         mechanisms: Callable[[OnListener], Mapping[str, Mechanism]],
     ) -> None:
-        """`mechanisms` makes those that are enabled on a listener with SASL. Raises SecurityError."""
+        """`mechanisms` makes the mechanisms enabled on a listener with SASL. Raises SecurityError."""
         self._settings = settings
         self._clock = clock
         self._unserved = unserved
@@ -99,7 +99,7 @@ class Doors:
         self.sasl: Mapping[str, Door] = {
             name: each.door for name, each in self._entrances.items() if each.door is not None
         }
-        """Those of listeners whose clients have to authenticate, by their names."""
+        """Doors of the listeners whose clients have to authenticate, by listener name."""
 
     def __repr__(self) -> str:
         return f"<Doors {self._settings.protocols}>"
@@ -130,17 +130,17 @@ class Doors:
 
     @property
     def shaking_hands(self) -> int:
-        """TLS handshakes that are under way."""
+        """Number of TLS handshakes under way."""
         return sum(map(len, self._handshakes))
 
     def read_certificates(self) -> None:
-        """Read keys and certificates again, for connections to come."""
+        """Read keys and certificates again, for new connections."""
         for each in {each.certificates for each in self._entrances.values()} - {None}:
             assert each is not None
             each.read_again()
 
     def close(self) -> None:
-        """End handshakes that are under way."""
+        """End the handshakes under way."""
         for each in self._handshakes:
             each.close()
 

@@ -1,4 +1,4 @@
-"""Topics as Metadata tells of them, encoded once and sent to every client that asks."""
+"""Topics as Metadata describes them, encoded once and sent to every client that asks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from muster.coordinator.cluster.topology import Topology
 from muster.coordinator.topics.catalogue import Topic
 
 _BYTES_MAX: Final = 16_777_216
-"""Of all that is kept."""
+"""Total size of what is kept."""
 
 
 class EncodedTopics:
-    """What is known is good for one topology, and for a topic as long as it is the same object: each is
+    """What is known is valid for one topology, and for a topic as long as it is the same object: each is
     replaced when anything about it changes."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class EncodedTopics:
         self._bytes = 0
 
     def of(self, topic: Topic, topology: Topology, version: int, encode: Callable[[Topic], bytes]) -> bytes:
-        """The topic in a version of MetadataResponse; `encode` is asked for what is not known."""
+        """The topic in a version of MetadataResponse; `encode` is called for what is not known."""
         if topology is not self._topology:
             self._topology = topology
             self._forget()

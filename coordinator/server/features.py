@@ -1,5 +1,5 @@
-"""The features of the cluster (KIP-584): told in ApiVersions, and changed by UpdateFeatures where there is a
-choice. A level that was chosen is kept in the store, for all brokers."""
+"""The features of the cluster (KIP-584): reported in ApiVersions, and changed by UpdateFeatures where there
+is a choice. A chosen level is kept in the store, for all brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.protocol.messages.connection import ApiVersionsResponse
 
 
 class Feature(NamedTuple):
-    """The levels of one feature that can be chosen, and the one in force unless one was; 0 is off."""
+    """The levels of one feature that can be chosen, and the default level; 0 is off."""
 
     first: int
     last: int
@@ -23,7 +23,7 @@ class Feature(NamedTuple):
 
 
 class FeatureUpdate(NamedTuple):
-    """A level that is asked for; `type` 1: upgrade, 2: a downgrade that loses nothing, 3: any downgrade."""
+    """A requested level; `type` 1: upgrade, 2: a downgrade that loses nothing, 3: any downgrade."""
 
     name: str
     level: int
@@ -31,7 +31,7 @@ class FeatureUpdate(NamedTuple):
 
 
 METADATA_VERSION: Final = 33
-"""The level of Apache Kafka 4.4: tools read from it as which release a cluster answers."""
+"""The level of Apache Kafka 4.4: tools infer the release of a cluster from it."""
 
 GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
@@ -39,18 +39,18 @@ TRANSACTION_VERSION: Final = "transaction.version"
 FEATURES: Final[Mapping[str, Feature]] = {
     # 1: members of the consumer protocol (KIP-848) are served.
     GROUP_VERSION: Feature(0, 1, 1, fixed=False),
-    # There is no log of metadata here whose format could be older.
+    # There is no metadata log here whose format could be older.
     "metadata.version": Feature(METADATA_VERSION, METADATA_VERSION, METADATA_VERSION),
     # 2: clients leave it to brokers to add partitions, and get a new epoch with each transaction (KIP-890).
     TRANSACTION_VERSION: Feature(0, 2, 2, fixed=False),
 }
 
 EPOCH: Final = 3
-"""To be raised whenever FEATURES change: clients keep what they have read under the highest epoch."""
+"""To be raised whenever FEATURES change: clients keep what they have read with the highest epoch."""
 
 _ROW: Final = "features"
 _CHANGES: Final = "changes"
-"""How often levels were changed, kept beside them."""
+"""Key of the number of changes, kept beside the levels."""
 
 _FROM_ZERO_SINCE: Final = 4
 """In earlier versions of ApiVersions, Java clients refuse a feature whose levels begin at 0."""
@@ -63,7 +63,7 @@ class Features:
     """The levels in force, as last read."""
 
     def __init__(self, rows: ConfigRows, protocols: Collection[str]) -> None:
-        """`protocols`: those of groups that the broker was started with."""
+        """`protocols`: the group protocols that the broker was started with."""
         self._rows = rows
         self._consumer = CONSUMER in protocols
         self._levels: dict[str, int] = {name: each.level for name, each in FEATURES.items()}
@@ -96,7 +96,7 @@ class Features:
         ]
 
     async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
-        """Put all levels in force, or none: INVALID_UPDATE_VERSION. Raises StoreError."""
+        """Put all levels into force, or none: INVALID_UPDATE_VERSION. Raises StoreError."""
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
             now = _levels(before)
@@ -119,7 +119,7 @@ class Features:
 
 
 def _levels(row: Mapping[str, str]) -> dict[str, int]:
-    """The levels in force; one that a newer muster chose and this one has not counts as its highest."""
+    """The levels in force; one that only a newer muster has counts as this one's highest."""
     return {
         name: each.level if each.fixed or name not in row else min(_number(row[name]), each.last)
         for name, each in FEATURES.items()

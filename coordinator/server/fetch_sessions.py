@@ -1,9 +1,9 @@
-"""Fetch sessions (KIP-227): what a broker remembers of a client's Fetch, so that the next one names only the
-partitions that changed, and is answered only those with news.
+"""Fetch sessions (KIP-227): a broker remembers a client's Fetch, so that the next one names only the
+partitions that changed, and its response contains only those with news.
 
-The rules are those of Apache Kafka's FetchSession. A session belongs to no connection: a client goes on in it
+The rules are those of Apache Kafka's FetchSession. A session belongs to no connection: a client continues it
 by its id and its epoch, which counts the requests. Every partition of the session is read each time; those
-that had records go to the end of the line, so that no partition keeps the others from the answer.
+that had records go to the end of the line, so that no partition keeps the others out of the response.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from muster.protocol.types import ZERO_UUID
 NO_SESSION: Final = 0
 _OPEN: Final = 0
 _CLOSE: Final = -1
-"""Epochs that begin anew, with a session or without one."""
+"""Epochs of full requests, with a new session or without one."""
 _ID_MAX: Final = 2**31 - 1
 _EPOCH_MAX: Final = 2**31 - 1
 _NEVER: Final = -2
 EVICTION_MS: Final = 120_000
-"""How long a session is safe from making room for another. A constant in Kafka, too."""
+"""How long a session is safe from eviction. A constant in Kafka, too."""
 _PARTITIONS_MAX: Final = 200_000
-"""Of all sessions together, some 90 MB. A client that gets no session names everything each time."""
+"""Of all sessions together, some 90 MB. A client without a session names all partitions each time."""
 
 Key: TypeAlias = tuple[str | UUID, int]
 """A topic, as the session's requests name it, and a partition."""
@@ -39,7 +39,7 @@ Key: TypeAlias = tuple[str | UUID, int]
 def fetch_partition(
     topic: Topic, asked: FetchRequest.FetchPartition | KeptPartition, read_committed: bool
 ) -> FetchPartition:
-    """What a request says of a partition of `topic`, as it is read."""
+    """The read of a partition of `topic` that a request asks for."""
     return FetchPartition(
         topic,
         asked.partition,
@@ -52,8 +52,8 @@ def fetch_partition(
 
 
 class KeptPartition:
-    """What a session's requests say of a partition, in the fields of FetchRequest.FetchPartition; and what
-    the client was told of it."""
+    """What a session's requests say about a partition, in the fields of FetchRequest.FetchPartition; and what
+    the client was last told about it."""
 
     __slots__ = (
         "_asked",
@@ -77,26 +77,26 @@ class KeptPartition:
         self.last_fetched_epoch = asked.last_fetched_epoch
         self._asked: FetchPartition | None = None
         self._told = _NEVER
-        """The epoch of the last request whose answer said what is below, or left it out as known."""
+        """Epoch of the last request whose response had the values below, or left them out as known."""
         self._high_watermark = -1
         self._log_start_offset = -1
 
     def asked_of(self, topic: Topic, read_committed: bool) -> FetchPartition:
-        """As `fetch_partition`."""
+        """`fetch_partition`, kept for the next request."""
         known = self._asked
         if known is None or known.topic is not topic or known.read_committed != read_committed:
             known = self._asked = fetch_partition(topic, self, read_committed)
         return known
 
     def replace(self, before: KeptPartition) -> None:
-        """The client has been told as much as of the same partition `before`."""
+        """Take over what the client was told about `before`, the same partition."""
         self._told = before._told
         self._high_watermark = before._high_watermark
         self._log_start_offset = before._log_start_offset
 
     def news(self, epoch: int, answer: FetchedPartition) -> bool:
-        """Whether the client is to be told the answer to its request of this epoch. What it is not told is
-        as the last answer had it."""
+        """Whether the response to the request of this epoch must include the partition; if not, it is
+        unchanged since the last response."""
         if answer.error is not None or answer.diverging_epoch is not None:
             self._told = _NEVER
             return True
@@ -126,11 +126,11 @@ class FetchSession:
     """The partitions that one client reads."""
 
     def __init__(self, session_id: int, now_ms: int, *, by_id: bool) -> None:
-        """`by_id`: its requests name topics by their ids."""
+        """`by_id`: its requests name topics by id."""
         self.session_id = session_id
         self.by_id = by_id
         self.epoch = 1
-        """Of the request that is to come."""
+        """Epoch of the next request."""
         self.created_ms = self.used_ms = now_ms
         self._partitions: dict[Key, KeptPartition] = {}
         self._topics: list[KeptTopic] | None = None
@@ -139,11 +139,11 @@ class FetchSession:
         return f"<FetchSession {self.session_id} at epoch {self.epoch}, {len(self)} partitions>"
 
     def __len__(self) -> int:
-        """How many partitions it has."""
+        """Number of its partitions."""
         return len(self._partitions)
 
     def update(self, request: FetchRequest) -> None:
-        """Take what a request adds, changes and forgets."""
+        """Apply what a request adds, changes and forgets."""
         by_id, partitions = self.by_id, self._partitions
         for topic in request.topics:
             named = topic.topic_id if by_id else topic.topic
@@ -161,7 +161,7 @@ class FetchSession:
             self._topics = None
 
     def topics(self) -> list[KeptTopic]:
-        """All its partitions, in line; nobody changes the list."""
+        """All its partitions, in line order; do not modify the list."""
         if self._topics is None:
             self._topics = topics = []
             of_topic: KeptTopic | None = None
@@ -174,7 +174,7 @@ class FetchSession:
         return self._topics
 
     def had_records(self, these: Iterable[KeptPartition]) -> None:
-        """They go to the end of the line."""
+        """Move these partitions to the end of the line."""
         for kept in these:
             latest = self._partitions.pop(kept.key, None)
             if latest is not None:
@@ -183,12 +183,12 @@ class FetchSession:
 
 
 class FetchSessions:
-    """Those of one broker. Lives on its event loop."""
+    """The fetch sessions of one broker. Lives on its event loop."""
 
     def __init__(self, clock: Clock, *, slots: int, partitions_max: int = _PARTITIONS_MAX) -> None:
-        """At most `slots` are kept, with `partitions_max` partitions in all. For a new session goes the one
-        that was used least recently, if that is more than two minutes ago; else the smallest of those in use
-        for longer than that, if it is smaller than the new one."""
+        """Keeps at most `slots` sessions, with `partitions_max` partitions in all. A new session evicts the
+        least recently used one, if that was used more than two minutes ago; otherwise the smallest of those
+        in use for longer than that, if it is smaller than the new one."""
         self._clock = clock
         self._slots = slots
         self._partitions_max = partitions_max
@@ -197,7 +197,7 @@ class FetchSessions:
         self.partitions = 0
         """Of all sessions together."""
         self.evicted = 0
-        """How many had to make room."""
+        """Number of evicted sessions."""
 
     def __repr__(self) -> str:
         return f"<FetchSessions {len(self)}>"
@@ -206,9 +206,9 @@ class FetchSessions:
         return len(self._kept)
 
     def complete(self, request: FetchRequest, *, by_id: bool) -> KafkaError | None:
-        """Have the request list all partitions of its session, which may be opened or closed by it; from then
-        on its session id is that of the session for its answer, or 0. Or why it is refused: 70, 71, 106.
-        `by_id`: it names topics by their ids."""
+        """Make the request list all partitions of its session, which it may open or close, and set its
+        session id to the one for its response, or 0. Returns why it is refused, if it is: 70, 71, 106.
+        `by_id`: it names topics by id."""
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (_OPEN, _CLOSE):
             self._remove(session_id)
@@ -240,7 +240,7 @@ class FetchSessions:
         return None
 
     def get(self, session_id: int) -> FetchSession | None:
-        """The session of a request that was completed; None: it has none."""
+        """The session of a completed request; None if it has none."""
         return self._kept.get(session_id)
 
     def _keep(self, session: FetchSession) -> None:
@@ -268,7 +268,7 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now_ms: int) -> bool:
-        """Make room for a session of so many partitions, if there is one that may go."""
+        """Make room for a session of `size` partitions; whether a session could be evicted."""
         if not self._kept:
             return False
         goes = next(iter(self._kept.values()))
@@ -285,6 +285,6 @@ class FetchSessions:
 
 
 def _listed(session: FetchSession) -> list[Any]:
-    """Its topics have the fields that those of a request have."""
+    """The session's topics, which have the same fields as those of a request."""
     topics: Sequence[Any] = session.topics()
     return list(topics)

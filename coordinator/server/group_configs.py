@@ -1,5 +1,5 @@
 """What AlterConfigs sets on single consumer groups (KIP-848), whether they exist or not: kept in the store
-for all brokers, and told to their shards."""
+for all brokers, and passed on to their shards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from muster.settings import Scope, Setting
 _log: Final = Logger(part="configs")
 
 _ROW: Final = "group:"
-"""Names of groups' rows begin with it: no broker's does, which is a number."""
+"""Prefix of the row names of groups; no broker's row has it, since its name is a number."""
 
 GROUPS_MAX: Final = 10_000
 """Groups with configs of their own."""
 NAME_BYTES_MAX: Final = 2_048
-"""Of a group's name, as UTF-8: PostgreSQL's index takes no more."""
+"""UTF-8 bytes of a group's name: PostgreSQL's index takes no more."""
 
 _SESSION: Final = "consumer.session.timeout.ms"
 _HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
@@ -32,7 +32,7 @@ _ASSIGNMENT: Final = "consumer.assignment.interval.ms"
 
 
 def _of_groups(name: str) -> Setting:
-    """The group's config that goes before the broker's, which is named `group.` in front of it."""
+    """The group's config that overrides the broker's, which has the same name after the prefix `group.`."""
     of_brokers = BROKER_SPECS[f"group.{name}"]
     return of_brokers._replace(name=name, default_from=of_brokers.name, scope=Scope.CLUSTER_WIDE)
 
@@ -40,7 +40,7 @@ def _of_groups(name: str) -> Setting:
 GROUP_SPECS: Final[Mapping[str, Setting]] = {
     name: _of_groups(name) for name in (_ASSIGNMENT, "consumer.assignor.offload.enable", _HEARTBEAT, _SESSION)
 }
-"""Every config of groups by Kafka's name."""
+"""Every group config, by Kafka's name."""
 
 _BOUNDED: Final[Mapping[str, tuple[str, str]]] = {
     name: (f"group.consumer.min.{rest}", f"group.consumer.max.{rest}")
@@ -52,13 +52,13 @@ _OF_OTHER_KINDS: Final = ("share.", "streams.", "errors.deadletterqueue.")
 
 
 class KeptGroupConfigs:
-    """Configs of groups, within the bounds of the broker whose are `configs`; `in_force` is told of them.
+    """Configs of groups, within the bounds that the broker's `configs` set; passed on to `in_force`.
 
     Refusals are KafkaErrors.
     """
 
     def __init__(self, rows: ConfigRows, configs: BrokerConfigs, in_force: GroupConfigs) -> None:
-        """Made after `configs`, whose values it reads when it is told of the rows."""
+        """To be created after `configs`, whose values it reads when it is notified of the rows."""
         self._rows = rows
         self._configs = configs
         self.in_force = in_force
@@ -74,8 +74,8 @@ class KeptGroupConfigs:
         return sorted(self._of)
 
     def described(self, group_id: str) -> Iterator[tuple[str, Setting, list[Synonym]]]:
-        """The configs that clients are told of, by name, with what gives each its value. INVALID_REQUEST
-        without a name."""
+        """The configs shown to clients, by name, with the sources of their values. INVALID_REQUEST without
+        a group name."""
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         own = self._of.get(group_id, {})
@@ -94,8 +94,8 @@ class KeptGroupConfigs:
     ) -> None:
         """Change what is set on a group; `replace` first drops what is set.
 
-        Codes: 40 for a config that is not known, APPEND to what is no list, and a value; 42 for a name that
-        no group can be configured by, and at the bound `GROUPS_MAX`. Raises StoreError.
+        Codes: 40 for an unknown config, APPEND to one that is not a list, and an invalid value; 42 for a name
+        that no group with configs can have, and when `GROUPS_MAX` is reached. Raises StoreError.
         """
         _check_name(group_id)
 
@@ -152,8 +152,8 @@ class KeptGroupConfigs:
         self.in_force.become(default, of_groups)
 
     def _overrides(self, configs: Mapping[str, str]) -> GroupOverrides:
-        """What is in force with `configs` set: a value beyond the broker's bounds, which may have been others
-        when it was set, counts as the bound."""
+        """What is in force with `configs` set. A value beyond the broker's bounds, which may have changed
+        since it was set, counts as the bound."""
         return GroupOverrides(
             *(self._effective(name, configs) for name in (_SESSION, _HEARTBEAT, _ASSIGNMENT))
         )

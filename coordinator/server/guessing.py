@@ -1,4 +1,4 @@
-"""Slows down who guesses passwords and tokens. Nobody is locked out."""
+"""Slows down clients that guess passwords and tokens. Nobody is locked out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FAILURES_MAX: Final = 10
 _WITHIN_MS: Final = 60_000
 _ADDRESSES_MAX: Final = 10_000
 SLOW_MS: Final = 5_000
-"""How long failures of an address are held back that had `_FAILURES_MAX` of them in a minute."""
+"""How long failures are held back for an address that had `_FAILURES_MAX` of them in a minute."""
 
 
 class Guessing:
@@ -27,6 +27,6 @@ class Guessing:
         return f"<Guessing {self._failures!r}>"
 
     def delay_ms(self, host: str) -> int:
-        """How long the failure of a client at `host` is held back, which counts with this call."""
+        """How long to hold back the failure of a client at `host`; the call counts the failure."""
         patient = self._failures.allows(host, self._clock.now_ms())
         return self._failed_delay_ms if patient else max(SLOW_MS, self._failed_delay_ms)

@@ -1,6 +1,6 @@
 """The keys that sign OAUTHBEARER tokens: a JWKS (RFC 7517), read from a file or over HTTP.
 
-It is read in a thread, again and again. While it cannot be read the keys that were read last stay in use.
+A thread reads it periodically. While it cannot be read, the keys that were read last stay in use.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _CHUNK: Final = 65_536
 _KEYS_MAX: Final = 1_000
 
 MISSING_MAX: Final = 1_000
-"""How many keys that there are not are remembered."""
+"""Number of missing keys that are remembered."""
 EARLY_S: Final = 60.0
-"""How often one key that there is not lets the set be read early."""
+"""Minimum time between early reads because of the same missing key."""
 _APART_S: Final = 1.0
-"""How far apart early readings are, whichever keys they are for."""
+"""Minimum time between early reads, whichever keys they are for."""
 _BACK_OFF_S: Final = (0.1, 10.0)
 
 Key = Mapping[str, Any]
 
 
 class Jwks:
-    """The keys, as they were read last."""
+    """The keys, as last read."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Jwks:
         read: Callable[[str], bytes] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` gets the bytes of the URL, in a thread; `now` is in seconds."""
+        """`read` returns the content of the URL and runs in a thread; `now` is in seconds."""
         self._url = url
         self._refresh_s = refresh_ms / 1_000
         self._read = read or read_url
@@ -75,7 +75,7 @@ class Jwks:
             self._early_s = now
             self._begin()
         if self._reading is not None:
-            await asyncio.shield(self._reading)  # who is gone does not take it from the others
+            await asyncio.shield(self._reading)  # cancelling one caller must not cancel the others
         return self._keys.get(kid)
 
     def _may_read_early(self, kid: str, now: float) -> bool:
@@ -112,7 +112,7 @@ class Jwks:
 
 
 def parsed(content: bytes) -> dict[str, Key]:
-    """The keys of a JWKS by their ids; those without one are of no use. Raises ValueError."""
+    """The keys of a JWKS by id; keys without an id are ignored. Raises ValueError."""
     told = json.loads(content)
     keys = told.get("keys") if isinstance(told, dict) else None
     if not isinstance(keys, list):
@@ -123,7 +123,7 @@ def parsed(content: bytes) -> dict[str, Key]:
 
 
 def read_url(url: str) -> bytes:
-    """A file's content, or an HTTP server's, whose certificate is verified and who may send nobody elsewhere.
+    """The content of a file, or of an HTTP server, whose certificate is verified and which may not redirect.
     Bounded in size and time. Raises OSError, HTTPException and ValueError."""
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -147,7 +147,7 @@ def _bounded(content: bytes) -> bytes:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """They could lead from https to http."""
+    """Follows no redirects: they could lead from https to http."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str

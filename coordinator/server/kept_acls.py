@@ -20,18 +20,18 @@ _ROW: Final = "acl:"
 """Names of rows: `acl:TOPIC:LITERAL:orders`."""
 
 ACLS_MAX: Final = 20_000
-"""In all; every broker keeps them in memory."""
+"""In total; every broker keeps them in memory."""
 REMOVED_MAX: Final = 10_000
-"""By one request, as in Kafka."""
+"""ACLs removed by one request, as in Kafka."""
 
 _Read = tuple[Mapping[str, str], Pattern, frozenset[Access]]
 
 
 class KeptAcls:
-    """The ACLs as they were read last. `listeners` are told when they have changed."""
+    """The ACLs as last read. `listeners` are called when they have changed."""
 
     def __init__(self, rows: ConfigRows, *, default: bool) -> None:
-        """`default`: whether everyone may do everything with a resource that no ACL is about."""
+        """`default`: whether everyone may do everything with a resource that has no ACLs."""
         self._rows = rows
         self._default = default
         self._read_rows: dict[str, _Read] = {}
@@ -44,7 +44,7 @@ class KeptAcls:
         return f"<KeptAcls {self.in_force!r}>"
 
     async def create(self, acls: Sequence[Acl]) -> None:
-        """Add them; those that there are stay. INVALID_REQUEST at the bound `ACLS_MAX`; raises StoreError."""
+        """Add ACLs; existing ones stay. INVALID_REQUEST above `ACLS_MAX`; raises StoreError."""
         there = set(self.in_force or ())
         count = len(there | set(acls))
         if count > ACLS_MAX and not set(acls) <= there:
@@ -59,9 +59,9 @@ class KeptAcls:
         await self._rows.change_all({row: partial(_with, added) for row, added in by_row.items()})
 
     async def remove(self, filters: Collection[Filter]) -> list[list[Acl]]:
-        """Remove what each filter selects; what that was, for each of them. INVALID_REQUEST if those are more
-        than `REMOVED_MAX`, and then none is removed; raises StoreError."""
-        await self._rows.refresh()  # another broker may have been told of one a moment ago
+        """Remove what each filter selects; returns the ACLs that each selected. INVALID_REQUEST if they are
+        more than `REMOVED_MAX`, and then none is removed; raises StoreError."""
+        await self._rows.refresh()  # another broker may have added one a moment ago
         acls = self.in_force or Acls({})
         selected = [
             [Acl(pattern, each) for pattern, accesses in acls.selected(by).items() for each in accesses]

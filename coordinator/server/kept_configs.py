@@ -1,9 +1,9 @@
-"""Broker configs that Kafka 4.4 can change while it runs (KIP-226) and that nothing in muster follows:
-they are kept and reported, so that tools which set them go on working, and are without effect.
+"""Broker configs that Kafka 4.4 can change at runtime (KIP-226) and that nothing in muster follows: they are
+kept and reported, so that tools that set them keep working, but have no effect.
 
-What they are about, muster has not: thread pools, remote storage, replication between brokers, groups of
-newer kinds. Of TLS and SASL it has what is set when a broker starts (`config.Settings`, whose values are
-reported under these names); what is altered later is without effect.
+They concern things that muster does not have: thread pools, remote storage, replication between brokers,
+newer kinds of groups. TLS and SASL follow what is set when a broker starts (`config.Settings`, whose values
+are reported under these names); altering them later has no effect.
 """
 
 from __future__ import annotations
@@ -259,8 +259,8 @@ KEPT: Final = (
     *_OF_TLS,
     *_OF_TLS_STORES,
 )
-"""Those that topics take their defaults from, and those that muster follows, are declared with its topic
-configs and settings."""
+"""Configs that topics take their defaults from, and those that muster follows, are declared with its topic
+configs and settings instead."""
 
 THREADS: Final = _names(_OF_THREADS)
 """A change may at most double or halve these, as in Kafka."""
@@ -269,14 +269,13 @@ HIDDEN: Final = _names((*_THROTTLES, *_OFFLOADS)) | {"group.consumer.regex.refre
 """These are described only where they are set."""
 
 BY_LISTENER: Final = _names(_OF_TLS_STORES)
-"""These are altered under the prefix of a listener alone."""
+"""These can be altered only with a listener prefix."""
 
 ON_LISTENERS: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
-"""Those that can be altered on all brokers under the prefix of a listener; so can, on one broker, those
-of TLS and SASL."""
+"""These can be altered on all brokers with a listener prefix; those of TLS and SASL only on one broker."""
 
 OF_MECHANISMS: Final = (
     _long("connections.max.reauth.ms", 0, None, "how long a login lasts; 0: forever", _ONE),
     _secret("sasl.jaas.config", "how logins are checked"),
 )
-"""Those that can be altered under the prefixes of a listener and a SASL mechanism."""
+"""These can be altered with the prefixes of a listener and a SASL mechanism."""

@@ -1,4 +1,4 @@
-"""The quotas in the store: a row for each entity, with a key for each quota of it."""
+"""The quotas in the store: a row for each entity, with a key for each of its quotas."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from muster.protocol.errors import ErrorCode, KafkaError
 _log: Final = Logger(part="quotas")
 
 _ROW: Final = "quota:"
-"""Names of rows: `quota:` and a digest, as an entity's names may be longer than an index takes."""
+"""Prefix of row names, followed by a digest, since an entity's names may be too long for an index."""
 _ENTITY: Final = "entity"
 """The entity, in its row: `[["client-id", "etl"], ["user", null]]`. The other keys are quotas."""
 
 ENTITIES_MAX: Final = 10_000
-"""With quotas; every broker keeps them in memory."""
+"""Entities with quotas; every broker keeps them in memory."""
 
 Changed = Mapping[str, float | None]
-"""New quotas by key; None: it is removed."""
+"""New quotas by key; None removes one."""
 
 
 class KeptQuotas:
-    """The quotas as they were read last. `listeners` are told when they have changed."""
+    """The quotas as last read. `listeners` are called when they have changed."""
 
     def __init__(self, rows: ConfigRows) -> None:
         self._rows = rows
@@ -40,7 +40,7 @@ class KeptQuotas:
         return f"<KeptQuotas {self.in_force!r}>"
 
     async def alter(self, entity: Entity, changed: Changed) -> None:
-        """Set and remove quotas of an entity. INVALID_REQUEST at the bound `ENTITIES_MAX`; raises
+        """Set and remove quotas of an entity. INVALID_REQUEST when `ENTITIES_MAX` is reached; raises
         StoreError."""
         sets = any(value is not None for value in changed.values())
         if sets and not self.in_force.of(entity) and len(self.in_force) >= ENTITIES_MAX:
@@ -75,7 +75,7 @@ def _row(entity: Entity) -> str:
 
 
 def _decoded(row: str, keys: Mapping[str, str]) -> list[tuple[Entity, Values]]:
-    """One; none where the row cannot be read."""
+    """The entity of a row, with its quotas; none if the row cannot be read."""
     try:
         entity = entity_of((type, name) for type, name in json.loads(keys[_ENTITY]))
     except (ValueError, KeyError, TypeError, KafkaError):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 _BACKLOG: Final = 4096
-"""Connections that wait to be accepted; systems bound it themselves. One too many looks open to its client,
-which sends what nobody takes, again after 1, 3, 7 and more seconds."""
+"""Connections that wait to be accepted; systems have a limit of their own. One too many looks open to its
+client, which resends what nobody takes after 1, 3, 7 and more seconds."""
 _SAME_PORT_TRIES: Final = 20
 _ACCEPTED_A_TURN: Final = 16
-"""Of connections at each address. A turn that serves a thousand members takes milliseconds: with one
-connection in each, clients that come back after a failover would wait for seconds."""
+"""Connections accepted per address. A turn that serves a thousand members takes milliseconds: with one
+connection per turn, clients that come back after a failover would wait for seconds."""
 
 
 class BindError(Exception):
@@ -25,7 +25,7 @@ class Listener:
     """Accepts connections on one port, at every address its host name stands for.
 
     `localhost` stands for 127.0.0.1 and ::1, and clients differ in which they try first, so both are bound,
-    to the same port, also when the system chooses it.
+    to the same port, even if the system chooses it.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Listener:
         connect: Callable[[], asyncio.BaseProtocol],
         option: str = "--port",
     ) -> None:
-        """`connect` makes the protocol of a connection; `option` is what chooses the port, for refusals."""
+        """`connect` makes the protocol of a connection; `option` sets the port, and is named in errors."""
         self.host = host
         self.port = port
         self.connect = connect
@@ -44,7 +44,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
 
     async def bind(self) -> int:
-        """Take the port, without accepting yet; the port taken. Raises BindError."""
+        """Bind the port, without accepting yet; returns the port. Raises BindError."""
         addresses = await _resolve(self.host)
         for _ in range(_SAME_PORT_TRIES):
             try:
@@ -58,19 +58,19 @@ class Listener:
         raise BindError(f"no port is free on every address of {self.host}")
 
     async def accept(self) -> None:
-        """Start accepting connections. Raises BindError: two that have both bound a port find out now."""
+        """Start accepting connections. Raises BindError: two that bound the same port find out only now."""
         loop = asyncio.get_running_loop()
         try:
             for each in self._sockets:
-                each.listen(_BACKLOG)  # here, since uvloop tells nobody when it cannot
+                each.listen(_BACKLOG)  # here, since uvloop does not report a failure
             for each in self._watched(loop):
                 self._servers.append(await loop.create_server(self.connect, sock=each, backlog=_BACKLOG))
         except OSError as error:
             raise BindError(_explain(error, self.host, self.port, self._option)) from None
 
     def _watched(self, loop: asyncio.AbstractEventLoop) -> Iterator[socket.socket]:
-        """The listening sockets, and again under other descriptors: asyncio takes as many connections in a
-        turn as have come, libuv (since 1.45) one from each descriptor that it watches."""
+        """The listening sockets, and duplicates with other descriptors: asyncio accepts all waiting
+        connections in a turn, libuv (since 1.45) one from each descriptor that it watches."""
         own = isinstance(loop, asyncio.BaseEventLoop)
         for each in self._sockets:
             yield each
@@ -78,20 +78,20 @@ class Listener:
                 yield each.dup()
 
     async def close(self) -> None:
-        """Stop accepting and give the port up; connections already made stay. Harmless when repeated."""
+        """Stop accepting and release the port; open connections stay. Harmless when repeated."""
         if self._servers:
             loop = asyncio.get_running_loop()
             for each in self._sockets:
                 loop.remove_reader(each)
-            # asyncio hands a connection to its server in the turn after it was accepted. To a closed one it
-            # could not, and the connection would stay open with nobody to answer.
+            # asyncio hands a connection to its server in the turn after it was accepted. If the server were
+            # closed by then, the connection would stay open with nobody to answer.
             await asyncio.sleep(0)
         for server in self._servers:
             server.close()
         self.release()
 
     def release(self) -> None:
-        """Give up the port of a listener that has not begun to accept."""
+        """Release the port of a listener that has not begun to accept."""
         for each in self._sockets:
             each.close()
         self._servers, self._sockets = [], []
@@ -121,8 +121,7 @@ async def _resolve(host: str) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def _bind_all(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> list[socket.socket]:
-    """A bound socket per address, all on one port; addresses of a family this machine lacks are passed
-    over."""
+    """A bound socket per address, all on one port; addresses of a family this machine lacks are skipped."""
     bound: list[socket.socket] = []
     lacking: OSError | None = None
     try:
@@ -148,7 +147,7 @@ def _bind_all(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> l
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Without it a broker that was just stopped could not come back to its port for a minute (TIME_WAIT).
+        # Without it, a broker that was just stopped could not bind its port again for a minute (TIME_WAIT).
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -1,7 +1,6 @@
 """The memory that the connections of one broker share: for requests, and for responses.
 
-Both are bounds on what is there, not on what is announced: thirty bytes that announce 100 MiB count as
-thirty.
+Both limit what is actually held, not what is announced: thirty bytes that announce 100 MiB count as thirty.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ _STEP_BYTES_MAX: Final = 1024 * 1024
 
 
 class RequestMemory:
-    """Bytes of requests that arrive, wait or are being answered, over all connections of a broker.
+    """Bytes of requests that are arriving, waiting or being answered, over all connections of a broker.
 
     A connection that finds no room stops reading and waits in line. A frame asks for room in steps, each for
-    as much again as it has already; so frames that were half received could wait for each other for ever, and
-    therefore one connection at a time, the first in line, goes on beyond the bound until it has had a request
-    answered. At most `bytes_max`, one request, and what a connection may hold without asking are held: one
-    piece as the socket gave it, of 256 KiB at most.
+    as much again as it already has. Half-received frames could thus wait for each other forever, so one
+    connection at a time, the first in line, goes on beyond the bound until one of its requests is answered.
+    The total held is at most `bytes_max`, plus one request, plus what a connection may hold without asking:
+    one piece as read from the socket, at most 256 KiB.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -30,14 +29,14 @@ class RequestMemory:
         self._bytes_max = bytes_max
         self._line: dict[RequestReservation, None] = {}  # in order of arrival
         self.beyond: RequestReservation | None = None
-        """Who goes on beyond the bound."""
+        """The one that goes on beyond the bound."""
 
     def grants(self, reservation: RequestReservation, count: int) -> bool:
-        """Whether `reservation` may hold `count` more bytes now, without going past those in line."""
+        """Whether `reservation` may hold `count` more bytes now, without overtaking those in line."""
         return reservation is self.beyond or (not self._line and self._fits(count))
 
     def stand_in_line(self, reservation: RequestReservation) -> None:
-        """Wait for room; a reservation that stands there already keeps its place."""
+        """Wait for room; a reservation already in line keeps its place."""
         self._line[reservation] = None
 
     def leave_line(self, reservation: RequestReservation) -> None:
@@ -45,7 +44,7 @@ class RequestMemory:
         self._line.pop(reservation, None)
 
     def serve_line(self) -> None:
-        """Let go on whoever there is room for, in order."""
+        """Let those in line go on, in order, as long as there is room."""
         while self._line:
             first = next(iter(self._line))
             if not self._fits(first.lacking_bytes):
@@ -76,8 +75,8 @@ class RequestReservation:
         self._step_bytes = 0
 
     def hold(self, count: int, *, arrived: int = 0, missing: int = 0) -> bool:
-        """Count `count` bytes in memory, `arrived` of them of a frame that lacks `missing`; whether the
-        latter may be read now. If not, `resume` will be called."""
+        """Count `count` bytes in memory, `arrived` of them from a frame that lacks `missing` bytes; whether
+        those may be read now. If not, `resume` will be called."""
         self._bytes = count
         self._step_bytes = min(missing, arrived, _STEP_BYTES_MAX)
         wanted = count + self._step_bytes
@@ -93,7 +92,7 @@ class RequestReservation:
         return not self.waiting
 
     def hold_whole(self, count: int) -> None:
-        """`hold` of a few bytes that lack nothing, at less cost while nobody waits."""
+        """`hold` for a few bytes of complete frames, cheaper while nobody waits."""
         if self.waiting or self._memory.anybody_waits or count > SMALL_BYTES:
             self.hold(count)
             return
@@ -101,7 +100,7 @@ class RequestReservation:
         self._count(count)
 
     def release(self) -> None:
-        """`answered`, and `hold` of nothing, at less cost while nobody waits."""
+        """`answered`, and `hold` of nothing, cheaper while nobody waits."""
         memory = self._memory
         if self.waiting or memory.anybody_waits or memory.beyond is self:
             self.answered()
@@ -117,18 +116,18 @@ class RequestReservation:
             self._memory.beyond = None
 
     def end(self) -> None:
-        """Hold nothing any more, wait for nothing, and let go of whoever waited."""
+        """Hold nothing, wait for nothing, and drop `resume`."""
         self.answered()
         self.hold(0)
         self._resume = _nobody
 
     @property
     def lacking_bytes(self) -> int:
-        """What would have to be counted in addition, for this reservation to go on."""
+        """Additional bytes that this reservation needs to go on."""
         return self._bytes + self._step_bytes - self.counted_bytes
 
     def go_on(self) -> None:
-        """RequestMemory's call, when it is this reservation's turn."""
+        """Called by RequestMemory when it is this reservation's turn."""
         self.waiting = False
         self._count(self._bytes + self._step_bytes)
         self._resume()
@@ -139,13 +138,13 @@ class RequestReservation:
 
 
 def _nobody() -> None:
-    """Who is told to go on behind the end of a reservation."""
+    """Stands in for `resume` after the end of a reservation."""
 
 
 class ResponseMemory:
-    """Bytes of responses that are being read from the logs, or were written and are not taken yet.
+    """Bytes of responses that are being read from the logs, or were written but not taken yet.
 
-    Only fetches can be told to be smaller, so only they ask; what the rest holds counts all the same.
+    Only fetches can be made smaller, so only they ask; what the rest holds counts all the same.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -166,7 +165,7 @@ class ResponseReservation:
         self._memory = memory
 
     def hold(self, count: int) -> None:
-        """Count so many bytes in place of what was counted."""
+        """Count so many bytes instead of what was counted before."""
         self._memory.held_bytes += count - self.bytes
         self.bytes = count
 
@@ -177,7 +176,7 @@ class ResponseReservation:
         self.hold(0)
 
     def lend(self, wanted: int) -> int:
-        """Count as much of `wanted` as there is room for, in place of what was counted; how much that is."""
+        """Count as much of `wanted` as there is room for, instead of what was counted before; how much."""
         self.hold(0)
         self.hold(min(wanted, self._memory.room()))
         return self.bytes

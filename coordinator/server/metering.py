@@ -12,14 +12,14 @@ from muster.coordinator.server.kept_quotas import KeptQuotas
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _METERS_MAX: Final = 20_000
-"""Rates and buckets; then those that nothing counts for any more are dropped."""
+"""Rates and buckets; beyond this, those no longer in use are dropped first."""
 
 _Meter = tuple[str, tuple[str | None, str | None]]
-"""A quota, and whose use counts together."""
+"""A quota, and the users and clients that share it."""
 
 
 class Meters:
-    """Of one broker: quotas are per broker, as Kafka's."""
+    """What was used on one broker: quotas are per broker, as in Kafka."""
 
     def __init__(self, quotas: KeptQuotas, clock: Clock) -> None:
         self._quotas = quotas
@@ -31,7 +31,7 @@ class Meters:
         return f"<Meters {len(self._rates)} rates, {len(self._buckets)} buckets>"
 
     def limit(self, key: str, context: RequestContext) -> Limit | None:
-        """The client's quota; None: it has none."""
+        """The client's quota; None if it has none."""
         quotas = self._quotas.in_force
         return quotas.limit(key, user_of(context), context.client_id) if len(quotas) else None
 
@@ -42,7 +42,7 @@ class Meters:
         return rate is not None and rate.a_second(self._clock.now_ms()) > 0
 
     def record(self, key: str, amount: float, context: RequestContext) -> int:
-        """Count what the client used of its quota; how many milliseconds it is to wait for that."""
+        """Count what the client used of its quota; returns how many milliseconds it must wait."""
         limit = self.limit(key, context)
         if limit is None:
             return 0
@@ -54,7 +54,7 @@ class Meters:
     # --- mutations (KIP-599) --------------------------------------------------------------------------------
 
     def mutations(self, context: RequestContext, *, strict_from: int) -> Mutations:
-        """What a request may create and delete. Versions from `strict_from` on know
+        """The quota for what a request creates and deletes. Versions from `strict_from` on know
         THROTTLING_QUOTA_EXCEEDED."""
         return Mutations(self, context, strict=context.api_version >= strict_from)
 
@@ -71,7 +71,7 @@ class Meters:
         bucket.spend(partitions, limit.value, now_ms)
 
     def mutation_throttle_ms(self, context: RequestContext) -> int:
-        """How long the client is to wait for what it has created and deleted."""
+        """How long the client must wait because of what it has created and deleted."""
         limit = self.limit(MUTATIONS, context)
         bucket = None if limit is None else self._buckets.get((MUTATIONS, limit.shared_by))
         if limit is None or bucket is None:
@@ -88,7 +88,7 @@ class Meters:
         return rate
 
     def _make_room(self, now_ms: int) -> None:
-        """Clients choose their ids, so there may be any number of them."""
+        """Limit the number of meters: clients choose their ids, so there may be any number of them."""
         if len(self._rates) + len(self._buckets) < _METERS_MAX:
             return
         self._rates = {meter: rate for meter, rate in self._rates.items() if not rate.is_over(now_ms)}
@@ -104,8 +104,8 @@ class Meters:
 
 
 class Mutations:
-    """The quota of mutations, as one request uses it. A `strict` request is refused what it asks for once the
-    quota is used up, and waits only for that; another one gets it, and waits for what it has overdrawn."""
+    """The mutation quota, as one request uses it. Once the quota is used up, a `strict` request is refused,
+    and waits only then; any other is served, and waits for what it has overdrawn."""
 
     __slots__ = ("_context", "_meters", "_refused", "_strict")
 
@@ -116,8 +116,8 @@ class Mutations:
         self._refused = False
 
     def use(self, partitions: int) -> None:
-        """Count partitions that are about to be created or deleted, or would be, were it not for
-        validate_only. Raises THROTTLING_QUOTA_EXCEEDED."""
+        """Count partitions that are about to be created or deleted, or would be without validate_only.
+        Raises THROTTLING_QUOTA_EXCEEDED."""
         if self._strict and self._meters.mutation_throttle_ms(self._context):
             self._refused = True
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
@@ -125,7 +125,7 @@ class Mutations:
 
     @property
     def throttle_ms(self) -> int:
-        """How long the client is to wait."""
+        """How long the client must wait."""
         waits = self._refused or not self._strict
         return self._meters.mutation_throttle_ms(self._context) if waits else 0
 

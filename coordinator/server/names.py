@@ -1,5 +1,5 @@
-"""What a request is about: the groups, topics, members and transactional ids that it names. Faults are
-matched by them.
+"""What a request is about: the groups, topics, members and transactional ids that it names. Rules for faults
+match on them.
 
 A topic is named by its name or, in newer versions, by its id; a request for all topics (a null list) names
 every one.
@@ -20,14 +20,14 @@ _MEMBER_IDS: Final = ("member_id", "group_instance_id", "instance_id")
 
 
 class Listed(NamedTuple):
-    """A list of a request, and what each of its elements is about (None: nothing of this kind)."""
+    """A list in a request, and what each of its elements names (None: nothing of this kind)."""
 
     attribute: str
     name_of: Callable[[Any], Name | None]
 
 
 def by(attribute: str) -> Callable[[Any], Name | None]:
-    """By name, or by id where there is one."""
+    """Names an element by the attribute, or by topic id if it has one."""
 
     def name_of(element: Any) -> Name | None:
         topic_id = getattr(element, "topic_id", ZERO_UUID)
@@ -38,7 +38,7 @@ def by(attribute: str) -> Callable[[Any], Name | None]:
 
 
 def itself(element: str) -> Name:
-    """Of a list of names."""
+    """For a list of plain names."""
     return element
 
 
@@ -54,20 +54,20 @@ class Names(NamedTuple):
     groups: Listed | None = None
     topics: tuple[Listed, ...] = ()
     topics_in_groups: bool = False
-    """Each of the groups lists topics of its own."""
+    """Each group lists its own topics."""
     null_is_none: bool = False
-    """A null list names nothing, in place of all topics."""
+    """A null list names nothing, instead of all topics."""
     members: bool = False
-    """In `member_id` and `group_instance_id`, or `instance_id`."""
+    """Members are named, in `member_id` and `group_instance_id`, or `instance_id`."""
     about_groups: Callable[[Any], bool] = lambda request: True
-    """Whether what stands where groups are named is groups."""
+    """Whether the values in the group fields are groups."""
     transactional_id: str = ""
     """The field that names one transactional id, unless it is empty or null."""
     transactional_ids: Listed | None = None
     about_transactions: Callable[[Any], bool] = lambda request: True
-    """Whether what stands where transactional ids are named is transactional ids."""
+    """Whether the values in the transactional id fields are transactional ids."""
     empty_is_all_until: int = -1
-    """The last version without a null list, in which the empty one asks for all topics."""
+    """The last version without a null list; up to it, an empty list asks for all topics."""
 
     @property
     def names_groups(self) -> bool:
@@ -88,7 +88,7 @@ class Names(NamedTuple):
         return _named(request, self.transactional_id, self.transactional_ids)
 
     def topics_of(self, version: int, request: Any) -> list[Name] | None:
-        """The topics named, in the request's order; None: all that there are."""
+        """The topics named, in the request's order; None: all topics."""
         named: list[Name] = []
         for holder in (request, *(request.groups if self.topics_in_groups else ())):
             for listed in self.topics:
@@ -110,7 +110,7 @@ class Names(NamedTuple):
 
 
 def _named(request: Any, field: str, listed: Listed | None) -> list[str]:
-    """What stands in the field, unless it is empty, and then in the list."""
+    """The value of the field, unless it is empty, then the names in the list."""
     one = getattr(request, field) if field else None
     named: list[Any] = [one] if one else []
     if listed is not None:

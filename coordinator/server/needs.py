@@ -1,9 +1,10 @@
-"""What the requests of an API need to be allowed: declared beside what answers them, and held to where ACLs
-are in force (`authorize`).
+"""The rights that the requests of an API need: declared beside their handlers, and enforced where ACLs are in
+force (`authorize`).
 
-What a whole request needs refuses all of it. What the elements of one of its lists need refuses those alone;
-the API never sees them. Nothing is looked up before it is allowed, so that what a client may not see and what
-is not there look alike. A topic id is no secret, so an unknown one says so.
+If the rights for the whole request are missing, all of it is refused; if those for an element of one of its
+lists are, only that element is, and the API never sees it. Nothing is looked up before it is allowed, so that
+what a client may not see and what does not exist look alike. A topic id is no secret, so an unknown one is
+reported.
 """
 
 from __future__ import annotations
@@ -30,36 +31,36 @@ class Asking(NamedTuple):
 
 
 Check = Callable[[Asking, Any], KafkaError | None]
-"""Of a whole request: its refusal, or None."""
+"""Checks a whole request: its refusal, or None."""
 CheckElement = Callable[[Asking, Any, Any], KafkaError | None]
-"""Of a request and one of its elements."""
+"""Checks one element of a request: its refusal, or None."""
 
 
 class Twice(Enum):
-    """What becomes of a name that is refused and that a request lists twice: as in Apache Kafka, each API has
-    its own way."""
+    """How a refused name that a request lists twice is answered: as in Apache Kafka, each API has its own
+    way."""
 
     AGAIN = auto()
-    """It is refused as often."""
+    """It is refused each time."""
     ONCE = auto()
     """It is refused once, with each of its partitions once."""
     TOGETHER = auto()
     """It is refused once, with all its partitions."""
     UNDECIDED = auto()
-    """It is left to what answers, which refuses names that are listed twice, whoever asks."""
+    """It is left to the handler, which refuses names that are listed twice, whoever asks."""
 
 
 class Elements(NamedTuple):
-    """A list of the request, and what each of its elements needs. A null list names all that there is: those
-    who answer it leave out what may not be seen."""
+    """A list of the request, and what each of its elements needs. A null list names everything: the handler
+    leaves out what the client may not see."""
 
     attribute: str
     check: CheckElement
     name_of: Callable[[Any], object]
-    """Equal for elements that name the same."""
+    """Equal for elements that name the same thing."""
     twice: Twice = Twice.AGAIN
     partitions: str = ""
-    """The list of an element that has its partitions."""
+    """The field of an element that lists its partitions."""
 
 
 class Needs(NamedTuple):
@@ -69,7 +70,7 @@ class Needs(NamedTuple):
     elements: Elements | None = None
 
     def refusal(self, asking: Asking, request: Any) -> KafkaError | None:
-        """Why the whole request is refused."""
+        """Why the whole request is refused, or None."""
         for check in self.whole:
             refused = check(asking, request)
             if refused is not None:
@@ -81,13 +82,13 @@ class Needs(NamedTuple):
         return [] if self.elements is None else getattr(request, self.elements.attribute) or []
 
     def dividing(self, asking: Asking, request: Any) -> Dividing:
-        """To be told of each of `listed`."""
+        """Divides the request; call `add` with each of `listed`."""
         assert self.elements is not None
         return Dividing(self.elements, asking, request, self.listed(request))
 
 
 class Dividing:
-    """Takes a request apart, element by element."""
+    """Divides a request into what is allowed and what is refused, element by element."""
 
     def __init__(self, elements: Elements, asking: Asking, request: Any, listed: Sequence[Any]) -> None:
         self._elements = elements
@@ -98,13 +99,13 @@ class Dividing:
         self._places: dict[object, tuple[list[Any], int]] = {}
         """Where a name was refused, if it is refused only once."""
         self._several: set[object] = set()
-        """Names that are listed twice, where that is not decided here."""
+        """Names that are listed twice, if they are left to the handler."""
         if elements.twice is Twice.UNDECIDED and len(listed) > 1:
             counts = Counter(map(elements.name_of, listed))
             self._several = {name for name, count in counts.items() if count > 1}
 
     def add(self, element: Any) -> None:
-        """Decide about an element."""
+        """Check an element."""
         if self._several and self._elements.name_of(element) in self._several:
             self._allowed.append(element)
             return
@@ -122,7 +123,7 @@ class Dividing:
         refused.append(element)
 
     def _add_partitions(self, refused: list[Any], index: int, element: Any) -> None:
-        """Of an element whose name was refused before."""
+        """Add the partitions of an element whose name was refused before."""
         attribute = self._elements.partitions
         if not attribute:
             return
@@ -162,16 +163,16 @@ class Division(NamedTuple):
     """A request, divided."""
 
     rest: Any
-    """What is left of it; None: nothing."""
+    """What is left of it; None if nothing is."""
     refused: list[tuple[KafkaError, Any]]
-    """With what it names that each error refuses."""
+    """Each error, with the part of the request that it refuses."""
 
 
 # --- of whole requests --------------------------------------------------------------------------------------
 
 
 def cluster(operation: Operation) -> Check:
-    """The operation on the cluster."""
+    """Requires the operation on the cluster."""
 
     def check(asking: Asking, request: Any) -> KafkaError | None:
         return None if asking.rights.may_with_cluster(operation) else denied(operation, ResourceType.CLUSTER)
@@ -180,7 +181,7 @@ def cluster(operation: Operation) -> Check:
 
 
 def group(operation: Operation, field: str = "group_id") -> Check:
-    """The operation on the group that a field names."""
+    """Requires the operation on the group that a field names."""
 
     def check(asking: Asking, request: Any) -> KafkaError | None:
         return group_refusal(asking, operation, getattr(request, field))
@@ -189,7 +190,7 @@ def group(operation: Operation, field: str = "group_id") -> Check:
 
 
 def transactional_id(operation: Operation) -> Check:
-    """The operation on the request's transactional id."""
+    """Requires the operation on the request's transactional id."""
 
     def check(asking: Asking, request: Any) -> KafkaError | None:
         return transactional_id_refusal(asking, operation, request.transactional_id)
@@ -198,7 +199,7 @@ def transactional_id(operation: Operation) -> Check:
 
 
 def every_topic(operation: Operation, attribute: str) -> Check:
-    """The operation on every topic of a list of names."""
+    """Requires the operation on every topic in a list of names."""
 
     def check(asking: Asking, request: Any) -> KafkaError | None:
         for name in dict.fromkeys(getattr(request, attribute) or ()):
@@ -211,13 +212,13 @@ def every_topic(operation: Operation, attribute: str) -> Check:
 
 
 def group_refusal(asking: Asking, operation: Operation, group_id: str) -> KafkaError | None:
-    """None where it is allowed."""
+    """The refusal, or None if it is allowed."""
     allowed = asking.rights.may(operation, ResourceType.GROUP, group_id)
     return None if allowed else denied(operation, ResourceType.GROUP)
 
 
 def topic_refusal(asking: Asking, operation: Operation, name: str) -> KafkaError | None:
-    """None where it is allowed."""
+    """The refusal, or None if it is allowed."""
     allowed = asking.rights.may(operation, ResourceType.TOPIC, name)
     return None if allowed else denied(operation, ResourceType.TOPIC)
 
@@ -225,7 +226,7 @@ def topic_refusal(asking: Asking, operation: Operation, name: str) -> KafkaError
 def transactional_id_refusal(
     asking: Asking, operation: Operation, transactional_id: str
 ) -> KafkaError | None:
-    """None where it is allowed."""
+    """The refusal, or None if it is allowed."""
     allowed = asking.rights.may(operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
     return None if allowed else denied(operation, ResourceType.TRANSACTIONAL_ID)
 
@@ -245,8 +246,8 @@ def topics(
     twice: Twice = Twice.AGAIN,
     partitions: str = "",
 ) -> Elements:
-    """The operation on each topic, named by a field or, in versions `ids_from` on, by its id; or an operation
-    on the cluster in place of it."""
+    """Requires the operation on each topic, named by a field or, from version `ids_from` on, by its id; or
+    instead the operation `or_cluster` on the cluster."""
 
     def name_of(element: Any) -> object:
         return getattr(element, named), getattr(element, "topic_id", None)
@@ -256,7 +257,7 @@ def topics(
         if asking.context.api_version >= ids_from:
             topic = asking.broker.catalogue.by_id(element.topic_id)
             if topic is None:
-                # Whatever becomes known by this id a moment later has not been allowed.
+                # A topic that becomes known by this id a moment later would not have been checked.
                 return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = topic.name
         if or_cluster is not None and asking.rights.may_with_cluster(or_cluster, logged=False):
@@ -273,7 +274,7 @@ def groups(
     *,
     twice: Twice = Twice.AGAIN,
 ) -> Elements:
-    """The operation on each group."""
+    """Requires the operation on each group."""
 
     def check(asking: Asking, request: Any, element: Any) -> KafkaError | None:
         return group_refusal(asking, operation, name_of(element))
@@ -285,10 +286,10 @@ def groups(
 
 
 def nothing(why: str) -> Needs:
-    """Everyone may; `why` is for the reader."""
+    """Allowed for everyone; `why` is for the reader."""
     return Needs()
 
 
 def decided_by_handler(why: str, *whole: Check, elements: Elements | None = None) -> Needs:
-    """What answers the request asks `Broker.rights` about the rest itself; `why` is for the reader."""
+    """The handler checks the rest itself, with `Broker.rights`; `why` is for the reader."""
     return Needs(whole, elements)

@@ -1,8 +1,8 @@
-"""A store that one broker sees and that can be stopped for it, as part of pausing that broker.
+"""The store as one broker sees it, which is paused along with that broker.
 
 A paused process neither gets answers nor hears of changes, while the other brokers on the same store go on.
-So a broker does not use the shared store directly, but through this: its own list of `changed` callbacks,
-calls whose outcome it learns only when it runs, and letters that it finds when it goes on.
+So a broker does not use the shared store directly, but through this: it has its own list of `changed`
+callbacks, and withholds the outcomes of calls and the letters while the broker is paused.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class PausableStore:
                 deliver(payloads)
 
     def open_mailbox(self, node_id: int, incarnation: UUID, deliver: Deliver) -> None:
-        """As of the shared store; what comes during a pause is delivered after it."""
+        """As on the shared store; letters that come during a pause are delivered after it."""
         self._store.open_mailbox(node_id, incarnation, partial(self._on_letters, (node_id, incarnation)))
         self._mailboxes[node_id, incarnation] = deliver, Pile()
 
     def close_mailbox(self, node_id: int, incarnation: UUID) -> None:
-        """As of the shared store, also during a pause."""
+        """As on the shared store, also during a pause."""
         self._store.close_mailbox(node_id, incarnation)
         self._mailboxes.pop((node_id, incarnation), None)
 
     def detach(self) -> None:
-        """Hear of nothing any more; the shared store outlives the broker."""
+        """Stop listening to the shared store, which outlives the broker."""
         self._store.changed.remove(self._on_change)
         for mailbox in list(self._mailboxes):
             self.close_mailbox(*mailbox)

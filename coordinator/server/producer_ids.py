@@ -12,10 +12,10 @@ from muster.protocol.errors import ErrorCode, KafkaError
 _BLOCK: Final = 1_000
 """Kafka's block size. What is left of a block when the broker ends is never handed out."""
 _LOW: Final = _BLOCK // 10
-"""With so few left the next block is fetched: Kafka's too."""
+"""With so few left, the next block is fetched, as in Kafka."""
 
 _PATIENCE_S: Final = 5.0
-"""How long a request waits for the store; Kafka's says at once that there is none."""
+"""How long a request waits for the store; Kafka refuses it at once."""
 
 _log: Final = Logger(part="broker")
 
@@ -35,8 +35,8 @@ class ProducerIds:
         return self._take()
 
     async def fetch(self) -> None:
-        """Return when there is an id at hand. Raises StoreError, and
-        KafkaError(COORDINATOR_LOAD_IN_PROGRESS) when that takes too long."""
+        """Return when an id is available. Raises StoreError, and KafkaError(COORDINATOR_LOAD_IN_PROGRESS)
+        if that takes too long."""
         try:
             async with asyncio.timeout(self._patience_s):
                 while not self._left:
@@ -45,15 +45,15 @@ class ProducerIds:
             raise _none_at_hand() from None
 
     def at_once(self) -> int:
-        """A fresh producer id. Raises KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if there is none at hand,
-        which clients try again after."""
+        """A fresh producer id. Raises KafkaError(COORDINATOR_LOAD_IN_PROGRESS), which is retriable, if none
+        is available."""
         if not self._left:
             self._refill()
             raise _none_at_hand()
         return self._take()
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel a fetch in flight."""
         if self._refilling is not None:
             self._refilling.cancel()
             await asyncio.wait([self._refilling])

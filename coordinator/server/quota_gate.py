@@ -1,12 +1,11 @@
-"""The gate of quotas: measures what requests take, tells clients how long to wait, and sees to it that they
-do.
+"""The quota gate: measures what requests use, tells clients how long to wait, and makes sure that they do.
 
-Sessions have the gate while any quota is set, so quotas cost nothing otherwise. As in Kafka since KIP-219
-the answer is sent at once, with the time to wait in it, and the connection is then left alone for that
+Sessions have the gate only while a quota is set, so quotas cost nothing otherwise. As in Kafka since KIP-219,
+the response is sent at once, with the time to wait in it, and nothing is read from the connection for that
 time.
 
-The share of a thread that a request takes is that of the loop's thread (`spent`): what executors do for it
-is not counted.
+The share of a thread that a request uses is that of the loop's thread (`spent`): what executors do for it is
+not counted.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from muster.protocol.messages.data import FetchRequest, FetchResponse, ProduceRe
 
 _PERCENT_A_NANOSECOND: Final = 100 / 1_000_000_000
 _HEADER_BYTES: Final = 4
-"""Of a response, which Kafka does not count; it does count the size in front of it."""
+"""Of a response's header, which Kafka does not count; it does count the size in front of it."""
 _SWEEP_MIN: Final = 100
-"""Connections that wait, above which it is looked for those that are gone."""
+"""Number of throttled connections from which on closed ones are swept out."""
 
 
 class Remembering(Protocol):
     """The connections of the broker."""
 
     def forget(self) -> None:
-        """Have nothing remembered of earlier requests."""
+        """Make all sessions forget earlier requests."""
 
 
 class QuotaGate:
-    """Of one broker. `close` before its connections are ended."""
+    """The quota gate of one broker. Call `close` before its connections are ended."""
 
     def __init__(
         self, quotas: KeptQuotas, meters: Meters, clock: Clock, sessions: Sessions, connections: Remembering
@@ -65,7 +64,7 @@ class QuotaGate:
         return f"<QuotaGate throttling={len(self._throttled)}>"
 
     def close(self) -> None:
-        """Let everyone go on."""
+        """Let all throttled connections go on."""
         self._sessions.quotas = None
         for connection in list(self._throttled):
             self._over(connection)
@@ -104,15 +103,14 @@ class QuotaGate:
         return begin
 
     def _bound(self, request: FetchRequest, context: RequestContext) -> None:
-        """Read no more than the quota has for all of its windows: what is above would never be let
-        through."""
+        """Read no more than the quota allows over all of its windows: more would never be let through."""
         limit = self._meters.limit(CONSUMED, context)
         if limit is not None:
             most = limit.value * (SAMPLES - 1) * SAMPLE_MS / 1000
             request.max_bytes = int(min(request.max_bytes, most))
 
     def _settled(self, asked: Asked, size_bytes: int, answer: object, spent: Spent) -> object:
-        """The answer, with the time to wait in it, for which the connection is left alone."""
+        """The answer, with the time to wait in it; the connection is throttled for that time."""
         meters, context, request = self._meters, asked.context, asked.request
         if isinstance(answer, Exception):
             try:
@@ -126,8 +124,8 @@ class QuotaGate:
             throttle_ms = meters.record(PRODUCED, size_bytes, context)
         elif isinstance(answer, FetchResponse):
             frame = asked.framed(answer)
-            # A batch is never cut, so one may be larger than the quota ever has room for: it comes alone,
-            # and is waited for afterwards. Kafka never lets it through.
+            # A batch is never split, so one may be larger than the quota ever allows: it is sent alone, and
+            # the client waits afterwards. Kafka never lets it through.
             comes_alone = not meters.has_used(CONSUMED, context)
             consumed_bytes = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
             consumed_bytes -= _HEADER_BYTES
@@ -135,12 +133,12 @@ class QuotaGate:
         else:
             throttle_ms = getattr(answer, "throttle_time_ms", 0)  # for mutations, which handlers count
         share_ms = meters.record(PERCENTAGE, spent.ns * _PERCENT_A_NANOSECOND, context)
-        if answer is not None:  # as in Kafka: who waits for no answer is held back for bytes alone
+        if answer is not None:  # as in Kafka: without an answer, only bytes count
             throttle_ms = max(throttle_ms, min(share_ms, SAMPLE_MS))
         if not throttle_ms:
             return answer if frame is None else frame
         if consumed_bytes and not comes_alone:
-            # It reads again what it does not get now.
+            # The client will read again what it does not get now.
             meters.record(CONSUMED, -consumed_bytes, context)
             answer = FetchResponse(responses=[])
         self._throttle(asked, throttle_ms)
@@ -161,7 +159,7 @@ class QuotaGate:
         )
 
     def _forget_gone(self) -> None:
-        """Waits may last for weeks, and clients go: what is kept of them is to have a bound."""
+        """Waits may last for weeks while clients disconnect: bound what is kept of them."""
         if len(self._throttled) < self._sweep_at:
             return
         gone = [each for each in self._throttled if not each.is_open]
@@ -175,8 +173,7 @@ class QuotaGate:
 
 
 def _telling(answer: object, throttle_ms: int, version: int) -> object:
-    """The answer with the time in it, where it has a place for that. Answers may be shared, so it is a
-    copy."""
+    """The answer with the time to wait, if it has a field for that. A copy, since answers may be shared."""
     if not isinstance(answer, Message):
         return answer
     declared = next((each for each in type(answer).__fields__ if each.name == "throttle_time_ms"), None)

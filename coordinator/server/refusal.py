@@ -1,9 +1,9 @@
 """Refusals: a KafkaError becomes the API's response, made from the response's declaration.
 
-The error code, and its text, stand wherever the version has a place for them. Few responses have one code for
-everything; where it stands at each partition, topic, group or key, it is repeated for everything that was
-asked, since clients look for the answer to each thing they named, and librdkafka ends its process when a
-group it asked for is missing. `Each` says which list of the response mirrors which list of the request.
+The error code and its text go wherever the version has a field for them. Few responses have one code for
+everything; if each partition, topic, group or key has one, it is repeated for everything that was requested,
+since clients look for the answer to each thing they named, and librdkafka aborts its process if a group it
+asked for is missing. `Each` says which list of the response mirrors which list of the request.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _IDENTITY: Final = frozenset(
         "topic_id",
     }
 )
-"""Fields of an entry that say what it is about: they are taken over from the entry asked for."""
+"""Fields of an entry that say what it is about: they are copied from the entry of the request."""
 _WHY_BYTES_MAX: Final = 400
-"""Of the text at a partition: it may be said fifty thousand times, of a name that the client sent once."""
+"""Of the text at a partition: it may be repeated fifty thousand times, for a name the client sent once."""
 _PARTITION_DEPTH: Final = 2
 """Entries of entries are partitions."""
 
 Entry = Callable[[Any, int, KafkaError], Struct]
-"""Makes the refusal of one thing asked for, in a version."""
+"""Makes the refusal of one requested thing, in a version."""
 
 
 class Each(NamedTuple):
@@ -57,12 +57,12 @@ class Each(NamedTuple):
     inner: Each | None = None
     """A list in each entry, for a list in each element."""
     itself: str = ""
-    """Where the elements are plain values: the field of the entry that has them."""
+    """If the elements are plain values: the field of the entry that takes them."""
     entry: Entry | None = None
-    """Makes the entries, where they are not what `entry` below makes."""
+    """Makes the entries, if `entry` below does not."""
     versions: Versions = Versions(0, VERSION_MAX)
     fields: Mapping[str, Any] = MappingProxyType({})
-    """Values of fields of the entries, where they are not the blank ones."""
+    """Values of fields of the entries, where they differ from the blank ones."""
 
 
 class Refusal(NamedTuple):
@@ -72,10 +72,10 @@ class Refusal(NamedTuple):
     mirrored: tuple[str, ...] = ()
     """Fields of the response that repeat those of the request."""
     fields: Mapping[str, Any] = MappingProxyType({})
-    """Values of other fields, where they are not the blank ones."""
+    """Values of other fields, where they differ from the blank ones."""
 
     def of(self, answer: type[Message], request: Any, version: int, error: KafkaError) -> Message:
-        """The refusal of a whole request, of the response class `answer`."""
+        """The refusal of a whole request, in the response class `answer`."""
         values = {
             name: value for name, value in self.fields.items() if version in _field(answer, name).versions
         }
@@ -105,7 +105,7 @@ def partitions(
 
 
 def entry(cls: type[S], version: int, error: KafkaError, **named: Any) -> S:
-    """An entry of a response, or a whole one, that says nothing but the error, about what is `named`."""
+    """An entry of a response, or a whole one, with nothing but the error and the fields in `named`."""
     blank = _blank(cls, version)
     values: dict[str, Any] = {name: [] if value is _LIST else value for name, value in blank.values.items()}
     if blank.has_code:
@@ -118,8 +118,8 @@ def entry(cls: type[S], version: int, error: KafkaError, **named: Any) -> S:
 
 
 def joined(answer: M, part: Message) -> M:
-    """The answer to the rest of a request, with the elements that a refusal of a part lists behind its own.
-    Answers may be given again, so it is another one."""
+    """The answer to the rest of a request, with the elements of a refused part appended. A copy, since
+    answers may be given again."""
     made = copy(answer)
     for declared in type(answer).__fields__:
         ours, theirs = getattr(answer, declared.name), getattr(part, declared.name)
@@ -150,7 +150,7 @@ def _identity(cls: type[Struct], element: Any, version: int) -> dict[str, Any]:
     for each in cls.__fields__:
         if each.name in _IDENTITY and hasattr(element, each.name):
             value = getattr(element, each.name)
-            # What was asked for by id has no name to give back, where a version has no null.
+            # What was requested by id has no name to return, where a version has no null.
             empty = value is None and version not in each.nullable
             named[each.name] = each.type.implicit_default() if empty else value  # type: ignore[union-attr]
     return named
@@ -168,7 +168,7 @@ _LIST: Final = object()
 
 @cache
 def _blank(cls: type[Struct], version: int) -> _Blank:
-    """What the fields are that have no default, or another one than a refusal has."""
+    """The values of fields that have no default, or one that does not suit a refusal."""
     values = {}
     for each in cls.__fields__:
         if each.default_factory is list:

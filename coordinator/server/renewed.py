@@ -11,21 +11,21 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.security.exchange import SecurityError
 
 _LOOK_MS: Final = 1_000
-"""How often it is looked whether the files have changed, at most, and only when they are needed."""
+"""Minimum time between checks whether the files have changed, which are made only when they are needed."""
 
 _Stamp = tuple[tuple[int, int, int], ...]
 Content = TypeVar("Content")
 
 
 class Renewed(Generic[Content]):
-    """What was read from some files. It is read again when they change; what cannot be used is told to the
-    log, and the old content stays."""
+    """The content of some files. It is read again when they change; if it cannot be used, that is logged, and
+    the old content stays."""
 
     def __init__(
         self, files: Mapping[str, str], read: Callable[[], Content], clock: Clock, log: Logger, what: str
     ) -> None:
-        """`files` are paths by the options that give them, `what` is their content in a word for the log.
-        Raises SecurityError, as `read` may."""
+        """`files` are paths by the options that set them, `what` names their content in the log. Raises
+        SecurityError, as `read` may."""
         self._files = files
         self._read = read
         self._clock = clock
@@ -40,7 +40,7 @@ class Renewed(Generic[Content]):
 
     @property
     def content(self) -> Content:
-        """As it is in the files now, or was a moment ago."""
+        """The content of the files now, or a moment ago."""
         now_ms = self._clock.now_ms()
         if now_ms - self._looked_ms >= _LOOK_MS:
             self._looked_ms = now_ms
@@ -61,7 +61,7 @@ class Renewed(Generic[Content]):
         try:
             stamp = self._look()
         except SecurityError:
-            return  # on its way to being replaced
+            return  # being replaced right now
         if stamp != self._stamp:
             self._stamp = stamp
             self.read_again()

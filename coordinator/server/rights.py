@@ -1,4 +1,4 @@
-"""What the client of a request may do, as those who answer it ask."""
+"""What the client of a request may do, as its handler asks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CODES: Final[Mapping[ResourceType, ErrorCode]] = {
 
 
 def denied(operation: Operation, type: ResourceType) -> KafkaError:
-    """The refusal. It names nothing: the client may have asked by id for what it may not know the name of."""
+    """The refusal. It names no resource: the client may have asked by id, without a right to the name."""
     what = "the cluster" if type is ResourceType.CLUSTER else f"this {type.name.lower().replace('_', ' ')}"
     return KafkaError(_CODES[type], f"not authorized: this needs {operation.name} on {what}")
 
 
 class Rights(Protocol):
-    """Of one client. `logged`: a refusal stands in the log; not where it only shapes an answer."""
+    """The rights of one client. `logged`: whether to log a denial; not if it only shapes a response."""
 
     def may(self, operation: Operation, type: ResourceType, name: str, *, logged: bool = True) -> bool:
         """Whether the client may do this with a resource."""
@@ -43,7 +43,7 @@ class Rights(Protocol):
 
 
 class Unrestricted:
-    """Of every client, without an authorizer."""
+    """The rights of every client without an authorizer."""
 
     def may(self, operation: Operation, type: ResourceType, name: str, *, logged: bool = True) -> bool:
         return True

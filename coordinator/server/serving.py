@@ -1,4 +1,4 @@
-"""What those who answer requests need of a broker."""
+"""What request handlers need of a broker."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Broker(Protocol):
     runtime: GroupRuntime
     transaction_runtime: TransactionRuntime
     transactions: TransactionCoordinators
-    """Those of transactional ids, whichever brokers they are on."""
+    """The coordinators of transactional ids, whichever brokers they are on."""
     endings: Endings
     """How transactions ended."""
     membership: Membership
@@ -62,7 +62,7 @@ class Broker(Protocol):
     responses: ResponseMemory
     """Bounds what fetches read."""
     authorizer: Authorizer | None
-    """None where no ACLs are in force, and everyone may do everything."""
+    """None if no ACLs are in force and everyone may do everything."""
 
     def rights(self, context: RequestContext) -> Rights:
         """What the client of a request may do."""
@@ -77,7 +77,7 @@ class Broker(Protocol):
 
     @property
     def store(self) -> Store:
-        """For what is to be read there anew."""
+        """The store, for fresh reads."""
 
     @property
     def hosts(self) -> Hosts:
@@ -87,4 +87,4 @@ class Broker(Protocol):
         """Who leads a partition, as last read."""
 
     async def read_topics(self) -> None:
-        """Return when the topics have been read, beginning after this call."""
+        """Return when a read of the topics that began after this call is done."""

@@ -1,18 +1,18 @@
-"""From a request frame to a response frame: read it, take it through the gates, begin it, and turn whatever
-becomes of it into an answer.
+"""From a request frame to a response frame: read it, take it through the gates, begin it, and turn the
+outcome into an answer.
 
-A request passes the gates in a row, and each costs nothing where there is nothing to it:
+A request passes the gates in order, and each costs nothing where it has nothing to do:
 
-    size          where its first bytes arrive (`apis.check_request_size`)
+    size          when its first bytes arrive (`apis.check_request_size`)
     authenticate  on SASL listeners, until the client is let in (`authentication`)
-    quota         where a client has any: what it uses is measured, and it is told to wait (`quota_gate`)
     complete      where a client leaves out what the broker knows: fetch sessions (`fetch_sessions`)
     authorize     where ACLs are in force: what the API needs (`authorize`)
     faults        test mode's rules, if any concern its API
+    quota         where a client has any: measures what the next step uses, and throttles (`quota_gate`)
     begin         `Api.begin`
 
-Bytes that are no request raise DecodeError, an API or version not served raises CloseConnection (Kafka has no
-error response for either); the connection closes on both.
+Bytes that are not a request raise DecodeError, an API or version that is not served raises CloseConnection
+(Kafka has no error response for either); both close the connection.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from muster.protocol.messages.data import ProduceRequest
 
 _REPEATED_BYTES_MAX: Final = 1024
 _REPEATED_MAX: Final = 2
-"""Requests that a session remembers: a member's heartbeat and its commit. Longer ones are not."""
+"""Requests that a session remembers: a member's heartbeat and its commit. Longer ones are not remembered."""
 _NO_ANSWER: Final = object()
 
 
@@ -56,14 +56,14 @@ class Gate(Protocol):
     """A gate that may hold a request back, or keep it from being begun."""
 
     def begins(self, asked: Asked) -> Begin | None:
-        """What begins the request in place of its API; None: that does."""
+        """What begins the request instead of its API; None: the API does."""
 
 
 class QuotaGate(Protocol):
-    """The gate of quotas, which stands around all that follow it."""
+    """The quota gate, which wraps all gates after it."""
 
     def metered(self, asked: Asked, size_bytes: int) -> Begin:
-        """What begins the request, of a frame of this size, and measures what that takes."""
+        """What begins the request, of a frame of this size, and measures what it uses."""
 
 
 class Sessions:
@@ -73,11 +73,11 @@ class Sessions:
         self.broker = broker
         self.elements_max = broker.settings.request_elements_max
         self.doors: Mapping[str, Door] = {}
-        """How clients of SASL listeners are let in, by the listeners' names."""
+        """How clients of SASL listeners are let in, by listener name."""
         self.faults: Gate | None = None
-        """To be set only together with `Connections.forget`: what is remembered passes no gate."""
+        """To be set only together with `Connections.forget`: remembered requests pass no gate."""
         self.quotas: QuotaGate | None = None
-        """Likewise. None where no quotas are set."""
+        """Likewise. None if no quotas are set."""
 
     def open(self, connection: Connection) -> Session:
         """The session of a connection that was accepted."""
@@ -103,10 +103,10 @@ class Session:
 
     def __init__(self, sessions: Sessions, connection: Connection) -> None:
         self.connection: Connection | None = connection
-        """None when it is over."""
+        """None when it has ended."""
         self.principal = connection.principal
         self.authentication: Authentication | None = None
-        """None where clients need not authenticate."""
+        """None if clients need not authenticate."""
         self._sessions = sessions
         self._broker = sessions.broker
         self._context: RequestContext | None = None
@@ -149,7 +149,7 @@ class Session:
             answer = asked.begin(self._broker, asked.request, asked.context, asked.respond)
         except Exception as error:
             answer = error
-        if answer is asked.answer:  # as `Asked.response_to` has it; a heartbeat does without the call
+        if answer is asked.answer:  # as in `Asked.response_to`; spares heartbeats the call
             return asked.response[:4] + frame[4:8] + asked.response[8:]
         if answer is LATER:
             return None
@@ -164,8 +164,8 @@ class Session:
         return asked.response_to(answer)
 
     def _read(self, frame: bytes) -> Asked | Response | None:
-        """The request, through the gates; or what authentication answers, or the response to ApiVersions in a
-        version that is not served. Raises DecodeError and CloseConnection."""
+        """The request, after it has passed the gates; or what authentication answers, or the response to
+        ApiVersions in a version that is not served. Raises DecodeError and CloseConnection."""
         authentication = self.authentication
         if authentication is not None and authentication.takes(frame):
             return authentication.begin(frame)
@@ -179,8 +179,8 @@ class Session:
         if authentication is None:
             connection.wire.recognised()
         if api.about_the_cluster and self._broker.membership.cut_off:
-            # As long as it answers, clients go on asking it and no other. Not sooner: librdkafka takes a
-            # broker that closes during ApiVersions for one without groups, and never asks it again.
+            # As long as it answered, clients would ask it and no other. Not sooner: librdkafka takes a broker
+            # that closes during ApiVersions for one without groups, and never asks it again.
             raise CloseConnection(
                 f"{api.key.name}: this broker cannot reach the store, the other brokers may"
             )
@@ -190,7 +190,7 @@ class Session:
                 response, version = unsupported_api_versions(version)
                 return encode_response(api_key, version, correlation_id, response)
             raise CloseConnection(version_not_served(api_key, version))
-        # What follows the message is ignored, as Kafka does: librdkafka 2.16 leaves three bytes behind a
+        # As in Kafka, what follows the message is ignored: librdkafka 2.16 leaves three bytes behind a
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
         asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
@@ -210,7 +210,7 @@ class Session:
         return asked
 
     def _authorize(self, asked: Asked) -> bool:
-        """Whether the request is to be begun, if only in part. What is remembered has been allowed whole, to
+        """Whether to begin the request, if only in part. Remembered requests have been allowed in full, to
         this principal, by the ACLs that are still in force (`Connections.forget`)."""
         broker, request, context = self._broker, asked.request, asked.context
         error = refused(broker, asked.api, request, context)
@@ -223,9 +223,9 @@ class Session:
         return True
 
     def _remember(self, asked: Asked, frame: bytes, offset: int) -> None:
-        """A client sends the same heartbeat again and again, the same bytes but for the correlation id, and
-        the same commit of a partition, but for that and the position. Bytes that are the same decode to the
-        same request, and the same answer encodes to the same bytes. The message begins at `offset`."""
+        """Remember a request that its client may repeat: heartbeats differ only in the correlation id,
+        commits of a partition only in that and the position. The same bytes decode to the same request, and
+        the same answer encodes to the same bytes. The message begins at `offset`."""
         assert asked.api.repeats is not None
         if len(frame) > _REPEATED_BYTES_MAX:
             return
@@ -241,7 +241,7 @@ class Session:
         self._remembered[frame[:4]] = asked
 
     def _context_of(self, api_version: int, client_id: str) -> RequestContext:
-        """Who asks. A client hardly ever changes what it asks in, so the last one made is kept."""
+        """The context of a request. It hardly ever changes on a connection, so the last one made is kept."""
         made = self._context
         if made is None or made.api_version != api_version or made.client_id != client_id:
             connection = self.connection
@@ -257,8 +257,8 @@ class Session:
         return made
 
     async def handle(self, asked: Asked, request: Message) -> Message | None:
-        """The answer to a request in place of the one asked, which may be its refusal; None where the
-        protocol has none. Raises CloseConnection."""
+        """The answer to `request` instead of the one asked, which may be its refusal; None where the protocol
+        has none. Raises CloseConnection."""
         later: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
         def answered(answer: object) -> None:
@@ -311,35 +311,36 @@ class Asked:
         self.session = session
         self.api = api
         self.begin = self.allowed = api.begin
-        """`allowed`: what begins the request as far as its client may ask it."""
+        """`allowed`: what begins the part of the request that its client is allowed."""
         self.header = header
         self.request = request
         self.context = context
         self.place: Place | None = None
-        """In line, if it entered that."""
+        """Its place in line, if it has one."""
         self.correlation = b""
-        """The correlation id, of the last repetition."""
-        self.front: bytes | None = None  # behind the correlation id, up to `at`; None: it is not remembered
-        self.at = self.end = 0  # what differs in repetitions stands between these
+        """The correlation id of the last repetition."""
+        self.front: bytes | None = None  # after the correlation id, up to `at`; None: not remembered
+        self.at = self.end = 0  # repetitions differ between these
         self.tail = b""
         self.update: Callable[[bytes, int], None] | None = None
         self.answer: object = _NO_ANSWER  # the last one, and the frame it became
         self.response = b""
 
     def respond(self, answer: object) -> None:
-        """The answer, when it comes later."""
+        """Send the answer, if it comes later."""
         connection = self.session.connection
         if connection is None:
             return
         try:
             response = self.response_to(answer)
-        except Exception as error:  # not the shard's fault, which may call this
+        except Exception as error:  # must not reach the shard, which may call this
             connection.failed(error)
             return
         connection.respond(response, self.place)
 
     def response_to(self, answer: object) -> Response:
-        """The frame of an answer; one that is a frame already is passed on. Raises CloseConnection."""
+        """The frame of an answer; an answer that is a frame already is returned unchanged. Raises
+        CloseConnection."""
         if answer is self.answer:
             return self.response[:4] + self.correlation + self.response[8:]
         if answer is None:
@@ -354,7 +355,7 @@ class Asked:
         return response
 
     def framed(self, answer: Message, version: int | None = None) -> Response:
-        """The response frame of an answer, which may be in another version than was asked in."""
+        """The response frame of an answer, which may be in another version than the request."""
         api = self.api
         encode = encode_response_pieces if api.pieces else encode_response
         version = self.header.api_version if version is None else version
@@ -362,12 +363,11 @@ class Asked:
         try:
             return encode(api.key, version, correlation_id, answer)
         except EncodeError as error:
-            # A response that its version cannot carry is a mistake of ours; every version can carry the
-            # refusal.
+            # A response that its version cannot encode is our mistake; every version can encode the refusal.
             return encode(api.key, version, correlation_id, self.refusal(error, self.request))
 
     def refusal(self, error: Exception, request: Message) -> Message:
-        """The answer to what failed. Raises CloseConnection."""
+        """The answer to a request that failed. Raises CloseConnection."""
         if isinstance(error, CloseConnection):
             raise error
         if not isinstance(error, KafkaError):
@@ -375,12 +375,12 @@ class Asked:
             error = unexpected(error, header.api_key, header.api_version, header.client_id)
         self.session._broker.unserved.refused(error, self.context)
         if isinstance(request, ProduceRequest) and request.acks == 0:
-            # Nothing is answered to it, so closing is all the protocol has to say that it failed.
+            # It gets no response, so closing is the protocol's only way to say that it failed.
             raise CloseConnection(f"a Produce with acks=0 failed: {error}")
         return self.api.refusal(request, self.header.api_version, error)
 
 
 @lru_cache(maxsize=1024)
 def _declared(api_key: int, version: int) -> type[Message] | None:
-    """The request of an API in a version; None in a version that is not served."""
+    """The request class of an API; None if the version is not served."""
     return request_class(api_key) if version in versions(api_key) else None

@@ -18,8 +18,8 @@ _READ_AGAIN_S: Final = 1.0
 
 
 class CoordinatorShards:
-    """Who holds a shard of a coordinator also leads the partitions of internal topics that stand for it: for
-    a shard of groups those of `__consumer_offsets` and `__group_events`, for one of transactions that of
+    """The holder of a coordinator shard also leads the partitions of the internal topics that stand for it:
+    for a group shard, those of `__consumer_offsets` and `__group_events`; for a transaction shard, that of
     `__transaction_state`."""
 
     def __init__(
@@ -30,7 +30,7 @@ class CoordinatorShards:
         topics: Sequence[RowPartitions],
         disowned: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`disowned` is told the numbers of shards that are not served here any more."""
+        """`disowned` is called with the number of each shard that is no longer served here."""
         self._kind = kind.lease
         self._runtime = runtime
         self._partitions = partitions
@@ -38,7 +38,7 @@ class CoordinatorShards:
         self._disowned = disowned
 
     def own(self, number: int, epoch: int) -> Awaitable[object]:
-        self._disowned(number)  # in the epoch before
+        self._disowned(number)  # under the previous epoch
         self._partitions.own(Lease(self._kind, number), epoch)
         for topic in self._topics:
             topic.own(number, epoch)
@@ -61,8 +61,8 @@ class CoordinatorShards:
 class DataShards:
     """The leases of one kind that are for partitions of topics.
 
-    Which partitions are led under a lease changes when they are reassigned, so the topics are read before it
-    is served: who sees that a lease was claimed anew after a reassignment may rely on its holder knowing.
+    Reassignments change which partitions are led under a lease, so the topics are read before it is served: a
+    broker that sees a lease claimed anew after a reassignment can rely on its holder knowing about that.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class DataShards:
         read_topics: Callable[[], Awaitable[object]],
         topics_read: Callable[[], None],
     ) -> None:
-        """`topics_read` is called when a lease is served whose holder may have heard of a reassignment before
-        it heard that it had the lease."""
+        """`topics_read` is called when a lease is served, since its holder may have heard of a reassignment
+        before it heard that it had the lease."""
         self._kind = kind
         self._partitions = partitions
         self._read_topics = read_topics

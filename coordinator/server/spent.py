@@ -1,4 +1,4 @@
-"""The time of the loop's thread that a request takes, that of its coroutines included."""
+"""The time that a request takes in the loop's thread, including its coroutines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Spent:
-    """A stopwatch: it goes while it is entered."""
+    """A stopwatch that runs while it is entered."""
 
     __slots__ = ("_since_ns", "_total_ns")
 
@@ -35,7 +35,7 @@ class Spent:
 
 
 counting: Final[ContextVar[Spent | None]] = ContextVar("counting", default=None)
-"""What the time of the request that is being begun is added to; None where nobody wants to know."""
+"""The stopwatch of the request that is being begun; None if its time is not measured."""
 
 
 class Timed(Coroutine[Any, Any, T]):

@@ -1,10 +1,10 @@
-"""TLS on accepted connections: a protocol on the socket, and the transport of the connection above it.
+"""TLS on accepted connections: the protocol of the socket, and the transport of the connection above it.
 
-asyncio and uvloop have TLS of their own, and drop the alert that tells a client why its handshake failed;
-here every failure is told on both sides. Handshakes are bounded in time and number: a connection comes to
+asyncio and uvloop have their own TLS, but drop the alert that tells a client why its handshake failed; here
+every failure is reported on both sides. Handshakes are bounded in time and number: a connection reaches
 `Connections` when its handshake is done, and until then costs a socket, a TLS state, and one of
-`UNDER_WAY_MAX` places. Who comes when all are taken gets the place of the one that has had it longest: an
-honest handshake takes milliseconds, so it is those who never finish that lose theirs.
+`UNDER_WAY_MAX` places. If all are taken, a new connection gets the place of the oldest handshake: an honest
+one takes milliseconds, so only those that never finish lose theirs.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Handshakes:
         spoken: Spoken = SPOKEN_KAFKA,
         admission: Admission | None = None,
     ) -> None:
-        """`connect` makes what is above TLS, which is `spoken`. `clock` is real time. `admission` counts
-        connections by their addresses."""
+        """`connect` makes the protocol above TLS, which `spoken` describes. `clock` is real time. `admission`
+        counts connections by address."""
         self.admission = admission
         self.connect = connect
         self.clock = clock
         self.spoken = spoken
         self.failed = 0
-        """How many failed, took too long or lost their place."""
+        """Number of handshakes that failed, took too long or lost their place."""
         self._certificates = certificates
         self._unserved = unserved
         self._under_way: dict[Secured, None] = {}  # in the order they began
@@ -68,7 +68,7 @@ class Handshakes:
         return Secured(self)
 
     def began(self, secured: Secured) -> ssl.SSLContext:
-        """The context of a handshake that begins."""
+        """Count a handshake that begins; returns its context."""
         if len(self._under_way) >= UNDER_WAY_MAX:
             next(iter(self._under_way)).fail()
         self._under_way[secured] = None
@@ -84,13 +84,13 @@ class Handshakes:
         self._unserved.tell(host, cause)
 
     def close(self) -> None:
-        """End those that are under way."""
+        """End the handshakes under way."""
         for each in list(self._under_way):
             each.fail()
 
 
 class Secured(asyncio.Protocol):
-    """One TLS connection: of the socket it is the protocol, of the connection above it the transport."""
+    """One TLS connection: the protocol of the socket, and the transport of the connection above it."""
 
     __slots__ = (
         "_above",
@@ -192,7 +192,7 @@ class Secured(asyncio.Protocol):
         self._read()
 
     def _given_up(self) -> None:
-        if self._heard:  # who only looks whether the port is open has nothing to be told of
+        if self._heard:  # a mere probe of the port is not reported
             self._handshakes.tell(self._host, handshake_given_up())
         self.fail()
 
@@ -207,7 +207,7 @@ class Secured(asyncio.Protocol):
         self.fail()
 
     def fail(self) -> None:
-        """End a handshake. What is still to be sent is sent if the client takes it at once."""
+        """End a handshake. Unsent bytes are dropped unless the client takes them at once."""
         self._handshake_ended(failed=True)
         if self._transport is not None:
             if self._transport.get_write_buffer_size():
@@ -218,7 +218,7 @@ class Secured(asyncio.Protocol):
     # --- after it -------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Give what can be decrypted to the connection above, unless it pauses."""
+        """Pass decrypted bytes to the connection above, unless it has paused reading."""
         while self._above is not None and self._tls is not None and not self._paused:
             try:
                 data = self._tls.read(_READ_BYTES)
@@ -227,12 +227,12 @@ class Secured(asyncio.Protocol):
             except ssl.SSLError:
                 self.abort()
                 return
-            if not data:  # the client has closed its side of TLS, and sends nothing behind that
+            if not data:  # the client has closed its side of TLS and sends nothing more
                 self._above.eof_received()
                 self.close()
                 return
             self._above.data_received(data)
-        self._flush()  # an answer of TLS itself, to a new key
+        self._flush()  # TLS itself may answer, such as to a new key
 
     def _flush(self) -> None:
         if self._leaving.pending and self._transport is not None:
@@ -241,7 +241,7 @@ class Secured(asyncio.Protocol):
     # --- the transport of the connection above --------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As of the socket's transport; `ssl_object` is the TLS state, `sslcontext` what it was made of."""
+        """As on the socket's transport; `ssl_object` is the TLS state, `sslcontext` its context."""
         if name == "ssl_object":
             return self._tls
         if name == "sslcontext":
@@ -253,7 +253,7 @@ class Secured(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high, low)
 
     def write(self, data: bytes) -> None:
-        if not data or self._tls is None or self._transport is None:  # OpenSSL takes no data for a mistake
+        if not data or self._tls is None or self._transport is None:  # OpenSSL takes empty data for a mistake
             return
         self._tls.write(data)
         self._transport.write(self._leaving.read())
@@ -275,16 +275,16 @@ class Secured(asyncio.Protocol):
         self._paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-            asyncio.get_running_loop().call_soon(self._read)  # what was decrypted may be all that comes
+            asyncio.get_running_loop().call_soon(self._read)  # what is already decrypted may be all there is
 
     def is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
     def close(self) -> None:
-        """Say that it is the end, and close once everything is sent."""
+        """Send close_notify, and close once everything is sent."""
         if self._tls is None or self._transport is None or self._transport.is_closing():
             return
-        with suppress(ssl.SSLError):  # it would wait for the client to say so, too
+        with suppress(ssl.SSLError):  # it would wait for the client's close_notify
             self._tls.unwrap()
         self._flush()
         self._transport.close()

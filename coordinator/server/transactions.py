@@ -1,5 +1,5 @@
-"""A broker's part in transactions: the coordinators that it is, the topic that shows their records, the
-markers they owe, and the way to those of other brokers."""
+"""A broker's part in transactions: its coordinators, the topic that shows their records, the markers they
+owe, and access to the coordinators of other brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from muster.protocol.message import Message
 class TransactionService:
     """What one broker does for transactions. `start` once it is registered; then `close` or `kill`, once.
 
-    It is made while the broker is: it looks for what else the broker has when it is asked to do something.
+    It is created along with the broker, so it looks up the broker's other parts only when it needs them.
     """
 
     def __init__(
@@ -91,20 +91,20 @@ class TransactionService:
         self.coordinators = TransactionCoordinators(
             self._post.ask, self._coordinator, self._markers, node_id=broker.node_id
         )
-        """Of any id, on any broker."""
+        """Coordinators of any transactional id, on any broker."""
 
     def shards(self, partitions: Partitions) -> CoordinatorShards:
-        """What is done with the leases of transaction shards."""
+        """Handles the leases of transaction shards."""
         return CoordinatorShards(
             TRANSACTIONS, self.runtime, partitions, (self.states,), disowned=self._markers.forget
         )
 
     def start(self) -> None:
-        """Take the questions of other brokers from now on."""
+        """Start to answer requests of other brokers."""
         self._post.start()
 
     async def close(self) -> None:
-        """Once the leases are handed over: finish what is on its way to the store, answer nobody more."""
+        """Once the leases are handed over: finish the writes in flight, and answer nothing more."""
         await self.runtime.close()
         self._markers.close()
         self.coordinators.close()
@@ -122,7 +122,7 @@ class TransactionService:
         self.states.abandon()
 
     def under_way(self) -> Iterator[str]:
-        """What is being done without being asked for, in words; nothing when all is at rest and durable."""
+        """Describes background work in words; yields nothing when all is at rest and durable."""
         yield from self.runtime.under_way()
         yield from self._markers.under_way()
         yield from self._post.under_way()

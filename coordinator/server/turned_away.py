@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from muster.coordinator.server.unserved import FOREIGN, TEXT_MAX, Cause
 from muster.protocol import foreign
 
-_WHY_MAX: Final = 300  # characters of why something failed, which may have the client's words in it
+_WHY_MAX: Final = 300  # characters of a reason, which may contain the client's words
 
 _PLAINTEXT: Final = Cause(
     "plaintext on a TLS listener", "connect with security.protocol=SSL or SASL_SSL, as the listener has it"
@@ -21,7 +21,7 @@ _NO_PRINCIPAL: Final = Cause(
 _NOT_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"}
 )
-"""What OpenSSL calls bytes that are no TLS."""
+"""OpenSSL's reasons for bytes that are not TLS."""
 _ALERTS: Final = {
     "UNKNOWN_CA": (
         "the client does not trust the CA of the broker's certificate",
@@ -48,14 +48,14 @@ _ALERTS: Final = {
         "use a client with TLS 1.2 or 1.3 and modern ciphers",
     ),
 }
-"""What is said of failed handshakes, by the end of OpenSSL's reason."""
+"""Causes and remedies of failed handshakes, by the end of OpenSSL's reason."""
 
 
 class Spoken(NamedTuple):
-    """What is spoken above TLS: what clients are told that come without."""
+    """The protocol above TLS, and what clients that connect without TLS are told."""
 
     http: Cause
-    """Of an HTTP request in plaintext."""
+    """For an HTTP request in plaintext."""
     plaintext: Cause
     how: str
     """How to connect."""
@@ -88,7 +88,7 @@ def failed_handshake(error: ssl.SSLError, spoken: Spoken) -> Cause:
 
 
 def handshake_given_up() -> Cause:
-    """Why a TLS handshake failed, where the client closed without an alert."""
+    """Why a TLS handshake failed when the client closed without an alert."""
     return Cause(
         "the client closed during the TLS handshake",
         "check that it trusts the CA of the broker's certificate, and connects to a name that this is for",
@@ -96,7 +96,7 @@ def handshake_given_up() -> Cause:
 
 
 def slow_handshake(timeout_ms: int, spoken: Spoken) -> Cause:
-    """Why a TLS handshake was ended that had not finished."""
+    """Why an unfinished TLS handshake was ended."""
     return Cause(f"TLS handshake incomplete after {timeout_ms} ms", spoken.how)
 
 
@@ -106,7 +106,7 @@ def no_principal(subject: str) -> Cause:
 
 
 def not_authenticated(what: str) -> Cause:
-    """Why a client is not served that asks for something before it has authenticated."""
+    """Why a client that sends requests before it has authenticated is not served."""
     return Cause(
         "no SASL authentication on a listener that requires it",
         "set security.protocol to SASL_SSL or SASL_PLAINTEXT, as the listener has it, and sasl.mechanism",
@@ -115,7 +115,7 @@ def not_authenticated(what: str) -> Cause:
 
 
 def mechanism_not_enabled(mechanism: str, enabled: str) -> Cause:
-    """Why a client that wants to authenticate in another way is not let in."""
+    """Why a client with another SASL mechanism is not let in."""
     return Cause(
         "SASL mechanism not enabled",
         f"set sasl.mechanism to one of {enabled}, or enable it in sasl.enabled.mechanisms",
@@ -124,12 +124,12 @@ def mechanism_not_enabled(mechanism: str, enabled: str) -> Cause:
 
 
 def failed_authentication(why: str) -> Cause:
-    """Why a client is not let in that could not prove who it is."""
+    """Why a client that failed to prove its identity is not let in."""
     return Cause("authentication failed", "check the client's credentials", why[:_WHY_MAX])
 
 
 def failed_login(why: str) -> Cause:
-    """Why an HTTP request is refused that shows something else than the token."""
+    """Why an HTTP request with anything but the token is refused."""
     return Cause(
         "HTTP login failed",
         "send the token of --http-token-file: as `Authorization: Bearer`, or as the password in a browser",
@@ -138,7 +138,7 @@ def failed_login(why: str) -> Cause:
 
 
 def slow_authentication(timeout_ms: int) -> Cause:
-    """Why a client is cut off that does not authenticate."""
+    """Why a client that does not authenticate in time is cut off."""
     return Cause(
         f"no authentication within {timeout_ms} ms",
         "set security.protocol to SASL_SSL or SASL_PLAINTEXT, as the listener has it",
@@ -146,7 +146,7 @@ def slow_authentication(timeout_ms: int) -> Cause:
 
 
 def expired_authentication() -> Cause:
-    """Why a client is cut off that was let in once."""
+    """Why a client whose authentication has expired is cut off."""
     return Cause(
         "authentication has expired (connections.max.reauth.ms, or the token's time)",
         "use a client that authenticates again (KIP-368); others connect anew",

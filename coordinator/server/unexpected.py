@@ -1,4 +1,4 @@
-"""What a client is told of an error that nobody expected."""
+"""What a client is told about an unexpected error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log: Final = Logger(part="router")
 
 
 def unexpected(error: Exception, api_key: int, version: int, client_id: str | None) -> KafkaError:
-    """Log the error; the client is told where to look, and nothing of the inside."""
+    """Log the error; the client gets a reference to the log line, and no internals."""
     reference = os.urandom(4).hex()
     _log.error(
         "request failed",
@@ -24,6 +24,6 @@ def unexpected(error: Exception, api_key: int, version: int, client_id: str | No
         client=client_id,
         exc_info=error,
     )
-    # What failed at the store may succeed later, and clients try again after this code.
+    # What failed in the store may succeed later, and clients retry after this code.
     code = ErrorCode.KAFKA_STORAGE_ERROR if isinstance(error, StoreError) else ErrorCode.UNKNOWN_SERVER_ERROR
     return KafkaError(code, f"the broker failed to process the request; its log says why under {reference}")

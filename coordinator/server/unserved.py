@@ -1,8 +1,8 @@
-"""What a broker says of clients that it cannot serve: what each asked for, and what its user should change.
+"""What a broker says about clients it cannot serve: what each asked for, and what its user should change.
 
-Here stands all that is known of what muster does not serve: other protocols on its port, APIs, and features
-that an API it serves can be asked for. A client hears of it in an error where Kafka's protocol has one; the
-log hears of it in any case, in a line per address, cause and minute.
+All that muster is known not to serve is here: other protocols on its port, APIs, and features of APIs that it
+serves. The client gets an error where Kafka's protocol has one; the log gets a line in any case, one per
+address, cause and minute.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _log: Final = Logger(part="connection")
 _EVERY_MS: Final = 60_000
 TEXT_MAX: Final = 100  # characters of what a client calls itself, or asks for
 _TOLD_MAX: Final = 1_000
-"""Addresses and causes that are told apart in a minute; of more than these nothing is said."""
+"""Pairs of address and cause tracked per minute; further ones are not logged."""
 
 
 class Cause(NamedTuple):
-    """Why a client cannot be served, and what its user should do about it. `detail` is what may differ each
-    time, and makes no other cause."""
+    """Why a client cannot be served, and what its user should do about it. `detail` may differ each time
+    without making it another cause."""
 
     why: str
     remedy: str
@@ -51,7 +51,7 @@ class NotServed(KafkaError):
 
 class CloseConnection(Exception):
     """The request cannot be answered in Kafka's protocol; the connection is closed. The text is the reason;
-    `cause` is there where the client's user has to hear of it."""
+    `cause` is set if the client's user should hear of it."""
 
     def __init__(self, reason: str | Cause) -> None:
         self.cause = reason if isinstance(reason, Cause) else None
@@ -130,12 +130,12 @@ _APIS: Final[dict[int, Cause]] = {
 
 
 def no_share_groups() -> NotServed:
-    """The refusal of a share group's coordinator."""
+    """The refusal to find a share group's coordinator."""
     return NotServed(ErrorCode.INVALID_REQUEST, _NO_SHARE_GROUPS)
 
 
 def no_sasl(mechanism: str | None) -> NotServed:
-    """The refusal of authentication, by the mechanism where one was named."""
+    """The refusal of authentication, with the mechanism if one was named."""
     cause = _NO_SASL
     if mechanism is not None:
         cause = cause._replace(detail=f"mechanism {mechanism[:TEXT_MAX]}")
@@ -143,7 +143,7 @@ def no_sasl(mechanism: str | None) -> NotServed:
 
 
 def no_consumer_protocol() -> NotServed:
-    """The refusal of the consumer protocol, where it is switched off."""
+    """The refusal of the consumer protocol when it is switched off."""
     return NotServed(ErrorCode.UNSUPPORTED_VERSION, _NO_CONSUMER_PROTOCOL)
 
 
@@ -164,7 +164,7 @@ def version_not_served(api_key: int, version: int) -> Cause:
 
 
 def undecodable(error: DecodeError) -> Cause:
-    """Why bytes that are no request close the connection."""
+    """Why bytes that are not a request close the connection."""
     if isinstance(error, ForeignProtocolError):
         return FOREIGN[error.protocol]
     if isinstance(error, UnknownApiError):
@@ -175,7 +175,7 @@ def undecodable(error: DecodeError) -> Cause:
 
 
 def unfinished(beginning: bytes, timeout_ms: int) -> Cause:
-    """Why a request that did not arrive whole closes the connection; `beginning`: what came first of it."""
+    """Why a request that did not arrive completely closes the connection; `beginning`: its first bytes."""
     protocol = foreign.protocol_of(beginning)
     if protocol is not None:
         return FOREIGN[protocol]
@@ -196,14 +196,14 @@ def _name(api_key: int) -> str:
 
 
 class Unserved:
-    """Tells the log of one broker's clients that cannot be served."""
+    """Logs the clients of one broker that cannot be served."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._limiter = RateLimiter(1, _EVERY_MS, keys_max=_TOLD_MAX)
 
     def tell(self, host: str, cause: Cause, client_id: str = "") -> None:
-        """A client at `host` met this cause; `client_id` where it gave one."""
+        """Log that a client at `host` met this cause; `client_id` if it gave one."""
         withheld = self._limiter.take((host, cause.why), self._clock.now_ms())
         if withheld is None:
             return
@@ -216,6 +216,6 @@ class Unserved:
         _log.warning("client cannot be served", **fields)
 
     def refused(self, error: KafkaError, context: RequestContext) -> None:
-        """A request was refused; tells of it if that was because muster does not have what it asks for."""
+        """A request was refused: log it if that was because muster does not have what it asks for."""
         if isinstance(error, NotServed):
             self.tell(context.client_host, error.cause, context.client_id)

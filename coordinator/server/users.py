@@ -20,7 +20,7 @@ from muster.coordinator.server.config_rows import ConfigRows, Rows
 _log: Final = Logger(part="users")
 
 _USER: Final = "user:"
-"""Names of users' rows begin with it."""
+"""Prefix of the row names of users."""
 _OF_SIGNED: Final = tuple(
     f"sasl_oauthbearer_{name}"
     for name in (
@@ -31,16 +31,16 @@ _OF_SIGNED: Final = tuple(
         "allow_unverified_issuer",
     )
 )
-"""Settings that are about who signs tokens, and for whom."""
+"""Settings about who signs tokens, and for whom."""
 _SECRET: Final = "users"
-"""The row of what made-up credentials are derived from."""
+"""The row with the secret that made-up credentials are derived from."""
 
 Altered = Mapping[str, ScramCredential | None]
-"""A user's new credentials by mechanism; None: it is deleted."""
+"""A user's new credentials by mechanism; None deletes one."""
 
 
 class Users:
-    """The users, as they were read last."""
+    """The users, as last read."""
 
     def __init__(self, rows: ConfigRows) -> None:
         self._rows = rows
@@ -55,7 +55,7 @@ class Users:
         return iter(sorted(self._users))
 
     def of(self, user: str) -> Mapping[str, ScramCredential]:
-        """A user's credentials by mechanism; empty: there is no such user."""
+        """A user's credentials by mechanism; empty if there is no such user."""
         return self._users.get(user, {})
 
     def credential(self, user: str, mechanism: str) -> ScramCredential | None:
@@ -67,7 +67,7 @@ class Users:
         return self._shapes.get(mechanism, ())
 
     async def alter(self, user: str, altered: Altered) -> None:
-        """Set and delete credentials of a user, who is gone when none is left. Raises KafkaError
+        """Set and delete a user's credentials; deleting the last one deletes the user. Raises KafkaError
         REQUEST_TIMED_OUT, and StoreError."""
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
@@ -77,8 +77,8 @@ class Users:
         await self._rows.change(_USER + user, after)
 
     async def secret(self) -> bytes:
-        """What made-up credentials are derived from; made when it is asked for the first time. Raises as
-        `alter` does."""
+        """The secret that made-up credentials are derived from, created on first use. Raises what `alter`
+        raises."""
         made = secrets.token_hex(32)
         kept = made
 
@@ -107,7 +107,7 @@ def _decoded(name: str, row: Mapping[str, str]) -> dict[str, ScramCredential]:
     found = {}
     for mechanism, text in row.items():
         if mechanism not in HASHES:
-            continue  # of a newer muster
+            continue  # written by a newer muster
         try:
             found[mechanism] = ScramCredential.decode(text)
         except ValueError:
@@ -116,7 +116,7 @@ def _decoded(name: str, row: Mapping[str, str]) -> dict[str, ScramCredential]:
 
 
 def mechanisms(on: OnListener, users: Users, made_up: MadeUp) -> dict[str, Mechanism]:
-    """Those that are enabled on a listener, by name. Raises SecurityError."""
+    """The SASL mechanisms enabled on a listener, by name. Raises SecurityError."""
     make: dict[str, Callable[[], Mechanism]] = {
         PLAIN: lambda: Plain(users.credential, made_up, list(HASHES)),
         **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
@@ -128,7 +128,7 @@ def mechanisms(on: OnListener, users: Users, made_up: MadeUp) -> dict[str, Mecha
 
 
 def _unsecured(on: OnListener) -> Mechanism:
-    """Raises SecurityError where somebody is to vouch for tokens."""
+    """Raises SecurityError if a setting for signed tokens is given, too."""
     settings, allowed = on.settings, on.option("sasl_oauthbearer_allow_unsecured")
     for name in _OF_SIGNED:
         if getattr(settings, name):

@@ -1,8 +1,8 @@
-"""What a Produce with a transactional id must have seen to before its batches are stored (KIP-890): the
-transaction's coordinator is asked whether the transaction has their partitions, or to add them.
+"""Verifies a Produce with a transactional id before its batches are stored (KIP-890): the transaction's
+coordinator is asked whether the transaction has their partitions, or to add them.
 
-Only the first batch of a transaction in a partition needs that; from then on the log tells that it is open.
-The codes are those that clients of each version know what to do with (AddPartitionsToTxnManager and
+Only the first batch of a transaction in a partition needs that; from then on the log shows that it is open.
+The codes are those that clients of each version can handle (AddPartitionsToTxnManager and
 ReplicaManager.handleProduceAppend in Apache Kafka).
 """
 
@@ -21,9 +21,9 @@ from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.record_batch import Header, peek
 
 _ABORTABLE_FROM: Final = 11
-"""The Produce version whose clients know TRANSACTION_ABORTABLE."""
+"""The first Produce version whose clients know TRANSACTION_ABORTABLE."""
 _ADDS_FROM: Final = 12
-"""The Produce version whose clients leave the adding of partitions to the broker."""
+"""The first Produce version whose clients leave it to the broker to add partitions."""
 _ASKED_LATER: Final = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -31,13 +31,13 @@ _ASKED_LATER: Final = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 )
-"""Refusals that say nothing of the transaction."""
+"""Refusals that say nothing about the transaction."""
 
 _Partition = tuple[str, int]
 
 
 class Part(NamedTuple):
-    """What one partition of a request is to store."""
+    """The records of a request for one partition."""
 
     topic: Topic
     partition: int
@@ -49,14 +49,14 @@ class Part(NamedTuple):
 
 
 class Verified:
-    """What was found out about the partitions of a request."""
+    """The outcome of verifying the partitions of a request."""
 
     def __init__(self, outcomes: Mapping[_Partition, Guard | KafkaError | None]) -> None:
         self._outcomes = outcomes
 
     def guard(self, topic: Topic, partition: int) -> Guard | None:
-        """What the partition's batch is to be appended under, see `Partitions.append`. Raises the refusal of
-        its coordinator, as this version tells it."""
+        """The guard for appending the partition's batch, see `Partitions.append`. Raises the coordinator's
+        refusal, with a code that this version knows."""
         outcome = self._outcomes.get((topic.name, partition))
         if isinstance(outcome, KafkaError):
             raise outcome
@@ -64,7 +64,7 @@ class Verified:
 
 
 def has_transactional(request: ProduceRequest) -> bool:
-    """Whether a batch of a transaction is among what is to be stored."""
+    """Whether the request contains a batch of a transaction."""
     return any(
         _transactional(data.records or b"") is not None
         for topic in request.topic_data
@@ -73,8 +73,8 @@ def has_transactional(request: ProduceRequest) -> bool:
 
 
 def _transactional(records: bytes) -> Header | None:
-    """The header of a transactional batch; None for any other, also for what is no batch, which the log
-    refuses."""
+    """The header of a transactional batch; None for any other, and for bytes that are not a batch, which the
+    log refuses."""
     try:
         header = peek(records)
     except DecodeError:
@@ -89,10 +89,10 @@ async def verify(
     parts: Sequence[Part],
     next_turn: Callable[[], Awaitable[None]],
 ) -> Verified:
-    """Return when the coordinator has answered for those of `parts` that need it, if it can be asked.
+    """Return when the coordinator has answered for the `parts` that need it, if it can be reached.
     `next_turn` is awaited for each part.
 
-    INVALID_PRODUCER_ID_MAPPING if the transactional batches are not all of one producer id and epoch.
+    INVALID_PRODUCER_ID_MAPPING unless the transactional batches all have the same producer id and epoch.
     """
     assert request.transactional_id is not None
     batches = [(part, header) for part in parts if (header := _transactional(part.records)) is not None]
@@ -115,7 +115,7 @@ async def verify(
     clock = asyncio.get_running_loop().time
     until_s = clock() + patience_ms / 1000
     if adds and patience_ms and broker.transactions.is_ending(request.transactional_id):
-        # Its producer has been told that the one before is ended, and the markers are still on their way.
+        # The producer knows that its previous transaction ended, but the markers are still on their way.
         await broker.transactions.pause(request.transactional_id, patience_ms / 1000)
     while True:
         unknown = set()
@@ -132,7 +132,7 @@ async def verify(
 
 
 async def _begin(broker: Broker, part: Part, *, adds: bool) -> Guard | KafkaError | None:
-    """The guard, if the coordinator is to be asked; a refusal, if it need not be."""
+    """The guard, if the coordinator must be asked; otherwise a refusal, or None."""
     try:
         return await broker.partitions.begin_verification(
             part.topic, part.partition, part.records, epoch_raised=adds
@@ -142,7 +142,7 @@ async def _begin(broker: Broker, part: Part, *, adds: bool) -> Guard | KafkaErro
 
 
 class _Joining(NamedTuple):
-    """Whose partitions a coordinator is asked about, in a version of Produce."""
+    """Asks a coordinator about the partitions of a producer, for a version of Produce."""
 
     transactions: TransactionCoordinators
     transactional_id: str
@@ -171,7 +171,7 @@ class _Joining(NamedTuple):
         }
 
     def _told(self, refusal: KafkaError) -> KafkaError:
-        """The refusal as the producer is told of it."""
+        """The refusal as the producer gets it."""
         code, why = refusal.code, refusal.why
         if code is ErrorCode.PRODUCER_FENCED:
             return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, why)
@@ -180,7 +180,7 @@ class _Joining(NamedTuple):
         if code is ErrorCode.CONCURRENT_TRANSACTIONS and self.adds:
             return refusal
         if code in _ASKED_LATER:
-            # Of all that make clients try again, this one makes them ask for no metadata before.
+            # Of all retriable codes, this one does not make clients fetch metadata first.
             return KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction's coordinator could not be asked: {why}"
             )

@@ -2,7 +2,7 @@
 
 Kafka mutes a channel while one of its requests is processed, and clients rely on it: the requests of one
 connection are processed one at a time, and their responses leave in request order. Nobody can tell the
-difference where a request stands in a line of its own, as a Produce does whose batches wait to be written: so
+difference if a request waits in a line of its own, such as a Produce whose batches wait to be written: so
 requests of the same API are begun behind it (`enter_line`), and all others wait until the line is empty.
 
     frame = wire.take(data)                     one small request that may be begun now, mostly all of `data`
@@ -13,7 +13,7 @@ requests of the same API are begun behind it (`enter_line`), and all others wait
 Every queue has a bound. A wire stops reading when it has `QUEUED_FRAMES` requests waiting, or when the broker
 has `queued.max.request.bytes` of requests in memory (`memory`); it begins no request while its peer does not
 take its responses, and none behind a line of `IN_LINE_MAX` requests or `IN_LINE_BYTES_MAX`. TCP then holds
-the client.
+the client back.
 
 It has no clock: `elapsed` tells it how much time has passed. `listen` is called with whether to read from the
 socket, when that changes.
@@ -39,10 +39,10 @@ from muster.protocol.frame import FrameSplitter
 QUEUED_FRAMES: Final = 64
 IN_LINE_MAX: Final = 64
 IN_LINE_BYTES_MAX: Final = 1024 * 1024
-"""Small requests gain by a line. Of large ones a few connections' would fill what waits to be written."""
+"""Only small requests gain from a line. Large ones from a few connections would fill the write queue."""
 GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Largest first frame: whoever has not sent one valid header yet cannot make us wait for 100 MiB. Clients
-that are told the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
+"""Largest first frame: a client that has not sent a valid header yet cannot make us wait for 100 MiB. Clients
+configured with the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
 megabyte or so."""
 
 _UNTAKEN, _FROZEN, _OVER, _THROTTLED = 1, 2, 4, 8
@@ -54,30 +54,30 @@ Response = bytes | Pieces
 
 
 class Traffic(NamedTuple):
-    """What connections need to know of requests by their API."""
+    """What connections need to know about requests, by API."""
 
     admit: Callable[[int, int], None]
     """Raises DecodeError for an API key and a size that are too large together."""
     paced: Container[int]
-    """The low bytes of the API keys of which only so many are begun in a turn of the loop."""
+    """Low bytes of the API keys whose requests are limited in number per turn of the loop."""
     outlives: Container[bytes] = frozenset()
-    """API keys, as a request begins with them, of what is processed though its client has closed."""
+    """API keys, as encoded in requests, of what is processed even if its client has closed."""
 
 
 class Place:
-    """In line: where the response to a request goes that others are begun behind."""
+    """A request's place in line, for its response; others may begin behind it."""
 
     __slots__ = ("api_key", "response", "size")
 
     def __init__(self, api_key: bytes, size: int, response: Response | None = None) -> None:
-        """`api_key` as a request begins with it; `size` of the request in bytes."""
+        """`api_key` as encoded in a request; `size` of the request in bytes."""
         self.api_key = api_key
         self.size = size
         self.response = response
 
 
 class Wire:
-    """Of one connection. Whatever changes it may end it: see `is_done`."""
+    """The wire of one connection. Any change may end it: see `is_done`."""
 
     __slots__ = (
         "_barred",
@@ -116,11 +116,11 @@ class Wire:
     ) -> None:
         """`greeting_bytes_max` bounds frames until the client is `recognised`."""
         self.busy = False
-        """Whether what was begun has no answer yet."""
+        """Whether the last request begun has no answer yet; those in line do not count."""
         self.idle_ms = 0
-        """How long no bytes have moved; 0 while a request is being answered, or everything stands still."""
+        """How long no bytes have moved; 0 while a request is being answered or the wire is frozen."""
         self.receiving_ms = _NONE_YET
-        """How long a request has been arriving, not counting pauses; below 0 when none is."""
+        """How long a request has been arriving, not counting pauses; negative if none is."""
         self._listen = listen
         self._frame_bytes_max = frame_bytes_max
         self._outlives = traffic.outlives
@@ -128,17 +128,17 @@ class Wire:
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
         self._begun_bytes = 0
-        self._line: deque[Place] = deque()  # begun, and not answered or behind one that is not
+        self._line: deque[Place] = deque()  # begun, but unanswered or behind an unanswered one
         self._line_bytes = 0
         self._requests = RequestReservation(requests, self._room_has_come)
         self._responses = ResponseReservation(responses)
         self._stops: set[str] = set()  # why reading is paused
-        self._stopped = False  # whether it was, at any time since `elapsed`
+        self._stopped = False  # whether it was paused at any time since `elapsed`
         self._barred = 0
-        self._kept: Response | None = None  # the response to what was begun, when it came while frozen
+        self._kept: Response | None = None  # the response to what was begun, if it came while frozen
         self._finishing = False  # reads no more
-        self._hung_up = False  # the client, in the middle of what it has sent or after it
-        self._last = False  # nothing is answered behind what is being answered
+        self._hung_up = False  # the client has closed its side, perhaps within a request
+        self._last = False  # nothing is answered after what is being answered
         self._moved = True
 
     def __repr__(self) -> str:
@@ -149,8 +149,8 @@ class Wire:
     # --- requests -------------------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> bytes | None:
-        """The request that `data` is, if it is a single small one that may be begun now. None, with nothing
-        changed: it is for `receive`."""
+        """Take `data` as a request, if it is a single small one that may begin now. None, with nothing
+        changed: pass it to `receive`."""
         if self.busy or self._barred or self._frames or self._line or self._finishing:
             return None
         frame = self._splitter.whole(data)
@@ -159,7 +159,7 @@ class Wire:
         return frame
 
     def receive(self, data: bytes) -> None:
-        """Any bytes. Raises DecodeError for a stream that is none of requests."""
+        """Take any bytes. Raises DecodeError for a stream that does not consist of requests."""
         if self._finishing:
             return
         self._moved = True
@@ -170,13 +170,13 @@ class Wire:
             self.receiving_ms = _NONE_YET
         elif frames or self.receiving_ms == _NONE_YET:
             self.receiving_ms = 0
-            self._stopped = True  # the time until `elapsed` is not all of this request
+            self._stopped = True  # the time until `elapsed` is not all this request's
         self._count()
         if len(self._frames) >= QUEUED_FRAMES:
             self._pause("queue")
 
     def next(self) -> bytes | None:
-        """The request to be begun now; None when there is none, or it has to wait."""
+        """The request to begin now; None if there is none, or it has to wait."""
         if self.busy or self._barred or not self._frames or not self._follows(self._frames[0]):
             return None
         if len(self._frames) < QUEUED_FRAMES // 2:
@@ -188,20 +188,20 @@ class Wire:
         return frame
 
     def hold(self, frame: bytes) -> None:
-        """What was taken is not answered at once: count it in memory."""
+        """Count a taken request in memory, since it is not answered at once."""
         self._begun_bytes = len(frame)
         self._requests.hold_whole(self._queued_bytes + len(frame))
 
     def put_back(self, frame: bytes) -> None:
-        """What was to be begun, and is counted by `hold` or `next`, waits on, in front of the others."""
+        """Put back a request that is counted by `hold` or `next`: it waits on, in front of the others."""
         self.busy = False
         self._begun_bytes = 0
         self._frames.appendleft(frame)
         self._queued_bytes += len(frame)
 
     def enter_line(self, frame: bytes) -> Place:
-        """What was begun has entered a line of its own: what follows it may be begun. Its place is for
-        `answered`."""
+        """The request begun last has entered a line of its own: the next one may begin. Returns its place,
+        for `answered`."""
         place = Place(frame[:2], len(frame))
         self._line.append(place)
         self._line_bytes += place.size
@@ -221,8 +221,8 @@ class Wire:
         )
 
     def answered(self, response: Response, place: Place | None = None) -> Response | None:
-        """What was begun has been answered, the last of it or what has this place in line; what is to be sent
-        now. None: nothing, before `thaw` or before what is in front of it is answered."""
+        """The request begun last, or the one with this place in line, has been answered; returns what to send
+        now. None: nothing, before `thaw` or before those in front of it are answered."""
         if place is not None:
             place.response = response
             return self.leave_line()
@@ -248,7 +248,7 @@ class Wire:
         return response
 
     def leave_line(self) -> Response | None:
-        """What may be sent now of the answers in line; None: nothing."""
+        """Take the answers in line that may be sent now; None: nothing."""
         line, leaving = self._line, []
         while line and line[0].response is not None and not self._barred & _FROZEN:
             place = line.popleft()
@@ -265,12 +265,12 @@ class Wire:
 
     @property
     def in_line(self) -> bool:
-        """Whether what is begun last is to be answered behind others."""
+        """Whether the request begun last must be answered behind others."""
         return bool(self._line)
 
     @property
     def goes_on(self) -> bool:
-        """Whether `next` or `is_done` may have something to say."""
+        """Whether `next` or `is_done` may have something to report."""
         return bool(self._frames or self._stops or self._finishing)
 
     @property
@@ -279,7 +279,7 @@ class Wire:
         return self._finishing and not self.busy and not self._frames and not self._line
 
     def recognised(self) -> None:
-        """A valid request header was seen: frames may have their full size from here on."""
+        """A valid request header was seen: from now on, frames may have their full size."""
         self._splitter.frame_bytes_max = self._frame_bytes_max
 
     # --- responses ------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Wire:
         self._barred |= _UNTAKEN
 
     def sent(self, count_bytes: int) -> None:
-        """So much was handed to the socket: it counts while the peer does not take it."""
+        """So many bytes were handed to the socket: they count while the peer does not take them."""
         if self._barred & _UNTAKEN:
             self._responses.hold(count_bytes)
 
@@ -302,7 +302,7 @@ class Wire:
     # --- time -----------------------------------------------------------------------------------------------
 
     def elapsed(self, ms: int) -> None:
-        """So much time has passed since the last call. What began meanwhile is not older than that for it."""
+        """So much time has passed since the last call. What began meanwhile counts as no older than that."""
         still = self.busy or self._line or self._barred & _FROZEN
         self.idle_ms = 0 if self._moved or still else self.idle_ms + ms
         self._moved = False
@@ -318,12 +318,12 @@ class Wire:
     # --- stopping -------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Read nothing and answer nothing until `thaw`, as in a process that is stopped."""
+        """Read nothing and answer nothing until `thaw`, as a stopped process would."""
         self._barred |= _FROZEN
         self._pause("frozen")
 
     def thaw(self) -> Response | None:
-        """Go on; the response that came meanwhile, for `answered`."""
+        """Undo `freeze`; returns the response that came meanwhile, for `answered`."""
         self._barred &= ~_FROZEN
         kept, self._kept = self._kept, None
         self._resume("frozen")
@@ -338,7 +338,7 @@ class Wire:
         self._pause("mute")
 
     def unmute(self) -> None:
-        """Harmless without `mute`."""
+        """Undo `mute`. Harmless without it."""
         self._resume("mute")
 
     def throttle(self) -> None:
@@ -347,7 +347,7 @@ class Wire:
         self._pause("quota")
 
     def unthrottle(self) -> None:
-        """Harmless without `throttle`."""
+        """Undo `throttle`. Harmless without it."""
         self._barred &= ~_THROTTLED
         self._resume("quota")
 
@@ -357,16 +357,16 @@ class Wire:
         self._pause("finishing")
 
     def end(self) -> None:
-        """Answer nothing behind what is being answered."""
+        """Answer nothing after what is being answered."""
         self._last = True
 
     def hang_up(self) -> None:
-        """The client has closed its side. As for Kafka it is gone, and takes no more answers."""
+        """The client has closed its side. As in Kafka, it counts as gone and gets no more answers."""
         self._hung_up = True
 
     def lost(self) -> None:
-        """The socket is gone. As in Kafka, what a client has produced with acks=0 before it closed is
-        written, and what else it has waiting is dropped."""
+        """The socket is gone. As in Kafka, what the client produced with acks=0 before it closed is written,
+        and its other waiting requests are dropped."""
         self._finishing = True
         if self._kept is not None:
             self._kept, self.busy, self._begun_bytes = None, False, 0
@@ -391,7 +391,7 @@ class Wire:
         self._responses.hold(0)
 
     def forget(self) -> None:
-        """It is over: nobody is told of anything any more."""
+        """The connection has ended: stop, and call `listen` no more."""
         self.stop()
         self._listen = _nobody
 
@@ -435,4 +435,4 @@ class Wire:
 
 
 def _nobody(reading: bool) -> None:
-    """Who listens when it is over."""
+    """Stands in for `listen` when it is over."""

@@ -1,13 +1,13 @@
-"""The APIs, declared in a file per message family beside what answers them; `muster.coordinator.server.api`
+"""The APIs, declared in one file per message family beside their handlers; `muster.coordinator.server.api`
 says how.
 
-What answers a request checks what needs the broker's view (topics, bounds of the settings), hands the work to
-the group core or the partitions, and puts the answer together.
+A handler checks what needs the broker's view (topics, bounds of the settings), hands the work to the group
+core or the partitions, and puts the answer together.
 
-Some may be there for nothing but their refusal (acls, consumer_group, delegation_tokens, sasl), as Kafka has
-them without an authorizer, on a plaintext listener and with group.version=0. A client that did not see them
-would give up without a word, take the broker for an old one, or wait for ever. A refusal that is no NotServed
-leaves no line in the log: tools ask about ACLs and tokens without needing them.
+Some may exist only to be refused (acls, consumer_group, delegation_tokens, sasl), as in Kafka without an
+authorizer, on a plaintext listener and with group.version=0. A client that did not see them would give up
+silently, take the broker for an old one, or wait forever. Refusals other than NotServed are not logged: tools
+ask about ACLs and tokens without needing them.
 """
 
 from __future__ import annotations

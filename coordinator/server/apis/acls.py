@@ -30,7 +30,7 @@ _Removed = DeleteAclsResponse.DeleteAclsFilterResult
 
 
 def _acls(broker: Broker) -> KeptAcls:
-    """SECURITY_DISABLED where there are none."""
+    """The ACLs; SECURITY_DISABLED if there are none."""
     if broker.authorizer is None:
         raise KafkaError(
             ErrorCode.SECURITY_DISABLED, "No authorizer is configured: start the broker with --super-users"
@@ -41,7 +41,7 @@ def _acls(broker: Broker) -> KeptAcls:
 async def describe_acls(
     broker: Broker, request: DescribeAclsRequest, context: RequestContext
 ) -> DescribeAclsResponse:
-    """The ACLs that the filter selects, by what they are about."""
+    """The ACLs that the filter selects, by resource pattern."""
     kept = _acls(broker)
     by = acl_filter(
         request.resource_type_filter,
@@ -78,8 +78,7 @@ async def describe_acls(
 async def create_acls(
     broker: Broker, request: CreateAclsRequest, context: RequestContext
 ) -> CreateAclsResponse:
-    """Add each ACL that can be one; to add one that is there changes nothing. Answers when they are in force
-    here."""
+    """Add each valid ACL; adding an existing one changes nothing. Answers when they are in force here."""
     kept = _acls(broker)
     outcomes: list[Acl | KafkaError] = []
     for each in request.creations:
@@ -117,8 +116,8 @@ async def create_acls(
 async def delete_acls(
     broker: Broker, request: DeleteAclsRequest, context: RequestContext
 ) -> DeleteAclsResponse:
-    """Remove what each filter selects; all of them name what they select. Answers when they are out of force
-    here."""
+    """Remove what each filter selects; an ACL that several select is named by each. Answers when they are out
+    of force here."""
     kept = _acls(broker)
     outcomes: list[Filter | KafkaError] = []
     for each in request.filters:

@@ -27,8 +27,8 @@ from muster.protocol.messages.classic_group import (
 T = TypeVar("T")
 
 _GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The subscription of a member, or the assignments of all members of a group. Kafka could not store the
-sixteenth part: a group's members have to fit one record of its offsets topic, a megabyte."""
+"""The subscription of a member, or the assignments of all members of a group. Kafka could not store a
+sixteenth of this: a group's members have to fit into one record of its offsets topic, a megabyte."""
 _NULL_PROTOCOL_FROM: Final = 7
 _LEAVE_OF_MEMBERS_FROM: Final = 3
 
@@ -46,7 +46,7 @@ def join_group(
 
 
 def _joined(answer: T, context: RequestContext) -> T:
-    """A JoinGroup's answer as its version can say it: before v7 a protocol that is missing is not null."""
+    """A JoinGroup's answer as its version can encode it: before v7, a missing protocol is not null."""
     if (
         isinstance(answer, JoinGroupResponse)
         and answer.protocol_name is None

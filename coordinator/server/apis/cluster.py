@@ -1,6 +1,6 @@
 """DescribeLogDirs and ElectLeaders.
 
-Leases elect by themselves, the preferred leader first; an election that is asked for is waited for.
+Leases elect leaders by themselves, the preferred one first; a requested election waits for that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from muster.protocol.messages.cluster import (
 )
 
 _MEASURED_AT_ONCE: Final = 500
-"""Partitions whose files one turn in an executor looks at, so that fetches come in between."""
+"""Partitions measured in one call to an executor, so that fetches come in between."""
 
 _log = Logger(part="cluster")
 
@@ -44,13 +44,13 @@ LogDir = DescribeLogDirsResponse.DescribeLogDirsResult
 async def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """The one folder of this broker's logs, with the partitions it leads; what it does not lead is left out,
-    and clients ask every broker."""
+    """The one log directory of this broker, with the partitions it leads; others are left out, and clients
+    ask every broker."""
     return DescribeLogDirsResponse(results=[await _log_dir(broker, await _asked_of(broker, request))])
 
 
 async def _asked_of(broker: Broker, request: DescribeLogDirsRequest) -> list[tuple[Topic, list[int]]]:
-    """Topics with their partitions that this broker leads, each once."""
+    """The requested topics, with their partitions that this broker leads, each once."""
     asked: dict[str, set[int]] | None = None
     if request.topics is not None:
         asked = {}
@@ -114,12 +114,12 @@ _PREFERRED, _UNCLEAN = 0, 1
 async def elect_leaders(
     broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
-    """Leases elect by themselves, so there is mostly nothing to do (ELECTION_NOT_NEEDED). A preferred leader
-    that lives is on its way to lead, and waited for within the request's timeout; one that does not, or is
-    drained, is not available (PREFERRED_LEADER_NOT_AVAILABLE).
+    """Leases elect leaders by themselves, so there is mostly nothing to do (ELECTION_NOT_NEEDED). A preferred
+    leader that is alive is about to lead, and is waited for within the request's timeout; one that is dead or
+    drained is not available (PREFERRED_LEADER_NOT_AVAILABLE).
 
-    Without a replica list whoever leads is preferred. Any live broker may lead in an unclean election, as
-    soon as the lease of the one before has run out (ELIGIBLE_LEADERS_NOT_AVAILABLE until then).
+    Without a replica list, the current leader is preferred. Any live broker may lead in an unclean election,
+    as soon as the previous leader's lease has expired (ELIGIBLE_LEADERS_NOT_AVAILABLE until then).
     """
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")

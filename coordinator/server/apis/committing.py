@@ -1,5 +1,5 @@
-"""What commits of offsets have in common, whether in a transaction or not: the core knows no topics, so it is
-asked about the partitions that exist, and the others are refused here."""
+"""What offset commits inside and outside transactions have in common: the core knows no topics, so it is
+asked only about partitions that exist, and the others are refused here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _Topic = OffsetCommitRequest.Topic | TxnOffsetCommitRequest.Topic
 
 
 def existing(broker: Broker, request: Commit, *, by_id: bool) -> Commit | None:
-    """The part of a commit that is about partitions that exist, whose topics get names and ids; None if there
-    is none."""
+    """The part of a commit for partitions that exist, with the names and ids of their topics; None if none
+    exist."""
     topics: list[Any] = []
     for asked in request.topics:
         topic = _named(broker, asked, by_id=by_id)
@@ -34,8 +34,8 @@ def existing(broker: Broker, request: Commit, *, by_id: bool) -> Commit | None:
 
 
 def whole(broker: Broker, request: Commit, committed: Committed, *, by_id: bool) -> Committed:
-    """The answer about everything asked for, from the group's answer: UNKNOWN_TOPIC_OR_PARTITION for what the
-    group was not asked about, UNKNOWN_TOPIC_ID for an id that is not known."""
+    """The answer to the whole request, from the group's answer: UNKNOWN_TOPIC_OR_PARTITION for what the group
+    was not asked about, UNKNOWN_TOPIC_ID for an unknown id."""
     answer: Any = type(committed)
     outcomes = {
         (done.topic_id if by_id else done.name, each.partition_index): each.error_code

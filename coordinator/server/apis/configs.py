@@ -1,8 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Any broker takes them for topics, for groups, and for all brokers together; for one broker, or its log level,
-that broker does. muster keeps no client metrics subscriptions: there are none to describe or to list, and
-setting one is refused.
+Any broker handles them for topics, for groups, and for all brokers together; for one broker, or its log
+level, only that broker does. muster keeps no client metrics subscriptions: there are none to describe or to
+list, and setting one is refused.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ _DescribedSynonym = _Described.DescribeConfigsSynonym
 CONFIGS_DESCRIBED_MAX: Final = 200_000
 """Configs in one DescribeConfigs response: those of some 5,000 topics, in up to 36 MB and half a second."""
 _TEXT_OF_A_CONFIG: Final = 100
-"""Characters of values that come with a config; each hundred more count like another config."""
+"""Characters of values that come with a config; each hundred more count as another config."""
 
 _HEARD_OF_WITHIN_MS: Final = 2_000
-"""So long a description waits for a store that does not answer; then it is of what this broker knows."""
+"""How long a description waits for a store that does not answer; then it shows what this broker knows."""
 
 _ROOT: Final = "root"
 _LEVELS: Final = {"DEBUG": "debug", "INFO": "info", "WARN": "warning", "ERROR": "error"}
@@ -116,7 +116,7 @@ def _check_is_this_broker(broker: Broker, name: str) -> None:
 async def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """Each resource's configs, by name. A resource that is asked about twice is described twice."""
+    """Each resource's configs, by name. A resource named twice is described twice."""
     attempts = Attempts(ApiKey.DESCRIBE_CONFIGS, context, _HEARD_OF_WITHIN_MS)
     await heard_of_all(broker, attempts, _topics_known(broker, request.resources))
     describer = _Describer(broker, request)
@@ -150,17 +150,17 @@ async def describe_configs(
 
 
 class _Describer:
-    """Describes resources as one request wants them described."""
+    """Describes resources with the options of one request."""
 
     def __init__(self, broker: Broker, request: DescribeConfigsRequest) -> None:
         self._broker = broker
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
-        self._inherited: dict[str, _Described] = {}  # topic configs as they are where they are not set
+        self._inherited: dict[str, _Described] = {}  # topic configs for topics that do not set them
         self._left = CONFIGS_DESCRIBED_MAX
 
     def describe(self, asked: DescribeConfigsRequest.DescribeConfigsResource) -> list[_Described]:
-        """The resource's configs; INVALID_REQUEST from the resource on with which they become too many."""
+        """The resource's configs; INVALID_REQUEST from the first resource on that makes them too many."""
         configs = self._configs(asked) if self._left >= 0 else []
         self._left -= sum(map(_weight, configs))
         if self._left < 0:
@@ -273,7 +273,7 @@ def _weight(config: _Described) -> int:
 async def alter_configs(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    """Replace each resource's configs by those given: what is not named goes back to its default."""
+    """Replace each resource's configs with those given: what is not named returns to its default."""
 
     def changes(asked: AlterConfigsRequest.AlterConfigsResource) -> list[ConfigChange]:
         if asked.resource_type == ResourceType.BROKER_LOGGER:
@@ -291,7 +291,7 @@ async def alter_configs(
 async def incremental_alter_configs(
     broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
-    """Change the configs named of each resource. Of one resource all are changed, or none."""
+    """Change the named configs of each resource: for each resource, all are changed or none."""
 
     def changes(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[ConfigChange]:
         return [
@@ -327,7 +327,7 @@ async def _alter_each(
     *,
     replace: bool,
 ) -> list[KafkaError | None]:
-    """What became of each resource: None when it was altered."""
+    """The refusal of each resource; None if it was altered."""
     api_key = ApiKey.ALTER_CONFIGS if replace else ApiKey.INCREMENTAL_ALTER_CONFIGS
     times = Counter(map(_resource, request.resources))
     refusals: list[KafkaError | None] = []
@@ -396,7 +396,7 @@ async def _alter(
 
 
 def _set_level(changes: Sequence[ConfigChange], validate_only: bool) -> None:
-    """For the running process, as in Kafka: the next start has the level it is started with."""
+    """Set the level of the running process, as in Kafka: a restart uses the level it is started with."""
     levels = []
     for name, operation, value in changes:
         if operation in (Operation.APPEND, Operation.SUBTRACT):
@@ -416,7 +416,7 @@ def _set_level(changes: Sequence[ConfigChange], validate_only: bool) -> None:
 
 
 def _refuse_metrics(name: str, setting: Sequence[ConfigChange]) -> None:
-    """Setting what nothing here would follow."""
+    """Refuse to set what nothing here would follow."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource name is empty")
     if setting:
@@ -432,8 +432,8 @@ def _refuse_metrics(name: str, setting: Sequence[ConfigChange]) -> None:
 async def list_config_resources(
     broker: Broker, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
-    """All there is of the types asked for, whether anything is set on it or not; of groups those on which
-    something is."""
+    """All resources of the requested types, whether or not anything is set on them; groups only if something
+    is."""
     asked = set(request.resource_types)
     if context.api_version == 0:
         asked = {ResourceType.CLIENT_METRICS}

@@ -31,17 +31,16 @@ _NO_EPOCHS: Final = {"group_epoch": 0, "assignment_epoch": 0}
 def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext, answered: Answered
 ) -> object:
-    """Joins, leaves, or is a sign of life; the answer has the member's assignment when that has changed."""
+    """Joins, leaves, or is a sign of life; the answer has the member's assignment if that has changed."""
     if not broker.features.consumer_groups:
         return no_consumer_protocol()
-    if not request.group_id:  # it has no coordinator that could say so
+    if not request.group_id:  # it has no coordinator that could refuse it
         return KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
     return broker.runtime.call_at_once(request.group_id, Shard.consumer_heartbeat, request, context, answered)
 
 
 def _repeats(request: ConsumerGroupHeartbeatRequest, version: int, message: bytes) -> Repeated | None:
-    """A member with nothing new to say repeats its heartbeat byte for byte; what says something is said
-    once."""
+    """A member without news repeats its heartbeat byte for byte; news is sent only once."""
     news = request.subscribed_topic_names is not None or request.topic_partitions is not None
     return None if news or request.member_epoch <= 0 else Repeated()
 
@@ -49,7 +48,7 @@ def _repeats(request: ConsumerGroupHeartbeatRequest, version: int, message: byte
 async def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
-    """Every group asked for is in the answer, whatever became of it."""
+    """Every requested group is in the answer, whatever the outcome."""
     if not broker.features.consumer_groups:
         raise no_consumer_protocol()
     rights = broker.rights(context)
@@ -81,7 +80,7 @@ async def consumer_group_describe(
 
 
 def _topics(group: ConsumerGroupDescribeResponse.DescribedGroup) -> set[str]:
-    """Those of which members have partitions, or are to have some."""
+    """Topics of which members have partitions, or are to get some."""
     assignments = (each for member in group.members for each in (member.assignment, member.target_assignment))
     return {each.topic_name for assignment in assignments for each in assignment.topic_partitions}
 
@@ -91,7 +90,7 @@ def _topic_id(partitions: ConsumerGroupHeartbeatRequest.TopicPartitions) -> UUID
 
 
 def _switched_on(asking: Asking, request: object) -> KafkaError | None:
-    """Who asks for what is switched off is told that, whatever he may do."""
+    """A client that asks for what is switched off is told so, whatever its rights."""
     return None if asking.broker.features.consumer_groups else no_consumer_protocol()
 
 

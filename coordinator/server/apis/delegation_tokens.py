@@ -15,7 +15,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 
 def no_tokens(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
-    """Kafka says this to every client that has not authenticated, before it looks whether tokens are on."""
+    """Kafka answers this to every unauthenticated client, before it checks whether tokens are enabled."""
     return KafkaError(
         ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
         "delegation tokens need an authenticated connection, and muster has none",

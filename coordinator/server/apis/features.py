@@ -22,8 +22,8 @@ _RESULTS_UNTIL: Final = 1
 async def update_features(
     broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Refused as a whole (INVALID_UPDATE_VERSION) unless every feature named can be had at the level asked
-    for. v0 has no types of updates, and only upgrades: Kafka passes its allow_downgrade over."""
+    """Refused as a whole (INVALID_UPDATE_VERSION) unless every named feature can have the requested level. v0
+    has no update types, and only upgrades: Kafka ignores its allow_downgrade."""
     typed = context.api_version >= _TYPED_FROM
     updates = {
         each.feature: FeatureUpdate(

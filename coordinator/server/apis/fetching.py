@@ -39,7 +39,7 @@ _NO_SUCH_LOG: Final = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 )
-# What partitions without an error say; to make these anew takes as long as all the rest. Nobody changes them.
+# Shared by partitions without an error: creating them takes as long as all the rest. Never modified.
 _NOT_DIVERGING: Final = FetchedPartitionData.EpochEndOffset()
 _NO_OTHER_LEADER: Final = FetchedPartitionData.LeaderIdAndEpoch()
 _NO_SNAPSHOT: Final = FetchedPartitionData.SnapshotId()
@@ -48,10 +48,9 @@ _NO_SNAPSHOT: Final = FetchedPartitionData.SnapshotId()
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Records of each partition, waiting up to `max_wait_ms` for `min_bytes`.
 
-    In a session it lists all that the session has (`fetch_sessions`), and is answered what is new.
+    In a session, the request lists all that the session has (`fetch_sessions`), and the answer what is new.
     """
-    # What is read counts until the answer is handed over; from then on the connection counts what it cannot
-    # send.
+    # What is read counts until the answer is handed over; then the connection counts what it cannot send.
     with ResponseReservation(broker.responses) as share:
         return await _fetch(broker, request, context, share)
 
@@ -79,7 +78,7 @@ async def _fetch(
             kept: list[KeptPartition] = there  # type: ignore[assignment]
             asked += [each.asked_of(found, read_committed) for each in kept]
     fetched: list[FetchedPartition] = []
-    if asked:  # what is not there neither ends nor begins a wait
+    if asked:  # missing partitions neither end nor begin a wait
         fetched = await broker.partitions.fetch(
             asked,
             min_bytes=request.min_bytes,
@@ -108,7 +107,7 @@ async def _fetch(
                     known: KeptPartition = each  # type: ignore[assignment]
                     if not known.news(request.session_epoch, answer):
                         continue
-                    if answer.records and request.session_epoch > 0:  # as Kafka, not in the first answer
+                    if answer.records and request.session_epoch > 0:  # as in Kafka, not in the first answer
                         had_records.append(known)
                 part = _fetched(each.partition, version, answer, read_committed)
                 if version >= _FETCH_LEADERS_FROM and part.error_code in LEADER_MOVED:
@@ -136,7 +135,7 @@ def _unfetched(partition: int, version: int, error: KafkaError) -> FetchedPartit
         version,
         error,
         partition_index=partition,
-        # As Kafka, which has none to look at where there is no log.
+        # As in Kafka, which finds none where there is no log.
         aborted_transactions=[] if error.code in _NO_SUCH_LOG else None,
         records=b"",  # not null: kafka-python and old Java clients take its length
     )
@@ -145,7 +144,7 @@ def _unfetched(partition: int, version: int, error: KafkaError) -> FetchedPartit
 def _fetched(partition: int, version: int, answer: FetchedPartition, committed: bool) -> FetchedPartitionData:
     if answer.error is not None:
         refused = _unfetched(partition, version, answer.error)
-        refused.aborted_transactions = None  # as Kafka, also of a topic that was deleted during the wait
+        refused.aborted_transactions = None  # as in Kafka, also for a topic deleted during the wait
         return refused
     part = FetchedPartitionData(
         partition_index=partition,

@@ -29,8 +29,8 @@ from muster.protocol.messages.group_admin import (
 async def list_groups(
     broker: Broker, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
-    """The groups of the shards this broker holds that the client may see; clients ask every broker and put
-    the answers together."""
+    """The groups of the shards this broker holds that the client may see; clients ask every broker and merge
+    the answers."""
     states = {state.lower() for state in request.states_filter}
     types = {type.lower() for type in request.types_filter}
     groups: list[ListGroupsResponse.ListedGroup] = []
@@ -54,7 +54,7 @@ async def list_groups(
 async def describe_groups(
     broker: Broker, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
-    """Every group asked for is in the answer, whatever became of it: librdkafka aborts its process
+    """Every requested group is in the answer, whatever the outcome: librdkafka aborts its process
     otherwise."""
     rights = broker.rights(context)
 
@@ -75,7 +75,7 @@ async def describe_groups(
 def deleted_group_error(
     group_id: str, version: int, error: KafkaError
 ) -> DeleteGroupsResponse.DeletableGroupResult:
-    """The answer about one group that was not deleted; Kafka gives no text."""
+    """The answer for one group that was not deleted; Kafka gives no text."""
     return entry(
         DeleteGroupsResponse.DeletableGroupResult, version, error, group_id=group_id, error_message=None
     )

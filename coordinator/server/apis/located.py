@@ -1,5 +1,5 @@
-"""The partitions that requests on records name: their topic by its name or, in newer versions, by its id; and
-the leader to ask when it is another broker."""
+"""The partitions that requests for records name: their topic by its name or, in newer versions, by its id;
+and the leader to ask if it is another broker."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CurrentLeader = (
 E = TypeVar("E", bound=Struct)
 
 READ_COMMITTED: Final = 1
-"""Of the isolation levels that a request may ask for."""
+"""One of the isolation levels that a request may ask for."""
 LEADER_MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def resolve(broker: Broker, name: str, topic_id: UUID, *, by_id: bool) -> Topic:
-    """Raises KafkaError for a topic that is not there."""
+    """The topic. Raises KafkaError if it does not exist."""
     return broker.catalogue.identified(topic_id) if by_id else broker.catalogue.named(name)
 
 
 def check_written_by_clients(topic: Topic, partition: int) -> None:
-    """INVALID_TOPIC_EXCEPTION for an internal topic's partition; one that is not there is refused later."""
+    """INVALID_TOPIC_EXCEPTION for an internal topic's partition; a missing one is refused later."""
     if topic.internal and 0 <= partition < topic.partitions:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients cannot write to it"
@@ -47,10 +47,10 @@ def point_to_leader(
     current_leader: CurrentLeader,
     leaders: dict[int, NodeRow],
 ) -> None:
-    """Name node and leader epoch, so that the client need not ask for Metadata first (KIP-951)."""
+    """Name the leader and its epoch, so that the client need not ask for Metadata first (KIP-951)."""
     leader, epoch = broker.leader(topic, partition)
     node = broker.topology.nodes.get(leader)
-    # While our own leadership is only starting we would send the client to ourselves, without a pause.
+    # While our own leadership is still starting, we would send the client to ourselves, without a pause.
     if node is not None and leader != broker.node_id:
         current_leader.leader_id, current_leader.leader_epoch = leader, epoch
         leaders[leader] = node

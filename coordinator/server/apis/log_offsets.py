@@ -37,7 +37,7 @@ CutPartition = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsParti
 
 _EPOCHS_LISTED_FROM: Final = 4
 _SPECIAL_TIMESTAMPS: Final = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
-"""Timestamps that ask for a place in the log rather than a time, and the ListOffsets version that brought
+"""Timestamps that ask for a place in the log rather than a time, and the ListOffsets version that introduced
 each."""
 
 
@@ -84,7 +84,7 @@ def _named_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
 
 
 def _not_met(topic: AskedOfTopic, met: set[tuple[str, int]]) -> list[AskedPartition]:
-    """The topic's partitions that are not among those `met` yet: once is enough, as Kafka does."""
+    """The topic's partitions that are not in `met` yet: each is answered once, as in Kafka."""
     found = []
     for each in topic.partitions:
         where = topic.name, each.partition_index
@@ -97,7 +97,7 @@ def _not_met(topic: AskedOfTopic, met: set[tuple[str, int]]) -> list[AskedPartit
 def _unlistable(
     topic: str, asked: AskedPartition, version: int, twice: set[tuple[str, int]]
 ) -> KafkaError | None:
-    """What a partition is refused for, wherever its records are."""
+    """Why a partition is refused, wherever its records are; None if it is not."""
     if twice and (topic, asked.partition_index) in twice:
         return KafkaError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
     if asked.timestamp < 0 and version < _SPECIAL_TIMESTAMPS.get(asked.timestamp, version + 1):
@@ -111,7 +111,7 @@ def _unlistable(
 async def _listed(
     broker: Broker, topic: str, asked: list[AskedPartition], read_committed: bool
 ) -> list[ListedOffset | KafkaError]:
-    """What is found of partitions of one topic. Only what is not in memory is waited for."""
+    """The offsets found for partitions of one topic. Waits only for what is not in memory."""
     try:
         named = broker.catalogue.named(topic)
     except KafkaError as refusal:
@@ -146,8 +146,8 @@ def _listed_part(partition: int, outcome: ListedOffset | KafkaError, version: in
 async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Where the largest leader epoch not above the one asked for ends: how clients find out about lost
-    records."""
+    """Where the largest leader epoch not above the requested one ends: it shows clients whether records were
+    lost."""
     response = OffsetForLeaderEpochResponse(topics=[])
     turns = Turns()
     for topic in request.topics:

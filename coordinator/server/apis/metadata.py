@@ -125,7 +125,7 @@ def _cluster_operations(rights: Rights) -> int:
 
 
 def _refused_topic(asked: MetadataRequest.Topic, version: int, error: KafkaError) -> MetadataResponse.Topic:
-    # Before v12 a name cannot be null in the response: a topic asked for by id has none to give back.
+    # Before v12 a name cannot be null in the response: a topic asked for by id has none to return.
     name = asked.name if asked.name is not None or version >= 12 else ""
     return entry(MetadataResponse.Topic, version, error, name=name, topic_id=asked.topic_id)
 
@@ -150,7 +150,7 @@ async def _asked_topic(
         try:
             return await broker.catalogue.ensure(asked.name)
         except StoreError as error:
-            # The brokers are told all the same: a client without them would have nobody to ask again.
+            # The answer still lists the brokers: a client without them would have nobody to ask again.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the topic could not be created") from error
     return named_topic(broker, asked.name)
 
@@ -161,7 +161,7 @@ def _require(rights: Rights, operation: Operation, name: str) -> None:
 
 
 def named_topic(broker: Broker, name: str) -> Topic:
-    """UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION for a name that no topic can have."""
+    """The topic; UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION for a name that no topic can have."""
     if broker.catalogue.by_name(name) is None:
         check_name(name)
     return broker.catalogue.named(name)
@@ -180,8 +180,8 @@ def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataResponse.To
 def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponse.Topic.Partition:
     leader, epoch = broker.leader(topic, index)
     assignment = topic.assignments.get(index)
-    # The records are the store's to keep, so every live replica is in sync; without a list, whoever leads
-    # is the only one.
+    # The store keeps the records, so every live replica is in sync; without a list, the leader is the only
+    # one.
     replicas = list(assignment.replicas) if assignment is not None else [leader] if leader >= 0 else []
     nodes = broker.topology.nodes
     return MetadataResponse.Topic.Partition(
@@ -200,8 +200,8 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """A page of the partitions of the topics asked for, in the order of the topics' names, each topic once.
 
-    A cursor must name one of the topics asked for (INVALID_REQUEST); asked about all topics, it may name one
-    that is gone by now. Topics that are refused take no room in the page.
+    A cursor must name one of the topics asked for (INVALID_REQUEST); if all topics are asked for, it may name
+    one that no longer exists. Refused topics take no room in the page.
     """
     cursor = request.cursor
     begin = "" if cursor is None else cursor.topic_name
@@ -269,10 +269,10 @@ def _described_topic(broker: Broker, topic: Topic, page: range) -> DescribeTopic
 async def describe_cluster(
     broker: Broker, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """The live brokers. There are no controllers apart from them, and none that are fenced.
+    """The live brokers. There are no controllers apart from them, and no fenced brokers.
 
-    Who asks for the leases is told what the store says of nodes and leases now; KAFKA_STORAGE_ERROR when it
-    cannot be asked.
+    A client that asks for the leases gets the nodes and leases that the store has now; KAFKA_STORAGE_ERROR if
+    the store cannot be read.
     """
     if request.endpoint_type == _CONTROLLERS:
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, not a controller")
@@ -305,7 +305,7 @@ def _cluster_broker(node: NodeRow, listener: str) -> DescribeClusterResponse.Des
 
 
 async def _add_leases(broker: Broker, response: DescribeClusterResponse, listener: str) -> None:
-    """Nodes and leases as the store has them now, which is more than other brokers tell."""
+    """Nodes and leases as the store has them now, which is more than other brokers report."""
     try:
         nodes = await broker.store.nodes()
         grants: dict[Lease, Grant] = {}
@@ -340,8 +340,8 @@ def _lease(lease: Lease, grant: Grant | None) -> DescribeClusterResponse.Lease:
 async def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """The holder of the shard of each group or transactional id. Refusals are per key from v4 on, before it
-    for the one key there is."""
+    """The holder of the shard of each group or transactional id. Refusals are per key from v4 on; before,
+    there is only one key."""
     if context.api_version < _KEYS_FROM:
         node = _coordinator(broker, request.key, request.key_type, context.api_version)
         at = reached_at(node, context.listener)

@@ -56,9 +56,9 @@ _TAGS_TO_COMMIT_FROM: Final = 8
 def offset_commit(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext, answered: Answered
 ) -> object:
-    """Commit the partitions that exist; the others answer 3, or 100 where they were named by topic id.
+    """Commit the partitions that exist; the others get error 3, or 100 for an unknown topic id.
 
-    Of partitions that all exist, each named once, the group's answer is all of the answer.
+    If all partitions exist and each is named once, the group's answer is the whole answer.
     """
     by_id = context.api_version >= _COMMITTED_BY_ID_FROM
     catalogue = broker.catalogue
@@ -78,8 +78,8 @@ def offset_commit(
 
 
 def _position(request: OffsetCommitRequest, version: int, message: bytes) -> Repeated | None:
-    """Offset and leader epoch of a commit of one partition, in bytes that say where they stand: with nothing
-    behind them but the metadata, the length of that in front of it, and three empty blocks of tags."""
+    """Offset and leader epoch of a commit of one partition, if its bytes show where they are: followed only
+    by the length of the metadata, the metadata, and three empty blocks of tags."""
     if version < _TAGS_TO_COMMIT_FROM or [len(topic.partitions) for topic in request.topics] != [1]:
         return None
     ((partition,),) = (topic.partitions for topic in request.topics)
@@ -106,7 +106,7 @@ def _commit_some(
 
     def of_all(answer: object) -> object:
         if isinstance(answer, KafkaError):
-            # Only for what the group was asked about: what does not exist says so all the same.
+            # Only for what the group was asked about: what does not exist is still reported as such.
             answer = _COMMIT.refusal(committing, context.api_version, answer)
         return whole(broker, request, cast(OffsetCommitResponse, answer), by_id=by_id)
 
@@ -122,7 +122,7 @@ def _commit_some(
 def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext, answered: Answered
 ) -> object:
-    """Committed offsets of one group (v1-7) or several (v8+); a group that is not known has none, which is no
+    """Committed offsets of one group (v1-7) or several (v8+); an unknown group has none, which is not an
     error."""
     if context.api_version >= _GROUPS_FROM:
         if len(request.groups) != 1:
@@ -168,7 +168,7 @@ _fetch_several: Final = awaited(_fetch_each, "OffsetFetch")
 
 
 class _Fetch:
-    """An OffsetFetch of one group: what the group is asked, and the response that its answer becomes."""
+    """An OffsetFetch of one group: what the group is asked, and the response made from its answer."""
 
     __slots__ = ("_broker", "_by_id", "_context", "_refused", "_rights", "asked", "request")
 
@@ -217,7 +217,7 @@ class _Fetch:
         return OffsetFetchResponse(groups=[self.whole(answer)])
 
     def without_groups(self, answer: object) -> OffsetFetchResponse | KafkaError:
-        """The response of v1-7. An error of the group is the whole request's: v1 repeats it at every
+        """The response of v1-7. An error of the group applies to the whole request: v1 repeats it at every
         partition."""
         if isinstance(answer, KafkaError):
             return answer
@@ -259,8 +259,8 @@ class _Fetch:
 def _identified(
     broker: Broker, topics: list[OffsetFetchResponse.Group.Topics]
 ) -> list[OffsetFetchResponse.Group.Topics]:
-    """With their ids; a topic that is gone has none, and its offsets go soon: it is left out, as Kafka
-    does."""
+    """Adds topic ids; a deleted topic has none, and its offsets will be gone soon: it is left out, as in
+    Kafka."""
     found: list[OffsetFetchResponse.Group.Topics] = []
     for each in topics:
         topic: Topic | None = broker.catalogue.by_name(each.name)
@@ -291,7 +291,7 @@ def _refused_topic(
 async def offset_delete(
     broker: Broker, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
-    """Forget offsets of partitions that exist; the others answer 3."""
+    """Delete offsets of partitions that exist; the others get error 3."""
     existing: list[OffsetDeleteRequest.Topic] = []
     for asked in request.topics:
         topic = broker.catalogue.by_name(asked.name)
@@ -352,7 +352,7 @@ _COMMIT: Final = Api(
 
 
 def _needs_the_group(asking: Asking, request: OffsetFetchRequest) -> KafkaError | None:
-    """Of the one that there is before v8."""
+    """Needs DESCRIBE on the only group that there is before v8."""
     if asking.context.api_version >= _GROUPS_FROM:
         return None
     return group_refusal(asking, Operation.DESCRIBE, request.group_id)

@@ -1,4 +1,4 @@
-"""What brokers ask each other, answered without the gates that clients come through."""
+"""Requests of brokers to each other, answered without the gates that clients come through."""
 
 from __future__ import annotations
 

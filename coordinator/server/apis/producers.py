@@ -1,6 +1,6 @@
-"""WriteTxnMarkers, DescribeProducers: what the partitions have of transactions.
+"""WriteTxnMarkers, DescribeProducers: transactions as the partitions see them.
 
-Markers come from transaction coordinators, and from tools that end a transaction which hangs.
+Markers come from transaction coordinators, and from tools that end a hanging transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def write_txn_markers(
 ) -> WriteTxnMarkersResponse:
     """End transactions in the partitions named: answered when all markers are stored, or refused.
 
-    Markers of one producer share their answer, as from Kafka.
+    Markers of one producer share their answer, as in Kafka.
     """
     appends: dict[int, dict[str, dict[int, asyncio.Future[Any]]]] = {}
     turns = Turns()
@@ -73,7 +73,7 @@ async def end_transactions(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
     """WriteTxnMarkers of a client: brokers ask each other by letters (`apis.peers`), so it is a tool that
-    ends a transaction which hangs. What it has ended is told."""
+    ends a hanging transaction. What it has ended is reported."""
     response = await write_txn_markers(broker, request, context)
     done = {
         (result.producer_id, topic.name, each.partition_index)
@@ -117,7 +117,7 @@ def _append_marker(broker: Broker, name: str, partition: int, marker: Marker) ->
 
 
 def _end_in_groups(broker: Broker, topic: Topic, partition: int, marker: Marker) -> asyncio.Future[None]:
-    """The marker is the group coordinator's: offsets are in its rows."""
+    """The group coordinator handles the marker: the offsets are in its rows."""
 
     async def end() -> None:
         if not 0 <= partition < topic.partitions:

@@ -39,18 +39,17 @@ _ZSTD_PRODUCED_FROM: Final = 7
 _IDS_PRODUCED_FROM: Final = 13
 _PRODUCE_LEADERS_FROM: Final = 10
 _IN_LINE_PARTS_MAX: Final = 100
-"""Partitions of a Produce that is begun at one go."""
+"""Most partitions of a Produce that is begun at once."""
 _STORED_HERE: Final = ProducedPartition.LeaderIdAndEpoch()
-"""What partitions without an error say; to make it anew takes as long as all the rest. Nobody changes it."""
+"""Shared by partitions without an error: creating it takes as long as all the rest. Never modified."""
 
 
 def produce(broker: Broker, request: ProduceRequest, context: RequestContext, answered: Answered) -> object:
-    """Append to each partition, all at once; with acks=0 nothing is answered, and an error closes the
-    connection.
+    """Append to all partitions at once; with acks=0 nothing is answered, and an error closes the connection.
 
-    What need not be asked about first is in the writer's queue when this returns. A producer's next requests
-    may then follow it there, so that a producer is not held to one request for each write to the disk or the
-    database; not behind acks=0, since nothing may be written behind what closes the connection.
+    What needs no verification first is in the writer's queue when this returns. A producer's next requests
+    may then follow it there, so that a producer is not limited to one request per write to the disk or the
+    database; not after acks=0, since nothing may be written after what closes the connection.
     """
     parts = sum(len(topic.partition_data) for topic in request.topic_data)
     if request.acks not in (-1, 1) or request.transactional_id is not None or parts > _IN_LINE_PARTS_MAX:
@@ -86,7 +85,7 @@ class _InLine:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> bool:
-        """Have it answered when all appends are done, or its time is over; False if there is nothing to wait
+        """Answer it when all appends are done, or its timeout has expired; False if there is nothing to wait
         for."""
         if not self._pending:
             return False
@@ -130,7 +129,7 @@ class _InLine:
 async def _produce_in_turns(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | None:
-    """As `produce`, of any request, which may list a hundred thousand partitions."""
+    """`produce` for any request, which may list a hundred thousand partitions."""
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     version = context.api_version
@@ -169,11 +168,11 @@ def _produced_part(
     context: RequestContext,
     leaders: dict[int, NodeRow],
 ) -> ProducedPartition:
-    """What became of one append; `leaders` gets the node that leads the partition, where that is told."""
+    """The outcome of one append; `leaders` gets the node that leads the partition, if that is reported."""
     version = context.api_version
     part = _produced(data.index, append, context)
     if part.error_code in LEADER_MOVED and version >= _PRODUCE_LEADERS_FROM:
-        with suppress(KafkaError):  # it was deleted meanwhile, and others may have been stored
+        with suppress(KafkaError):  # deleted meanwhile, while others may have been stored
             asked = resolve(broker, topic.name, topic.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
             point_to_leader(broker, asked, data.index, part.current_leader, leaders)
     return part
@@ -196,13 +195,13 @@ def _produce_response(
 
 
 async def _verify(broker: Broker, request: ProduceRequest, version: int) -> Verified:
-    """Of a request with a transactional id."""
+    """Verify a request with a transactional id."""
     parts = []
     turns = Turns()
     for topic in request.topic_data:
         for data in topic.partition_data:
             await turns.next()
-            with suppress(KafkaError):  # which `_append` meets again
+            with suppress(KafkaError):  # `_append` will meet it again
                 found = _written(broker, topic, data.index, version)
                 parts.append(Part(found, data.index, data.records or b""))
     return await verify(broker, request, version, parts, turns.next)
@@ -221,7 +220,7 @@ def _append(
     version: int,
     verified: Verified | None,
 ) -> asyncio.Future[Appended]:
-    """`verified`: with a transactional id."""
+    """`verified` is given with a transactional id."""
     try:
         topic = _written(broker, asked, data.index, version)
         guard = None if verified is None else verified.guard(topic, data.index)
@@ -240,8 +239,7 @@ def _append(
 
 
 async def _settle(appends: list[asyncio.Future[Appended]], timeout_ms: int) -> None:
-    """Wait for the appends, but no longer than the client does; what is then under way may still be
-    stored."""
+    """Wait for the appends, but no longer than the client does; those then in flight may still be stored."""
     if pending := [each for each in appends if not each.done()]:
         await asyncio.wait(pending, timeout=max(timeout_ms, 0) / 1000)
 
@@ -266,7 +264,7 @@ def _produced(index: int, append: asyncio.Future[Appended], context: RequestCont
     if not isinstance(error, KafkaError):
         if not isinstance(error, Exception):
             raise error
-        # Of this partition alone: what other partitions stored must not be answered with an error.
+        # For this partition alone: what other partitions stored must not be answered with an error.
         error = unexpected(error, ApiKey.PRODUCE, context.api_version, context.client_id)
     part = entry(ProducedPartition, context.api_version, error, index=index)
     part.record_errors = [
@@ -277,7 +275,7 @@ def _produced(index: int, append: asyncio.Future[Appended], context: RequestCont
 
 
 def _retrieve(append: asyncio.Future[Appended]) -> None:
-    """Take the outcome nobody waits for any more, or asyncio complains that it was never looked at."""
+    """Take an outcome that nobody waits for any more, or asyncio complains that it was never retrieved."""
     if not append.cancelled():
         append.exception()
 

@@ -42,8 +42,8 @@ _Asked = AlterClientQuotasRequest.EntryData
 async def describe_client_quotas(
     broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:
-    """The quotas of the entities that meet every condition. As in Kafka, INVALID_REQUEST for a condition
-    that means nothing, UNSUPPORTED_VERSION for one by an unknown type of entity."""
+    """The quotas of the entities that meet every condition. As in Kafka, INVALID_REQUEST for a meaningless
+    condition, UNSUPPORTED_VERSION for one with an unknown entity type."""
     components = [_component(each) for each in request.components]
     check_types(each.type for each in components)
     found = selected(broker.quotas.in_force, components, strict=request.strict)
@@ -79,8 +79,8 @@ def _component(asked: DescribeClientQuotasRequest.ComponentData) -> Component:
 async def alter_client_quotas(
     broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """Set and remove quotas, one entity after the other: what is refused of one leaves the others alone. To
-    remove one that is not there succeeds."""
+    """Set and remove quotas, one entity after the other: refusing one does not affect the others. Removing a
+    quota that is not set succeeds."""
     named = [frozenset(map(_part, entry.entity)) for entry in request.entries]
     times = Counter(named)
     entries: dict[Entity, _Altered] = {}
@@ -112,7 +112,7 @@ def _changed(entity: Entity, ops: Iterable[_Asked.OpData]) -> Changed:
     for each in ops:
         if each.key in changed:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"the quota {each.key} is named twice")
-        if not each.remove:  # to remove what there cannot be succeeds, as in Kafka
+        if not each.remove:  # removing what cannot exist succeeds, as in Kafka
             check_value(entity, each.key, each.value)
         changed[each.key] = None if each.remove else each.value
     return changed

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments, ListPartitionReassignments: which brokers a partition is on.
 
 Records are in the store that all brokers share, so nothing is copied: a reassignment changes a list, and is
-complete when whoever led the partition has heard of it.
+complete when the previous leader has heard of it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ PartitionReassignment = (
 )
 
 _LOOK_AGAIN_S: Final = 0.05
-"""While leases move, also between what this broker hears of."""
+"""Pause between attempts while leases move, whether or not this broker hears of that."""
 _LED_S: Final = 2.0
 """How long the answer about new partitions waits for their leaders."""
 
 
 def named_partition(broker: Broker, name: str, partition: int) -> Topic:
-    """The topic, if it has the partition; UNKNOWN_TOPIC_OR_PARTITION."""
+    """The topic, if it has the partition; otherwise UNKNOWN_TOPIC_OR_PARTITION."""
     topic = broker.catalogue.by_name(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
@@ -52,7 +52,7 @@ def named_partition(broker: Broker, name: str, partition: int) -> Topic:
 
 
 async def until_led(broker: Broker, partitions: Sequence[tuple[Topic, int]], timeout_s: float) -> bool:
-    """Whether all of these have leaders, or get them in time: their leases may be on the move, or new."""
+    """Whether all of these have leaders, or get them in time: their leases may be moving, or new."""
 
     def led() -> bool:
         return all(broker.leader(topic, partition).node_id >= 0 for topic, partition in partitions)
@@ -61,8 +61,8 @@ async def until_led(broker: Broker, partitions: Sequence[tuple[Topic, int]], tim
 
 
 async def until_new_are_led(broker: Broker, grown: Sequence[tuple[Topic, int]], timeout_ms: int) -> None:
-    """Give those a moment who are to lead new partitions, of each topic from a partition on: a replica list
-    may be new, and so is its lease then. Partitions without one have their leaders."""
+    """Give new partitions (of each topic, from the given one on) a moment to get their leaders: a new replica
+    list may mean a new lease. Partitions without a replica list have their leaders."""
     new = [(topic, each) for topic, first in grown for each in topic.assignments if each >= first]
     await until_led(broker, new, min(timeout_ms / 1_000, _LED_S))
 
@@ -73,9 +73,9 @@ async def until_new_are_led(broker: Broker, grown: Sequence[tuple[Topic, int]], 
 async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Assign partitions to other brokers. Each is done on its own; those of one topic are changed together.
+    """Assign partitions to other brokers. Each is checked on its own; those of a topic are changed together.
 
-    What has been assigned and is not led within the request's timeout is refused with REQUEST_TIMED_OUT, and
+    What has been assigned but is not led within the request's timeout is refused with REQUEST_TIMED_OUT, and
     stays assigned.
     """
     attempts = Attempts(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context, request.timeout_ms)
@@ -152,7 +152,7 @@ def _checked(
 
 
 async def _reassign(broker: Broker, name: str, lists: dict[int, Replicas], until: float) -> None:
-    """Returns when the partitions are led by their new brokers; REQUEST_TIMED_OUT."""
+    """Return when the partitions are led by their new brokers; REQUEST_TIMED_OUT."""
     loop = asyncio.get_running_loop()
     while True:
         topic = await broker.catalogue.reassign(
@@ -183,7 +183,7 @@ def _led_under(broker: Broker, topic: Topic, partition: int) -> Grant | None:
 async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """None is ever going on: each is complete when it is answered."""
+    """None is ever in progress: each is complete when it is answered."""
     return ListPartitionReassignmentsResponse(error_message=None, topics=[])
 
 

@@ -1,4 +1,4 @@
-"""SaslHandshake, SaslAuthenticate: refused, as on a listener of Kafka's without SASL."""
+"""SaslHandshake, SaslAuthenticate: refused, as on a Kafka listener without SASL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""SCRAM users (KIP-554): DescribeUserScramCredentials, AlterUserScramCredentials. Of a credential nothing is
-told but its mechanism and iterations."""
+"""SCRAM users (KIP-554): DescribeUserScramCredentials, AlterUserScramCredentials. Only the mechanism and the
+iterations of a credential are reported."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _NUMBERS: Final = {name: number for number, name in _NAMES.items()}
 async def describe_user_scram_credentials(
     broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    """Those asked for, or all: RESOURCE_NOT_FOUND for a user that there is not, DUPLICATE_RESOURCE for one
-    named twice."""
+    """The requested users, or all: RESOURCE_NOT_FOUND for an unknown user, DUPLICATE_RESOURCE for one named
+    twice."""
     times = Counter(each.name for each in request.users or ()) or Counter(broker.users)
     return DescribeUserScramCredentialsResponse(
         error_message=None,
@@ -66,8 +66,8 @@ def _described(broker: Broker, version: int, name: str, times: int) -> _Describe
 async def alter_user_scram_credentials(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Each user's outcome, those that are altered first: one that is refused keeps no other from it. A
-    request takes each user once, whatever it is to do."""
+    """Each user's outcome, altered ones first: a refused user does not affect the others. A request may name
+    each user only once, whatever the change."""
     refused: dict[str, KafkaError] = {}
     altered: dict[str, tuple[str, ScramCredential | None]] = {}
     asked: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
@@ -101,7 +101,7 @@ async def alter_user_scram_credentials(
 
 
 def _checked(broker: Broker, asked: _Deletion | _Upsertion) -> tuple[str, ScramCredential | None]:
-    """The mechanism, and the credential for it; None: it is to be deleted. Raises KafkaError."""
+    """The mechanism, and the credential for it; None if it is to be deleted. Raises KafkaError."""
     if not asked.name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user's name is empty")
     if "\0" in asked.name or len(asked.name.encode()) > NAME_BYTES_MAX:

@@ -17,7 +17,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 _AT_ONCE: Final = 100
 
 IN_A_TURN: Final = 256
-"""Things that are looked at before others get the loop."""
+"""Things that are processed before other requests get the loop."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 
 async def several(ask: Callable[[A], Awaitable[B]], things: Sequence[A]) -> list[B]:
-    """`ask` about each thing, some at once, so that one request cannot fill a shard's backlog; answers in
-    order."""
+    """Call `ask` for each thing, a limited number at once, so that one request cannot fill a shard's backlog;
+    answers in order."""
     if len(things) == 1:
         return [await ask(things[0])]
     answers: list[B] = []
@@ -36,14 +36,14 @@ async def several(ask: Callable[[A], Awaitable[B]], things: Sequence[A]) -> list
 
 
 class Turns:
-    """Lets the event loop serve other connections now and then, in a handler's loop over what its request
+    """Lets the event loop serve other connections now and then while a handler loops over what its request
     lists: that may be a hundred thousand things, each refused without a wait."""
 
     def __init__(self) -> None:
         self._left = IN_A_TURN
 
     async def next(self, things: int = 1) -> None:
-        """To be called for each thing, or for several that are looked at together."""
+        """To be called for each thing, or for several that are processed together."""
         self._left -= things
         if self._left < 0:
             self._left = IN_A_TURN
@@ -51,12 +51,13 @@ class Turns:
 
 
 class Attempts:
-    """What one request changes in the store, one thing after the other. When the store fails at one, those
+    """What one request changes in the store, one thing after the other. If the store fails at one, those
     before it are done, and their answers say so; that one and the rest are refused, the rest untried: each
-    could wait for the store as long as this one did, and fill the log.
+    could wait for the store as long as that one did, and fill the log.
 
-    `timeout_ms` is that of the request, in all; what waits for the store then is refused with
-    REQUEST_TIMED_OUT, and may come to be all the same. Without any time nothing is tried, as in Kafka."""
+    `timeout_ms` is that of the request, for all of them; a change that still waits for the store then is
+    refused with REQUEST_TIMED_OUT, but may be applied anyway. Without any time nothing is tried, as in
+    Kafka."""
 
     def __init__(self, api_key: ApiKey, context: RequestContext, timeout_ms: int | None = None) -> None:
         self._api_key = api_key
@@ -69,7 +70,7 @@ class Attempts:
                 self._failure = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def make(self, attempt: Coroutine[Any, Any, T]) -> T:
-        """What `attempt` returns; a StoreError in it becomes the KafkaError that the client is told."""
+        """What `attempt` returns; a StoreError in it becomes the KafkaError that the client gets."""
         if self._failure is not None:
             attempt.close()
             raise KafkaError(self._failure.code, self._failure.why)
@@ -84,7 +85,7 @@ class Attempts:
         if self._until is None:
             return await attempt
         loop = asyncio.get_running_loop()
-        # Of its own: a change that was broken off half way might be in the store and not in the catalogue.
+        # A task of its own: a change cancelled halfway might be in the store but not in the catalogue.
         task = loop.create_task(attempt, name=self._api_key.name)
         _MADE.add(task)
         task.add_done_callback(_forget)
@@ -99,20 +100,20 @@ class Attempts:
 
 
 async def heard_of_all(broker: Broker, attempts: Attempts, known: bool) -> None:
-    """Read the topics anew unless what a request is about is `known` as it needs to be. Another broker may
-    have made or deleted a topic a moment ago, and its client knows: whoever changes topics is not to be
-    refused for what this broker has not heard of yet, as by Kafka's controller nobody is. At most one read
-    for a request, and where the store fails, the attempts say so."""
+    """Read the topics again unless what a request is about is already `known`. Another broker may have
+    created or deleted a topic a moment ago, and its client knows: like Kafka's controller, this broker must
+    not refuse a change because of what it has not heard of yet. At most one read for a request; if the store
+    fails, the attempts report it."""
     if not known:
         with suppress(KafkaError):
             await attempts.make(broker.read_topics())
 
 
 _MADE: Final[set[asyncio.Task[Any]]] = set()
-"""Attempts under way, which go on when nobody waits for them any more."""
+"""Attempts under way, which go on even if nobody waits for them any more."""
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
     _MADE.discard(task)
     if not task.cancelled():
-        task.exception()  # It was looked at, for asyncio.
+        task.exception()  # Retrieved, so that asyncio does not complain.

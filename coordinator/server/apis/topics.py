@@ -36,7 +36,7 @@ from muster.protocol.types import ZERO_UUID
 _CREATION_STRICT_FROM: Final = 6
 _DELETION_STRICT_FROM: Final = 5
 _GROWTH_STRICT_FROM: Final = 3
-"""Versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""First versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 CREATED_MAX: Final = 10_000
 """Topics, partitions and configs by one request, as in Kafka."""
@@ -50,7 +50,7 @@ _Grown = CreatePartitionsResponse.CreatePartitionsTopicResult
 async def create_topics(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    """Create each topic; a name that stands there twice is refused once, as Kafka does."""
+    """Create each topic; a name that is listed twice is refused once, as in Kafka."""
     times = Counter(topic.name for topic in request.topics)
     _check_created_max(broker, request)
     results: dict[str, _Created] = {}
@@ -97,10 +97,10 @@ async def create_topics(
 
 def _check_created_max(broker: Broker, request: CreateTopicsRequest) -> None:
     """POLICY_VIOLATION for more than Kafka's controller creates at once. The answer lists every config of
-    every topic, also if they are only validated.
+    every topic, even if they are only validated.
 
-    Kafka does not count what it refuses for another reason; here that goes for topics without partitions
-    only, as the rest is looked at later.
+    Kafka does not count what it refuses for another reason; here that applies only to topics without
+    partitions, as the rest is checked later.
     """
     created = 0
     for asked in request.topics:
@@ -149,7 +149,7 @@ async def _create(
 
 
 def _inherited_configs(broker: Broker) -> dict[str, CreatedConfig]:
-    """By name: what a topic has that sets nothing itself."""
+    """By name: the configs of a topic that sets none itself."""
     return {
         name: _config(name, broker.catalogue.default_config, source_of(broker.configs.inherited(name)))
         for name, _ in described()
@@ -165,7 +165,7 @@ def _config(name: str, values: TopicConfig, source: Source) -> CreatedConfig:
 async def delete_topics(
     broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
-    """Delete each topic, by name up to v5, by name or id from v6 on. Committed offsets of it go with it."""
+    """Delete each topic, by name up to v5, by name or id from v6 on, and its committed offsets."""
     asked = [*request.topics]
     asked += [
         DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
@@ -181,7 +181,7 @@ async def delete_topics(
     for each, name in zip(asked, names, strict=True):
         await turns.next()
         if not times[name]:
-            continue  # The repetition of one that was refused.
+            continue  # A repetition of one that was refused.
         try:
             if times[name] > 1:
                 times[name] = 0
@@ -209,13 +209,13 @@ def _found(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic
 
 
 def _named_as(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> tuple[str | None, UUID]:
-    """What tells whether a topic is named twice, which it also is once by name and once by id."""
+    """A key that is equal if a topic is named twice, even if once by name and once by id."""
     topic = _found(broker, asked) if asked.name is None else None
     return (asked.name, asked.topic_id) if topic is None else (topic.name, ZERO_UUID)
 
 
 class _NotAllowed(KafkaError):
-    """The refusal of a topic, with the name that may be told."""
+    """The refusal of a topic, with its name if the client may know it."""
 
     def __init__(self, operation: Operation, topic_name: str | None) -> None:
         refusal = denied(operation, ResourceType.TOPIC)

@@ -1,5 +1,5 @@
-"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, ListTransactions: what
-transaction coordinators are asked (KIP-98, KIP-360, KIP-664, KIP-890)."""
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, ListTransactions:
+requests to transaction coordinators (KIP-98, KIP-360, KIP-664, KIP-890)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _FENCED_FROM: Final[Mapping[ApiKey, int]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""The first versions that know PRODUCER_FENCED (KIP-588); INVALID_PRODUCER_EPOCH says it to earlier ones."""
+"""The first versions that know PRODUCER_FENCED (KIP-588); earlier ones get INVALID_PRODUCER_EPOCH."""
 
 
 async def _ask(
@@ -93,10 +93,10 @@ async def _ask(
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """A transactional id in its producer's hands: the next epoch, as `TransactionShard.start` says.
+    """Give the producer of a transactional id its next epoch, see `TransactionShard.start`.
 
-    Without one, a new id with epoch 0 for an idempotent producer. If it comes back with the id it has
-    (KIP-360), it gets a new one too, as from Kafka: only transactional ids keep theirs.
+    Without a transactional id, an idempotent producer gets a new producer id with epoch 0, even if it comes
+    back with the one it has (KIP-360), as in Kafka: only transactional ids keep theirs.
     """
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch must be given together")
@@ -107,7 +107,7 @@ async def init_producer_id(
         # The shard takes one from those at hand.
         await broker.producer_ids.fetch()
     except StoreError as error:
-        # Clients try again after it; the store may have recovered.
+        # Clients retry after it; the store may have recovered by then.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
     started: InitProducerIdResponse = await _ask(
         broker, ApiKey.INIT_PRODUCER_ID, transactional_id, TransactionShard.start, request, context
@@ -133,7 +133,7 @@ async def add_partitions_to_txn(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse:
     """Add the partitions that a client names, before it writes to them; from v4 on, those that brokers name,
-    for several transactions, which may only ask for what is there already (KIP-890)."""
+    for several transactions, or only verify that they were added (KIP-890)."""
     if context.api_version < _OF_BROKERS_FROM:
         results = await _add(
             broker,
@@ -168,7 +168,7 @@ async def add_partitions_to_txn(
 
 
 async def _add(broker: Broker, adding: _Adding, context: RequestContext) -> list[_AddedTopic]:
-    """Add all partitions, or none: what is wrong stands at each, and at the others that nothing was done."""
+    """Add all partitions, or none: then bad ones get their error, the others OPERATION_NOT_ATTEMPTED."""
     codes = await _refused_partitions(broker, adding.topics, context)
     if any(codes.values()):
         return _by_topic({each: code or ErrorCode.OPERATION_NOT_ATTEMPTED for each, code in codes.items()})
@@ -190,7 +190,7 @@ async def _add(broker: Broker, adding: _Adding, context: RequestContext) -> list
 async def _refused_partitions(
     broker: Broker, topics: Iterable[_AskedTopic], context: RequestContext
 ) -> dict[TopicPartition, ErrorCode]:
-    """Each partition that is named, in the request's order, with what it is refused for, or NONE."""
+    """Each named partition, in the request's order, with the code that refuses it, or NONE."""
     of_client = context.api_version < _OF_BROKERS_FROM
     rights = broker.rights(context)
     codes: dict[TopicPartition, ErrorCode] = {}
@@ -223,8 +223,8 @@ def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[_AddedTopic]:
 async def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    """Add the partition of `__consumer_offsets` that a group's offsets are in. Only clients that add
-    partitions themselves ask for it."""
+    """Add the partition of `__consumer_offsets` that holds a group's offsets. Only clients that add
+    partitions themselves send this."""
     offsets = broker.catalogue.named(OFFSETS_TOPIC)
     partition = offsets.name, GROUPS.route(request.group_id, offsets.partitions)
     asked = AddPartitions(
@@ -245,8 +245,8 @@ async def add_offsets_to_txn(
 
 
 async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-    """Commit or abort: answered when that is decided for good, before partitions have their markers. The
-    version of the request alone says by which rules."""
+    """Commit or abort: answered when the decision is final, before partitions have their markers. Only the
+    version of the request decides which rules apply."""
     asked = End(
         request.transactional_id,
         request.producer_id,
@@ -268,7 +268,7 @@ async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContex
 async def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
-    """Where ids stand, without the topics that the client may not see."""
+    """The state of transactional ids, without the topics that the client may not see."""
     Described = DescribeTransactionsResponse.TransactionState
     rights = broker.rights(context)
 
@@ -293,7 +293,7 @@ async def list_transactions(
     broker: Broker, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
     """The ids that this broker coordinates, that pass the filters and that the client may see; clients ask
-    every broker. The pattern is RE2's, and stands for a whole id."""
+    every broker. The pattern is an RE2 expression, and must match a whole id."""
     runtime, rights = broker.transaction_runtime, broker.rights(context)
     found = [
         each
@@ -303,7 +303,7 @@ async def list_transactions(
     ]
     if request.transactional_id_pattern:
         ids = [each.transactional_id for each in found]
-        # It may take long: not on the loop.
+        # Not on the loop, since it may take long.
         matching = await asyncio.to_thread(_matching, request.transactional_id_pattern, ids)
         found = [each for each in found if each.transactional_id in matching]
     return ListTransactionsResponse(
@@ -326,7 +326,7 @@ def _matching(pattern: str, transactional_ids: Iterable[str]) -> frozenset[str]:
 
 
 def _needs_to_write(asking: Asking, request: InitProducerIdRequest) -> KafkaError | None:
-    """A transactional id; or without one the leave to write somewhere."""
+    """WRITE on the transactional id; without one, IDEMPOTENT_WRITE or WRITE on some topic."""
     rights, transactional_id = asking.rights, request.transactional_id
     if transactional_id is not None:
         return transactional_id_refusal(asking, Operation.WRITE, transactional_id)
@@ -334,12 +334,12 @@ def _needs_to_write(asking: Asking, request: InitProducerIdRequest) -> KafkaErro
         Operation.WRITE, ResourceType.TOPIC
     ):
         return None
-    rights.may_with_cluster(Operation.IDEMPOTENT_WRITE)  # tells the log
+    rights.may_with_cluster(Operation.IDEMPOTENT_WRITE)  # logs the denial
     return denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
 
 
 def _needs_to_add(asking: Asking, request: AddPartitionsToTxnRequest) -> KafkaError | None:
-    """A client needs its transactional id, a broker to be one."""
+    """A client needs WRITE on its transactional id, a broker CLUSTER_ACTION."""
     if asking.context.api_version >= _OF_BROKERS_FROM:
         return cluster(Operation.CLUSTER_ACTION)(asking, request)
     return transactional_id_refusal(asking, Operation.WRITE, request.v3_and_below_transactional_id)

@@ -1,7 +1,7 @@
 """TxnOffsetCommit: offsets of a group in a producer's transaction (KIP-98, KIP-447, KIP-890).
 
-Before the first of them is kept, the transaction's coordinator is asked whether it knows that the group's
-partition of `__consumer_offsets` is in the transaction, or told that it is.
+Before the first of them is kept, the transaction's coordinator is asked whether the group's partition of
+`__consumer_offsets` is in the transaction, or to add it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BY_ID_FROM: Final = 6
 async def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Commit the partitions that exist; the others answer 3, or 100 where they were named by topic id."""
+    """Commit the partitions that exist; the others get error 3, or 100 for an unknown topic id."""
     version = context.api_version
     by_id = version >= _BY_ID_FROM
     committing = existing(broker, request, by_id=by_id)
@@ -44,7 +44,7 @@ async def txn_offset_commit(
     try:
         committed = await _commit(broker, committing, context)
     except KafkaError as refusal:
-        # Only for what the group was asked about: what does not exist says so all the same.
+        # Only for what the group was asked about: what does not exist is still reported as such.
         refused = _REFUSAL.of(TxnOffsetCommitResponse, committing, version, _told(refusal, version))
         committed = cast(TxnOffsetCommitResponse, refused)
     return whole(broker, request, committed, by_id=by_id)
@@ -76,7 +76,7 @@ async def _commit(
 
 
 def _told(refusal: KafkaError, version: int) -> KafkaError:
-    """A refusal, by a code that a client of this version knows."""
+    """A refusal, with a code that a client of this version knows."""
     match refusal.code:
         case ErrorCode.PRODUCER_FENCED:
             code = ErrorCode.INVALID_PRODUCER_EPOCH  # as a partition's leader says it

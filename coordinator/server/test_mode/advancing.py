@@ -1,22 +1,22 @@
-"""Moving the time of the brokers of one process: what a test does instead of waiting.
+"""Moves the time of the brokers of one process, so that a test need not wait.
 
 A move goes from deadline to deadline: to the next timer of groups and topics, or to where a lease or a
-registration of a broker that is dead or paused runs out. There everything that falls due happens, is durable
-and told to whoever waits for it, before time moves on. So deadlines come in their order, and each sees its
-own time.
+registration of a dead or paused broker expires. There everything that falls due happens, becomes durable and
+is reported to whoever waits for it, before time moves on. So deadlines come in order, and each sees its own
+time.
 
 - *Clients are not heard meanwhile.* Their clocks stand still, so they could not act in time anyway, and what
-  they send while time moves would fall between two deadlines by chance. What they are answered goes out, what
-  they send is read when the move is over.
-- *Members are presumed alive* while their connections are open (`Shard.presume_alive`), unless they were
-  heard of late, or are marked stalled, or everything is to expire. Those that were not heard of yet since
-  their shard was loaded, too, if a connection to any of the brokers has their client id.
+  they send while time moves would fall between two deadlines by chance. Responses go out; what clients send
+  is read when the move is over.
+- *Members are presumed alive* while their connections are open (`Shard.presume_alive`), unless they are late,
+  or are marked stalled, or everything is to expire. Members not heard from since their shard was loaded are,
+  too, if a connection to any of the brokers has their client id.
 - *Live brokers count as having renewed* their leases and registrations; dead and paused ones do not.
-- *Connections stay in real time*, with their idle timers: a client that is alive is not to be cut off.
-- *What is looked for from time to time* is not looked for a thousand times within a week. Retention and
-  compaction of logs come once, at the end of the move: what they remove depends on the time alone, not on how
-  often they came before (but that compaction counts delete.retention.ms from when it first met a tombstone).
-  A sweep for offsets past their retention comes when the first one is (`Shard.skip_sweeps`).
+- *Connections stay in real time*, with their idle timers: a live client must not be cut off.
+- *Periodic work* does not run a thousand times for a week. Retention and compaction of logs run once, at the
+  end of the move: what they remove depends on the time alone, not on how often they ran before (except that
+  compaction counts delete.retention.ms from when it first met a tombstone). The sweep for offsets past their
+  retention runs when the first one is (`Shard.skip_sweeps`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import Ageing, StoreClosed
 
 REST_S: Final = 15.0
-"""How long it may take until all is at rest, in real time; a store that hangs or fails is not waited for any
-longer."""
+"""Maximum real time until all is at rest; a store that hangs or fails is not waited for any longer."""
 MOVE_S: Final = 40.0
 """How long a whole move may take, in real time."""
 _TURNS: Final = 50
-"""Turns of the loop that are looked at one by one; whatever takes longer waits for a disk or a thread."""
+"""Turns of the loop that are checked one by one; whatever takes longer waits for a disk or a thread."""
 _LOOK_AGAIN_S: Final = 0.001
 
 
@@ -49,12 +48,12 @@ class ClockFixed(RuntimeError):
 
 
 class NotAtRest(TimeoutError):
-    """A move has ended early, since what was due did not happen, or did not become durable. The text says
-    what failed, or what is still under way. The clock stays where it has come to."""
+    """A move ended early, since what was due did not happen or did not become durable. The text says what
+    failed or is still under way. The clock stays where it stopped."""
 
 
 class Advancing:
-    """Moves the clock of `brokers`, which gives the running ones. Belongs to their loop."""
+    """Moves the clock of `brokers`, which returns the running ones. Belongs to their loop."""
 
     def __init__(
         self,
@@ -80,15 +79,15 @@ class Advancing:
     async def advance(self, ms: int, *, expire_all: bool = False) -> None:
         """Let `ms` pass, and return when all that fell due has happened and is durable.
 
-        With `expire_all` nobody is presumed alive. Moves that are asked for at once come one after the other.
-        ValueError when `ms` is negative. NotAtRest, or StoreClosed when the brokers are stopped meanwhile:
+        With `expire_all` nobody is presumed alive. Concurrent moves run one after the other. Raises
+        ValueError if `ms` is negative. Raises NotAtRest, or StoreClosed if the brokers are stopped meanwhile:
         then only a part of the time has passed.
         """
         if ms < 0:
             raise ValueError(f"the clock cannot go back: {ms} ms")
         async with self._moving:
             for _ in range(2):
-                # What sockets have to tell, such as that a client has died, is heard first.
+                # First hear what sockets have to report, such as that a client has died.
                 await asyncio.sleep(0)
             move = _Move(
                 self._clock,
@@ -115,8 +114,8 @@ class Advancing:
                         broker.note("clock_moved", {"by_ms": by_ms}, at_ms=now_ms)
 
     def stall(self, group_id: str, member_id: str) -> None:
-        """From now on the member does not count as alive while time moves. LookupError when no running broker
-        has it."""
+        """From now on the member does not count as alive while time moves. Raises LookupError if no running
+        broker has it."""
         for broker in self._brokers():
             for host in broker.runtime.hosts():
                 group = None if host.machine is None else host.machine.groups.get(group_id)
@@ -126,7 +125,7 @@ class Advancing:
         raise LookupError(f"group {group_id!r} has no member {member_id!r}")
 
     def unstall(self, group_id: str, member_id: str) -> None:
-        """Take `stall` back; harmless without it."""
+        """Undo `stall`; harmless without it."""
         self._stalled.discard((group_id, member_id))
 
     def end(self) -> None:
@@ -145,7 +144,7 @@ def _runtimes(brokers: Iterable[Broker]) -> Iterator[tuple[Broker, Runtime[Any]]
 
 
 class _Move:
-    """One move. `stalled` are (group, member) that do not count as alive; None: nobody does."""
+    """One move. `stalled` are the (group, member) that do not count as alive; None: nobody does."""
 
     def __init__(
         self,
@@ -170,7 +169,7 @@ class _Move:
         self._end_ms = 0
         self._stops: dict[Runtime[Any], int] = {}
         self._told: dict[ShardHost[Shard], int] = {}
-        """With how many steps each host had made by when it was told."""
+        """Number of steps that each host had made when it was told."""
 
     async def make(self, ms: int) -> None:
         self._hold()
@@ -194,7 +193,7 @@ class _Move:
         await self._rest()
 
     def call_off(self) -> None:
-        """The end will not come: who was presumed alive until then has a session from now on."""
+        """The end will not come: members that were presumed alive until then get a session from now on."""
         for host in self._told:
             host.tell(lambda shard, step: shard.presume_alive(step.now_ms, (), step))
 
@@ -202,7 +201,7 @@ class _Move:
         return [broker for broker in self._brokers() if not broker.paused]
 
     def _hold(self) -> None:
-        """Again in each round, for brokers that were started meanwhile."""
+        """Repeated in each round, for brokers that were started meanwhile."""
         for broker in self._brokers():
             broker.connections.mute()
             broker.partitions.hold_upkeep()
@@ -210,7 +209,7 @@ class _Move:
     # --- rounds ---------------------------------------------------------------------------------------------
 
     def _tell(self) -> bool:
-        """Tell the shards what they are not to bother about until the end; whether there was any to tell."""
+        """Tell the shards what to ignore until the end; whether there was any to tell."""
         told = False
         for broker in self._live():
             for host in broker.runtime.hosts():
@@ -231,7 +230,7 @@ class _Move:
         return notice
 
     def _next_ms(self) -> int:
-        """Where time is to stand next: at the next deadline or at the end."""
+        """Where to move time next: to the next deadline or to the end."""
         now_ms = self._clock.now_ms()
         deadline_ms = self._clock.next_ms()
         runs_out_ms = self._store.runs_out_in(self._live_ids())
@@ -248,7 +247,7 @@ class _Move:
             for broker in self._brokers():
                 if broker.paused:
                     broker.missed(by_ms)
-        # By nothing, too: what ran out may have done so by itself, a moment ago.
+        # Even by 0 ms: what expired may have done so by itself, a moment ago.
         self._store.let_pass(by_ms, self._live_ids())
 
     def _live_ids(self) -> set[int]:
@@ -261,9 +260,9 @@ class _Move:
     # --- coming to rest -------------------------------------------------------------------------------------
 
     async def _rest(self) -> None:
-        """Return when everything that was set going has come to its end.
+        """Return when everything that was started has finished.
 
-        Whatever can be under way says so itself; what a turn of the loop sets going shows in the next. Raises
+        Whatever can be under way reports it; what a turn of the loop starts shows in the next. Raises
         NotAtRest and StoreClosed.
         """
         turns = quiet = 0
@@ -276,7 +275,7 @@ class _Move:
             quiet = quiet + 1 if under_way is None else 0
             if self._loop.time() >= until_s:
                 raise self._not_at_rest(under_way or "deadlines keep falling due")
-        # What a shard was doing when it stopped is not durable, and it is forgotten once it is loaded again.
+        # What a shard was doing when it stopped is not durable, and is forgotten once it is loaded again.
         for broker, runtime in _runtimes(self._live()):
             if runtime.stops > self._stops.get(runtime, 0):
                 raise self._not_at_rest(f"broker {broker.node_id}: {runtime.last_stop}")

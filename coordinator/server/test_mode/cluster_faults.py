@@ -1,8 +1,8 @@
-"""What happens to the shards of groups on purpose: one moved to a broker and kept there, one held open while
+"""Disturbs the shards of groups on purpose: moves one to a broker and keeps it there, or holds one open while
 it loads.
 
-Both are known to the brokers of this process alone: with more of them in other processes, those go on placing
-the same shards where they belong.
+Only the brokers of this process know of either: brokers in other processes go on placing the same shards
+where they belong.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MOVE_TIMEOUT_S: Final = 30.0
 
 
 class ClusterFaults:
-    """Of the brokers of one process. `running` gives those that run."""
+    """For the brokers of one process. `running` returns those that run."""
 
     def __init__(self, shared: Shared, running: Callable[[], list[Broker]]) -> None:
         self._shared = shared
         self._running = running
 
     def lease_of(self, *, group: str | None = None, shard: int | None = None) -> Lease:
-        """The lease of a shard, which either is named or has the group. Raises FaultError."""
+        """The lease of a shard, given by its number or by a group in it. Raises FaultError."""
         shards = self._shared.counts.leases[LeaseKind.GROUP]
         if (group is None) == (shard is None):
             raise FaultError("shard: name either a group or a shard number")
@@ -45,9 +45,9 @@ class ClusterFaults:
     # --- moving ---------------------------------------------------------------------------------------------
 
     async def move(self, lease: Lease, target: Broker) -> None:
-        """Have `target` take the lease over in good order, and keep it as long as it runs; returns when every
-        broker that runs sends clients there. Raises FaultError when it cannot take it, and TimeoutError; then
-        the lease is pinned as it was before."""
+        """Make `target` take the lease over in good order, and keep it as long as it runs; returns when every
+        broker that runs sends clients there. Raises FaultError if it cannot take it, and TimeoutError; then
+        the lease is pinned as before."""
         if target not in self._running():
             raise NotAsThingsAre(f"to: broker {target.node_id} is not running; restart it first")
         if target.paused:
@@ -81,7 +81,7 @@ class ClusterFaults:
         return {lease.number: node_id for lease, node_id in self._shared.pins.items()}
 
     def _pin(self, lease: Lease, node_id: int | None) -> int | None:
-        """The node it was pinned to before."""
+        """Pin the lease, or unpin it; returns the node it was pinned to before."""
         before = self._shared.pins.pop(lease, None)
         if node_id is not None:
             self._shared.pins[lease] = node_id
@@ -91,7 +91,7 @@ class ClusterFaults:
 
     @staticmethod
     def _holder(broker: Broker, lease: Lease) -> int | None:
-        """Where the broker sends clients."""
+        """The node that the broker sends clients to."""
         try:
             grant = broker.topology.holders.get(lease)
         except RuntimeError:  # it is still starting, and sends nobody anywhere
@@ -101,10 +101,10 @@ class ClusterFaults:
     # --- loading --------------------------------------------------------------------------------------------
 
     async def hold(self, lease: Lease, limit_ms: int = HOLD_DEFAULT_MS, *, reload: bool = False) -> None:
-        """Hold the next loading of the shard open until `release`, at most for `limit_ms` after it began.
+        """Hold the next load of the shard open until `release`, at most for `limit_ms` after it began.
 
-        With `reload` its coordinator loads it anew now, and this returns when it does. Clients are sent there
-        meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises TimeoutError.
+        With `reload` its coordinator reloads it now, and this returns once it is loading. Clients are sent
+        there meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises TimeoutError.
         """
         holds = self._shared.holds
         holds.hold(lease.number, limit_ms)
@@ -131,7 +131,7 @@ class ClusterFaults:
         return self._shared.holds.release(lease.number)
 
     def held(self) -> list[int]:
-        """The shards whose next loading, or the one under way, is held open."""
+        """The shards whose next load, or the one under way, is held open."""
         return self._shared.holds.shards()
 
     # --- waiting --------------------------------------------------------------------------------------------

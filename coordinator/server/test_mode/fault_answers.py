@@ -1,7 +1,7 @@
-"""Where an error code that a fault answers stands in the response: at the group, topic, partition or
-transactional id that the rule names, in the shape of the API and version, and nowhere else.
+"""Puts a fault's error code where it belongs in the response: at the group, topic, partition or transactional
+id that the rule names, in the shape of the API and version, and nowhere else.
 
-What else the request asks is done and answered as always. Where Kafka has a code both for the whole response
+The rest of the request is processed and answered as usual. Where Kafka has a code both for the whole response
 and for parts of it, `Api.parts` says which codes belong to the parts.
 """
 
@@ -24,12 +24,12 @@ from muster.protocol.messages.metadata import MetadataResponse
 from muster.protocol.messages.offsets import OffsetFetchResponse
 
 Handle = Callable[[Message], Awaitable["Message | None"]]
-"""Does what a request asks."""
+"""Processes a request."""
 
 
 def carries(about: About, rule: Rule) -> bool:
-    """Whether the answer has a place for the code: a Metadata request that names no topic, as clients send
-    them for the brokers alone, has none."""
+    """Whether the answer has a place for the code: that to a Metadata request without topics, which clients
+    send just for the brokers, has none."""
     if about.api.key != ApiKey.METADATA or _code(rule) is ErrorCode.REBOOTSTRAP_REQUIRED:
         return True
     return about.api.names.topics_of(about.version, about.request) != []
@@ -53,7 +53,7 @@ async def refused(about: About, rule: Rule, why: str, handle: Handle) -> tuple[M
     answer = _refusal(about, chosen, error)
     if rest is not None:
         if api_key == ApiKey.FETCH:
-            rest.max_wait_ms = 0  # as Kafka, which does not wait for records where it has an error to tell
+            rest.max_wait_ms = 0  # as Kafka, which does not wait for records if it has an error to report
         others = await handle(rest)
         if others is not None:
             return joined(others, answer), version
@@ -68,8 +68,8 @@ def _code(rule: Rule) -> ErrorCode:
 
 
 def _divided(about: About, rule: Rule) -> tuple[Any, Any | None]:
-    """The request as far as the rule names it, and the rest of it; None when nothing is left, or when the
-    error is one of the whole answer."""
+    """The part of the request that the rule names, and the rest; None if nothing is left, or if the error is
+    one of the whole answer."""
     where = about.api.names
     code = _code(rule)
     if about.api.key == ApiKey.FETCH and not _concerns_parts(about, code):
@@ -125,8 +125,7 @@ def _refusal(about: About, request: Any, error: KafkaError) -> Message:
 
 
 async def _metadata(about: About, rule: Rule, code: ErrorCode, handle: Handle) -> Message:
-    """The brokers as they are, since a client without them has nobody to ask again, and the error at the
-    topics."""
+    """The real brokers, since a client without them has nobody to ask again, and the error at the topics."""
     asking = copy(about.request)
     asking.allow_auto_topic_creation = False
     answer = await handle(asking)
@@ -147,7 +146,7 @@ async def _metadata(about: About, rule: Rule, code: ErrorCode, handle: Handle) -
 
 
 async def _offset_fetch(about: About, rule: Rule, code: ErrorCode, handle: Handle) -> Message:
-    """The error at the partitions of the topics, also of a group all of whose topics are asked for."""
+    """The error at the partitions of the topics, also if all topics of a group are requested."""
     answer = await handle(about.request)
     assert isinstance(answer, OffsetFetchResponse)
     holders: Sequence[Any] = answer.groups or [answer]

@@ -1,6 +1,6 @@
-"""The gate of faults: carries out what the rules of test mode say, before a request is begun.
+"""The fault gate: carries out the rules of test mode before a request is begun.
 
-Sessions have the gate while any rule has a turn left, so faults cost nothing otherwise.
+Sessions have the gate only while a rule has a turn left, so faults cost nothing otherwise.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ class Host(Broker, Protocol):
 
     @property
     def clock(self) -> Clock:
-        """What delays are counted in."""
+        """Measures delays."""
 
     @property
     def real_clock(self) -> Clock:
-        """What idle connections are counted in."""
+        """Measures how long connections are idle."""
 
 
 class FaultGate:
-    """Of one broker. `close` before its connections are ended."""
+    """The fault gate of one broker. Call `close` before its connections are ended."""
 
     def __init__(self, faults: Faults, broker: Host, sessions: Sessions) -> None:
         self._faults = faults
         self._broker = broker
         self._sessions = sessions
         self._held: dict[asyncio.Future[None], Fault] = {}
-        """Requests that are delayed, and by what."""
+        """Delayed requests, and the fault that delays each."""
         self._silent: set[asyncio.Future[None]] = set()
         """Connections whose responses were dropped."""
         faults.attach(self._changed)
         self._changed()
 
     def close(self) -> None:
-        """Stand aside for good: what is delayed goes on, connections that are kept silent are closed."""
+        """Stand aside for good: delayed requests go on, connections that are kept silent are closed."""
         self._faults.detach(self._changed)
         self._sessions.faults = None
         for waiting in (*self._held, *self._silent):
@@ -72,7 +72,7 @@ class FaultGate:
     # --- requests -------------------------------------------------------------------------------------------
 
     def begins(self, asked: Asked) -> Begin | None:
-        """See session.Gate: what rules may match is met by a task, which can hold it back."""
+        """See session.Gate: a request that rules may match is given to a task, which can hold it back."""
         if not self._faults.concern(asked.api.key):
             return None
 
@@ -123,7 +123,7 @@ class FaultGate:
         return asked.framed(answer, version)
 
     async def _spoiled(self, fault: Fault, asked: Asked, response: Response | None) -> Response | None:
-        """What becomes of the response to a request that was applied."""
+        """The response to a request that was applied, after the fault; None if there is none."""
         match fault.action.kind:
             case Kind.CLOSE_AFTER:
                 _end(asked)
@@ -134,7 +134,7 @@ class FaultGate:
         if response is None:
             return None  # none is expected, so none can be missed
         # Kafka answers a connection's requests in order, and a client takes the next response it sees for the
-        # one that is missing. So nothing more comes on this connection, as from a network that swallows it.
+        # missing one. So nothing more is sent on this connection, as if the network swallowed it.
         if asked.session.connection is not None:
             asked.session.connection.abandonable()
         await self._silence()
@@ -152,7 +152,7 @@ class FaultGate:
             del self._held[waiting]
 
     async def _silence(self) -> None:
-        """Until the connection is lost, which cancels, but not for longer than one may be idle."""
+        """Wait until the connection is lost, which cancels this, but not for longer than one may be idle."""
         waiting = _until(self._broker.real_clock, self._broker.settings.connections_max_idle_ms)
         self._silent.add(waiting)
         try:
@@ -193,12 +193,12 @@ class FaultGate:
 
 
 def _applies(about: About, rule: Rule) -> bool:
-    """Whether the answer to the request has a place for what the rule answers."""
+    """Whether the answer to the request has a place for the rule's error, if it has one."""
     return rule.action.kind is not Kind.ERROR or carries(about, rule)
 
 
 def _end(asked: Asked) -> None:
-    """Close the connection behind what is answered now."""
+    """Close the connection after what is being answered now."""
     if asked.session.connection is not None:
         asked.session.connection.end()
 
@@ -208,7 +208,7 @@ def _joined(response: Response) -> bytes:
 
 
 def _until(clock: Clock, ms: int) -> asyncio.Future[None]:
-    """Done in so many milliseconds."""
+    """A future that is done in so many milliseconds."""
     waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.at(clock.now_ms() + ms, partial(_set, waiting))
     waiting.add_done_callback(lambda _: timer.cancel())

@@ -1,9 +1,9 @@
 """Faults at an exact point: rules that say which request meets which fault, and the count of what they met.
 
 A rule matches requests by API, group, topic, member, transactional id, client id and broker, waits for its
-turn (the nth of them, then so many times), and has one action. Rules are looked at in the order in which they
-were added. Each counts every request it matches; of those whose turn it is, the delays add up, and the first
-of the others is carried out, while the rest keep their turn for the next request that they match.
+turn (from the nth match on, a number of times), and has one action. Rules are checked in the order in which
+they were added. Each counts every request it matches; of those whose turn it is, the delays add up, and the
+first of the others is carried out, while the rest keep their turn for the next request that they match.
 
 `fault_gate` carries them out. As long as no rule has a turn left, it stands aside.
 """
@@ -40,34 +40,34 @@ T = TypeVar("T")
 
 
 class FaultError(ValueError):
-    """A rule, or what is asked about rules, cannot be; the text names the field and says what it takes."""
+    """A rule, or a question about rules, is invalid; the text names the field and says what it takes."""
 
 
 class NotAsThingsAre(FaultError):
-    """What is asked could be, but not now: a broker does not run, say."""
+    """What is asked is valid, but not possible now: a broker does not run, say."""
 
 
 class Kind(StrEnum):
     """What a rule does to a request."""
 
     ERROR = "error"
-    """Answers an error code where the API has its place; nothing is applied."""
+    """Answers with an error code where the API has a place for it; nothing is applied."""
     DELAY = "delay"
     """Holds the request back for so many milliseconds of the broker's clock before anything else happens to
     it."""
     DROP_RESPONSE = "drop_response"
-    """Applies the request and never answers it, nor anything behind it on its connection."""
+    """Applies the request but never answers it, nor anything after it on its connection."""
     CLOSE_BEFORE = "close_before"
     """Closes the connection; nothing is applied."""
     CLOSE_AFTER = "close_after"
-    """Applies the request and closes the connection in place of the response."""
+    """Applies the request and closes the connection instead of responding."""
     TRUNCATE = "truncate"
-    """Applies the request, sends the first so many bytes of the response (its size of four bytes counts) and
+    """Applies the request, sends only the first bytes of the response (its size of four bytes counts) and
     closes the connection."""
 
 
 class Action(NamedTuple):
-    """`amount` is the error's code, the delay's milliseconds, or the bytes that are sent."""
+    """`amount` is the error's code, the delay's milliseconds, or the number of bytes sent."""
 
     kind: Kind
     amount: int = 0
@@ -122,13 +122,13 @@ class Rule:
     nth: int = 1
     """Its first turn: the nth request that it matches."""
     times: int | None = 1
-    """So many turns; None: for ever."""
+    """Number of turns; None: unlimited."""
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> Rule:
-        """A rule from the fields that people write: those of Rule, and in place of `action` one field named
-        as its kind: `{"api": "OffsetCommit", "group": "billing", "nth": 2, "error": "NOT_COORDINATOR"}`.
-        Fields that are None are not given, but for `times`. Raises FaultError.
+        """A rule from the fields that people write: those of Rule, and instead of `action` one field named
+        after its kind: `{"api": "OffsetCommit", "group": "billing", "nth": 2, "error": "NOT_COORDINATOR"}`.
+        A field that is None counts as not given, except `times`. Raises FaultError.
         """
         unknown = [name for name in given if name not in FIELDS]
         if unknown:
@@ -150,7 +150,7 @@ class Rule:
         )
 
     def to_json(self) -> dict[str, object]:
-        """What `read` takes, without the fields that say nothing."""
+        """What `read` takes, without the fields that are not set."""
         shown: dict[str, object] = {
             "api": None if self.api is None else APIS[self.api].name,
             **{name: getattr(self, name) for name in (*_TEXTS, "broker")},
@@ -162,11 +162,11 @@ class Rule:
 _NAMED: Final = ("group", "topic", "member", "transactional_id")
 _TEXTS: Final = (*_NAMED, "client_id")
 FIELDS: Final = (*(each.name for each in fields(Rule) if each.name != "action"), *Kind)
-"""What `Rule.read` knows."""
+"""The fields that `Rule.read` knows."""
 
 
 class About(NamedTuple):
-    """A request, as rules look at it."""
+    """A request, as rules see it."""
 
     broker: int
     api: Api
@@ -174,7 +174,7 @@ class About(NamedTuple):
     client_id: str
     request: Any
     topic_name: Callable[[UUID], str | None]
-    """The name of a topic that is named by its id."""
+    """Maps a topic id to the topic's name."""
 
     def has(self, rule: Rule) -> bool:
         """Whether the rule matches the request."""
@@ -200,8 +200,8 @@ class About(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """A fault that a request met. `group`, `member` and `transactional_id` are the first it names, None where
-    it names none."""
+    """A fault that a request met. `group`, `member` and `transactional_id` are the first that the request
+    names, or None."""
 
     rule: int
     at_ms: int
@@ -268,9 +268,9 @@ class Faults:
         self._gates: list[Callable[[], None]] = []
         self._apis: frozenset[int] | None = frozenset()
         self.history: deque[Firing] = deque(maxlen=HISTORY_MAX)
-        """What was fired, the oldest first."""
+        """Past firings, the oldest first."""
         self.marker_holds = MarkerHolds()
-        """Markers of transactions that are held back."""
+        """Transaction markers that are held back."""
 
     def __repr__(self) -> str:
         return f"<Faults {len(self._rules)} rules, {len(self.history)} fired>"
@@ -278,7 +278,7 @@ class Faults:
     # --- rules ----------------------------------------------------------------------------------------------
 
     def add(self, rule: Rule) -> int:
-        """Put a rule into force, behind those there are; its id. Raises FaultError above RULES_MAX."""
+        """Put a rule into force, after the others; returns its id. Raises FaultError above RULES_MAX."""
         if len(self._rules) >= RULES_MAX:
             raise FaultError(f"there are already {RULES_MAX:,} rules, the most allowed: remove some")
         self._last_id += 1
@@ -287,13 +287,12 @@ class Faults:
         return self._last_id
 
     def remove(self, rule_id: int) -> None:
-        """Take a rule back: requests that it holds back go on. Raises FaultError for one that is not
-        there."""
+        """Remove a rule: requests that it holds back go on. Raises FaultError for an unknown rule."""
         self._end(self._rule(rule_id))
         self._changed()
 
     def clear(self) -> None:
-        """Take every rule back, forget the history, and let go the markers that are held back."""
+        """Remove every rule, forget the history, and release the markers that are held back."""
         for each in list(self._rules.values()):
             self._end(each)
         self.history.clear()
@@ -311,16 +310,16 @@ class Faults:
         return [each.status for each in self._rules.values()]
 
     def status(self, rule_id: int) -> RuleStatus:
-        """Raises FaultError for a rule that is not there."""
+        """The rule and what it has met. Raises FaultError for an unknown rule."""
         return self._rule(rule_id).status
 
     def fired(self, rule_id: int) -> int:
-        """How often its fault was carried out. Raises FaultError for a rule that is not there."""
+        """How often the rule's fault was carried out. Raises FaultError for an unknown rule."""
         return self._rule(rule_id).fired
 
     async def hit(self, rule_id: int, times: int = 1) -> None:
-        """Return once its fault has been carried out so many times in all. The caller bounds the wait.
-        Raises FaultError for a rule that is not there, or that is removed meanwhile."""
+        """Return once the rule's fault has been carried out `times` times in all. The caller bounds the wait.
+        Raises FaultError for an unknown rule, or one that is removed meanwhile."""
         fault = self._rule(rule_id)
         if fault.fired >= times:
             return
@@ -354,11 +353,11 @@ class Faults:
         return self._apis is None or api_key in self._apis
 
     def attach(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called when `active` may have changed, or a rule was removed."""
+        """Call `changed` when `active` may have changed, or a rule was removed."""
         self._gates.append(changed)
 
     def detach(self, changed: Callable[[], None]) -> None:
-        """Take `attach` back; harmless when repeated."""
+        """Undo `attach`; harmless when repeated."""
         with suppress(ValueError):
             self._gates.remove(changed)
 
@@ -367,8 +366,8 @@ class Faults:
         return fault.id in self._rules
 
     def meet(self, about: About, carries: Callable[[Rule], bool]) -> Sequence[Fault]:
-        """The faults that a request meets: delays, and at most one other behind them. `carries` says whether
-        the answer to it has a place for the rule's error; one without is passed over."""
+        """The faults that a request meets: delays, and at most one other after them. `carries` says whether
+        its answer has a place for the rule's error; a rule without one is skipped."""
         met: list[Fault] = []
         other: Fault | None = None
         for each in self._rules.values():
@@ -391,7 +390,7 @@ class Faults:
         return met
 
     def carried_out(self, fault: Fault, firing: Firing) -> None:
-        """Count it, and tell those who wait."""
+        """Count a fault that was carried out, and notify those who wait for it."""
         fault.fired += 1
         self.history.append(firing)
         for times, waiter in fault.waiting:
@@ -422,7 +421,7 @@ def _read_api(given: object) -> ApiKey:
 
 
 def _read_action(present: Mapping[str, object]) -> Action:
-    # A flag that is false is as good as not given.
+    # A flag that is false counts as not given.
     given = [kind for kind in Kind if present.get(kind, False) is not False]
     kinds = ", ".join(Kind)
     if len(given) != 1:
@@ -466,7 +465,7 @@ def read_duration(name: str, given: object, most_ms: int) -> int:
 
 
 def _check_names(api: ApiKey, name: str) -> None:
-    """A rule that could never match is a mistake."""
+    """Raises FaultError for a rule that could never match."""
     if _names(APIS[api], name):
         return
     able = ", ".join(each.name for each in APIS.values() if _names(each, name))
@@ -510,7 +509,7 @@ def _quoted(given: object) -> str:
 
 
 def _perhaps(given: object, names: Iterable[str], *, show: bool = True) -> str:
-    """What was meant, and what there is."""
+    """A hint at what was meant, and what there is."""
     from difflib import get_close_matches  # rarely wanted
 
     by_plain = {_plain(name): name for name in names}
