@@ -1,4 +1,4 @@
-"""The kinds of coordinators there are, and how their shards are found. Pure."""
+"""The kinds of coordinators, and how their shards are found. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class CoordinatorKind(NamedTuple):
     (`StoreCounts.leases`)."""
 
     part: str
-    """What is coordinated, as a plural: the part of the broker that log lines name."""
+    """What is coordinated, in the plural: the part of the broker that log lines name."""
     key_type: int
-    """By which FindCoordinator asks for it."""
+    """The key type by which FindCoordinator asks for it."""
     lease: LeaseKind
     route: Callable[[str, int], int]
-    """The shard that a key belongs to, of so many."""
+    """The shard that a key belongs to, given the number of shards."""
     topics: tuple[str, ...]
-    """The internal topics with a partition for each shard, led by its holder."""
+    """The internal topics with a partition for each shard, led by the shard's holder."""
 
     def lease_of(self, key: str, counts: Mapping[LeaseKind, int]) -> Lease:
         """The lease whose holder coordinates the key."""

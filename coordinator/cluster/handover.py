@@ -1,4 +1,4 @@
-"""Leases no longer served here: from the last request to the moment another may claim them."""
+"""Leases no longer served here, from the last request until another broker may claim them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from muster.coordinator.storage.store import Grant, Lease, Store, StoreError
 
 
 class Deferred:
-    """A coroutine that begins when it is awaited. Unlike one that was made it may be dropped unawaited, as it
-    is when a broker dies in the turn in which it lost a lease."""
+    """A coroutine that is made when it is awaited. Unlike an existing one it may be dropped unawaited, as
+    happens when a broker dies in the turn in which it lost a lease."""
 
     __slots__ = ("_begin",)
 
@@ -26,16 +26,16 @@ class Deferred:
 
 
 class Handovers:
-    """Waits until the holder of each lease is at rest, and then releases it if there is something to release.
+    """Waits until the holder of each lease is at rest, then releases the lease if asked to.
 
-    What comes to rest during one call to the store goes into the next one. A lease is not to be claimed
-    again before it is out of here, and `grants` are still renewed, so that nobody else begins before the end.
+    Leases that come to rest during one call to the store go into the next one. A lease must not be claimed
+    again while it is in here, and `grants` are still renewed, so that nobody else begins before the end.
     """
 
     def __init__(
         self, store: Store, clock: Clock, retry_ms: int, log: Logger, at_rest: Callable[[], None]
     ) -> None:
-        """`at_rest` is called whenever leases have come out."""
+        """`at_rest` is called whenever leases have left."""
         self._store = store
         self._log = log
         self._at_rest = at_rest
@@ -51,7 +51,7 @@ class Handovers:
 
     @property
     def leases(self) -> set[Lease]:
-        """What is in here."""
+        """The leases in here."""
         return set(self._resting)
 
     @property
@@ -63,7 +63,7 @@ class Handovers:
         self._releasing.start(None)
 
     def begin(self, lease: Lease, rest: Awaitable[object], release: Grant | None) -> None:
-        """`rest` is done when nothing is written under the lease any more; then `release` it, if given."""
+        """Wait for `rest`, after which nothing is written under the lease; then `release` it, if given."""
         self._resting[lease] = release
         self._empty.clear()
         task = asyncio.get_running_loop().create_task(
@@ -73,7 +73,7 @@ class Handovers:
         task.add_done_callback(self._waiting.discard)
 
     def grants(self) -> list[Grant]:
-        """What is still to be released."""
+        """The grants still to be released."""
         return [grant for grant in self._resting.values() if grant is not None]
 
     async def end(self) -> None:
@@ -92,7 +92,7 @@ class Handovers:
         try:
             await rest
         except Exception as error:
-            # Its writes may still be on their way: let it run out.
+            # Its writes may still be in flight: let it expire.
             self._log.error(
                 "shard did not stop cleanly; its lease is left to expire", lease=str(lease), exc_info=error
             )

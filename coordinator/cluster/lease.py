@@ -1,13 +1,12 @@
 """The leases of one node: what to claim, renew and give up, and until when each may be used. Pure: time is an
 argument.
 
-The store's clock decides when a lease runs out; the holder stops a margin before that by its own. It counts
+The store's clock decides when a lease expires; the holder stops a margin before that by its own. It counts
 the remaining time from when it *sent* the claim or renewal, so a slow answer can only make it stop sooner.
-Neither clock needs to agree with the other, they only must not run at speeds that differ by more than the
-margin over one term.
+The clocks need not agree; their speeds just must not differ by more than the margin over one term.
 
-A node may have a lease only while it is registered: another that starts under its id, once the registration
-has run out, takes the leases of that id for its own.
+A node may hold a lease only while it is registered: once the registration has expired, another node that
+starts under its id takes the leases of that id for its own.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, R
 
 
 class LeaseKeeper(Protocol):
-    """What those who work under a lease ask whoever keeps it."""
+    """The keeper of leases, as seen by those who work under one."""
 
     def serving(self, lease: Lease) -> bool:
-        """Whether the lease certainly still is this node's: cheap, asked before every step."""
+        """Whether the lease is certainly still this node's. Cheap: called before every step."""
 
     def reclaim(self, lease: Lease, epoch: int) -> None:
-        """What was kept under `epoch` is lost: claim and `own` the lease anew if it still is this node's."""
+        """State kept under `epoch` is lost: claim and `own` the lease again if it is still this node's."""
 
     def silent_ms(self, node_id: int) -> int | None:
-        """How long ago another node had registered last, in real ms, as far as that was seen; it lived for no
-        longer than a third of its term after that. None: nothing is known of it."""
+        """How long ago another node last registered, in real ms, as far as was seen; it lived no longer than
+        a third of its term after that. None: nothing is known of it."""
 
 
 def placeable(nodes: Iterable[NodeRow]) -> list[int]:
@@ -54,7 +53,7 @@ def home(
     no_transactions: Set[int] = frozenset(),
 ) -> int | None:
     """The node that should hold a lease: the one it is pinned to if that is among the nodes, else the first
-    of its replica list that is, else by placement. Nodes with `no_transactions` are none for transaction
+    of its replica list that is, else by placement. Nodes in `no_transactions` are excluded for transaction
     shards. None without nodes."""
     if no_transactions and lease.kind is LeaseKind.TRANSACTION:
         node_ids = [node_id for node_id in node_ids if node_id not in no_transactions]
@@ -62,7 +61,7 @@ def home(
     if pinned in node_ids:
         return pinned
     first = next((node_id for node_id in replicas.get(lease, ()) if node_id in node_ids), None)
-    # The records are the store's, so where no replica lives any other broker may serve them.
+    # The store holds the records, so if no replica is alive any other broker may serve them.
     return place(lease.kind.value, lease.number, node_ids) if first is None else first
 
 
@@ -74,8 +73,8 @@ def wanted(
     replicas: Mapping[Lease, Replicas] = MappingProxyType({}),
     no_transactions: Set[int] = frozenset(),
 ) -> set[Lease]:
-    """The leases that `node_id` should hold among the nodes: of so many of each kind, and of those that have
-    a replica list. The other arguments are those of `home`."""
+    """The leases that `node_id` should hold among the nodes, out of `counts` of each kind and those with a
+    replica list. The other arguments are those of `home`."""
     live = tuple(node_ids)
     leases = [Lease(kind, number) for kind, count in counts.items() for number in range(count)]
     return {
@@ -86,7 +85,7 @@ def wanted(
 
 
 class Wanted:
-    """What `wanted` says of one node, worked out again only when something it depends on has changed."""
+    """The result of `wanted` for one node, recomputed only when something it depends on has changed."""
 
     def __init__(self) -> None:
         self._decided_by: tuple[object, ...] | None = None
@@ -116,9 +115,9 @@ class Plan(NamedTuple):
     claim: list[Lease]
     give_up: list[Grant]
     check_again_ms: int | None
-    """When the first lease of another node runs out unless it is renewed."""
+    """When the first lease of another node expires unless it is renewed."""
     more: bool = False
-    """More is free to be claimed than one call should ask for."""
+    """More leases are free than one call should claim."""
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ class _Held:
 
 
 class HeldLeases:
-    """The grants of one node. `now_ms` and `sent_ms` are the node's own clock."""
+    """The grants of one node. `now_ms` and `sent_ms` are by the node's own clock."""
 
     def __init__(self, margin_ms: int) -> None:
         self._margin_ms = margin_ms
@@ -156,13 +155,13 @@ class HeldLeases:
         self._held[grant.lease] = _Held(grant, sent_ms + grant.remaining_ms - self._margin_ms)
 
     def renewed(self, grant: Grant, remaining_ms: int, sent_ms: int) -> None:
-        """A renewal sent at `sent_ms` succeeded. Passed over when the lease was dropped or claimed since."""
+        """A renewal sent at `sent_ms` succeeded. Ignored if the lease was dropped or claimed since."""
         held = self._current(grant)
         if held is not None:
             held.serve_until_ms = max(held.serve_until_ms, sent_ms + remaining_ms - self._margin_ms)
 
     def announced(self, grant: Grant) -> None:
-        """The others have been told. Passed over when the lease was dropped or claimed since."""
+        """The others have been notified. Ignored if the lease was dropped or claimed since."""
         held = self._current(grant)
         if held is not None:
             held.grant = held.grant._replace(announced=True)
@@ -170,7 +169,7 @@ class HeldLeases:
     # --- what happened here ---------------------------------------------------------------------------------
 
     def loaded(self, grant: Grant) -> None:
-        """What is served under the lease is ready. Passed over when it was dropped or claimed since."""
+        """What is served under the lease is ready. Ignored if the lease was dropped or claimed since."""
         held = self._current(grant)
         if held is not None:
             held.ready = True
@@ -181,12 +180,12 @@ class HeldLeases:
     # --- questions ------------------------------------------------------------------------------------------
 
     def serving(self, lease: Lease, now_ms: int) -> bool:
-        """Whether nobody else can have the lease at `now_ms`."""
+        """Whether nobody else can hold the lease at `now_ms`."""
         held = self._held.get(lease)
         return held is not None and now_ms < held.serve_until_ms and now_ms < self._registered_until_ms
 
     def is_registered(self, now_ms: int) -> bool:
-        """Whether the node certainly is registered at `now_ms`."""
+        """Whether the node is certainly registered at `now_ms`."""
         return now_ms < self._registered_until_ms
 
     def grant(self, lease: Lease) -> Grant | None:
@@ -194,14 +193,14 @@ class HeldLeases:
         return None if held is None else held.grant
 
     def has(self, grant: Grant) -> bool:
-        """Whether the lease is held under this very grant's epoch."""
+        """Whether the lease is held under this grant's epoch."""
         return self._current(grant) is not None
 
     def grants(self) -> list[Grant]:
         return [held.grant for held in self._held.values()]
 
     def unannounced(self) -> list[Grant]:
-        """What is ready and what the others have not been told of."""
+        """The grants that are ready but not announced to the others yet."""
         return [held.grant for held in self._held.values() if held.ready and not held.grant.announced]
 
     def lapsed(self, now_ms: int) -> list[Lease]:
@@ -217,8 +216,8 @@ class HeldLeases:
     # --- beside what others hold ----------------------------------------------------------------------------
 
     def as_known(self, holders: Mapping[Lease, Grant], node_id: int) -> dict[Lease, Grant]:
-        """The store's word on who holds what, but for this node's own leases, which it knows better: what it
-        does not serve any more is nobody's, and what it has taken or announced since is its own."""
+        """Who holds what according to the store, except for this node's own leases, which it knows better:
+        those it no longer serves are nobody's, and those it has taken or announced since are its own."""
         known = {lease: grant for lease, grant in holders.items() if grant.node_id != node_id}
         for lease, held in self._held.items():
             stored = holders.get(lease)
@@ -239,12 +238,12 @@ class HeldLeases:
         claims_max: int,
         give_up_max: int,
     ) -> Plan:
-        """Compare what placement wants with who holds what, and take steps of a bounded size.
+        """Compare what placement wants with who holds what, and plan steps of a bounded size.
 
-        `holders` are the grants that had not run out when the store was asked at `seen_ms`. What this node
-        holds by the store's word but has no grant for (it was restarted, or has dropped it) is claimed again
-        at once, or given up. `resting` leases are on their way out of here, and left alone. `claims_max` is
-        how many to claim in one call, `give_up_max` how many of those that are served to give up now.
+        `holders` are the grants that had not expired when the store was queried at `seen_ms`. A lease that
+        this node holds according to the store but has no grant for (it was restarted, or has dropped it) is
+        claimed again at once, or given up. `resting` leases are being handed over, and left alone.
+        `claims_max` is how many to claim in one call, `give_up_max` how many served ones to give up now.
         """
         of_others = {lease: grant for lease, grant in holders.items() if grant.node_id != node_id}
         claim = sorted(wanted - self._held.keys() - of_others.keys() - resting)
@@ -252,8 +251,8 @@ class HeldLeases:
         give_up = [self._held[lease].grant for lease in unwanted[:give_up_max]]
         left_over = holders.keys() - of_others.keys() - self._held.keys() - wanted - resting
         give_up += [holders[lease] for lease in sorted(left_over)]
-        # Not only of those wanted: a node that has died counts as live, and its leases as its own, almost
-        # until they run out. In the very last millisecond the store may still call them held.
+        # Not only wanted leases: a node that has died counts as live, and its leases as its own, almost
+        # until they expire. In the very last millisecond the store may still call them held.
         runs_out_ms = (seen_ms + grant.remaining_ms + 1 for grant in of_others.values())
         return Plan(claim[:claims_max], give_up, min(runs_out_ms, default=None), more=len(claim) > claims_max)
 
@@ -263,11 +262,10 @@ class HeldLeases:
 
 
 class Moves:
-    """The leases this node has given up for others, as long as they have no holder that is ready.
+    """The leases this node has given up for others, until they have a ready holder.
 
-    They are what nobody can be served from while a node comes or goes without any need to hurry; so only
-    `at_once` of them are under way at a time. One that nobody has taken after `patience_ms` is not waited for
-    any longer.
+    Until then they serve nobody, and a node that joins or leaves is in no hurry, so only `at_once` of them
+    are under way at a time. One that nobody has taken after `patience_ms` is no longer waited for.
     """
 
     def __init__(self, at_once: int, patience_ms: int) -> None:
@@ -285,7 +283,7 @@ class Moves:
 
     @property
     def check_again_ms(self) -> int | None:
-        """When the patience with the first of them ends."""
+        """When `patience_ms` is over for the first of them."""
         return min(self._until_ms.values(), default=None)
 
     def begin(self, lease: Lease, now_ms: int) -> None:
@@ -295,9 +293,9 @@ class Moves:
     def settle(
         self, known: Mapping[Lease, Grant], node_id: int, held: HeldLeases, now_ms: int
     ) -> list[Lease]:
-        """Forget those that another has announced or that came back; the answer: those given up on.
+        """Forget leases that another node has announced or that came back. Returns those given up on.
 
-        `known` may still name this node as holder of what it is about to release.
+        `known` may still name this node as holder of leases it is about to release.
         """
         overdue = [lease for lease, until_ms in self._until_ms.items() if until_ms <= now_ms]
         for lease in list(self._until_ms):

@@ -1,4 +1,4 @@
-"""One node of a cluster: registers it, claims what placement gives it, keeps that, hands over on leaving."""
+"""One node of a cluster: registers it, claims and keeps what placement gives it, hands over on leaving."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ from muster.coordinator.storage.store import (
 TERM_MS_DEFAULT: Final = 3_000
 """How long a broker that died keeps its shards before another may take them."""
 CLAIMS_MAX: Final = 32
-"""Leases claimed in one call to the store; one that takes long must not hold up many."""
+"""Leases claimed in one call to the store; a slow call must not hold up many."""
 MOVES_AT_ONCE: Final = 8
-"""Leases that a node gives up at a time for a node that comes, or when it leaves."""
+"""Leases that a node gives up at a time, for a joining node or when it leaves."""
 START_WAIT_MS: Final = 1_000
-"""How long `announced` waits for what a start has claimed to be loaded."""
+"""How long `announced` waits for leases claimed at the start to be loaded."""
 LATE_RENEWALS_MAX: Final = 1
-"""Renewals of an earlier registration that a start puts up with. One may reach the store after its sender
-has died: the database, or the network before it, held it up. Whoever renews again is alive."""
+"""Renewals of an earlier registration that a start tolerates. One may reach the store after its sender has
+died, delayed by the database or the network before it. Whoever renews again is alive."""
 
 _HEARD_MAX: Final = 1_000
-"""Nodes of which it is known when they were heard of last."""
+"""Nodes for which the last registration is remembered."""
 
 
 class LeaseHolder(Protocol):
-    """Who works under the leases of one kind: the group runtime, the partitions."""
+    """Serves the leases of one kind: the group runtime, the partitions."""
 
     def own(self, number: int, epoch: int) -> Awaitable[object] | None:
-        """Begin to serve; when `number` is served already, begin anew under the new epoch.
+        """Begin to serve; if `number` is already served, begin again under the new epoch.
 
-        The awaitable is done when what was kept under the lease is loaded, and cancelled when that is not
-        wanted any more; None: it serves at once.
+        The awaitable is done when the state kept under the lease is loaded, and cancelled when that is no
+        longer wanted; None: it serves at once.
         """
 
     def disown(self, number: int) -> Awaitable[object]:
@@ -77,14 +77,14 @@ class _Reading(NamedTuple):
 class Membership:
     """The leases and the registration of one node. Implements `lease.LeaseKeeper`.
 
-    Registration and leases are renewed at a third of the term, beside everything else: a claim that takes
-    long costs no lease. A node stops serving a lease `margin_ms` before the store could give it away, by its
-    own clock, whether it can reach the store or not. What changes in the store is seen when the store tells
-    of it, at the next renewal at the latest, and a lease that runs out elsewhere when it does.
+    Registration and leases are renewed every third of the term, beside everything else: a slow claim costs no
+    lease. A node stops serving a lease `margin_ms` before the store could give it away, by its own clock,
+    whether or not it can reach the store. Changes in the store are seen when the store reports them, at the
+    next renewal at the latest, and the expiry of another node's lease when it happens.
 
-    A lease that was claimed is announced when its holder has loaded it; only then clients are sent here. One
-    that placement gives to another node is given up, `MOVES_AT_ONCE` at a time; the next follow when those
-    have been announced there.
+    A claimed lease is announced when its holder has loaded it; only then are clients sent here. Leases that
+    placement gives to another node are given up, `MOVES_AT_ONCE` at a time; the next follow when those have
+    been announced there.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Membership:
         log: Logger | None = None,
     ) -> None:
         """`clock` must run at the speed of the store's: real time where that is real. `pins` are leases that
-        one node should hold as long as it is there, whatever placement says; every node has to be given the
-        same, and `place_again` has to be called on each when they change."""
+        one node should hold while it is there, whatever placement says; every node must be given the same
+        pins, and `place_again` must be called on each when they change."""
         self._store = store
         self._clock = clock
         self._pins = {} if pins is None else pins
@@ -117,12 +117,12 @@ class Membership:
         self._killed = False
         self._counts: StoreCounts | None = None
         self._reading: _Reading | None = None
-        self._heard_ms: dict[int, int] = {}  # when each node had registered last, by our clock
-        self._topology: Topology | None = None  # made of the reading when it is asked for
+        self._heard_ms: dict[int, int] = {}  # when each node last registered, by our clock
+        self._topology: Topology | None = None  # made from the reading on demand
         self._announced_epochs: dict[Lease, int] = {}
         self._renew_ms = 0
         self._check_again_ms: int | None = None
-        self._said: int | None = None  # how many leases were held when that was logged last
+        self._said: int | None = None  # how many leases were held when last logged
         self._lapse_timer: Timer | None = None
         self._alarm = Alarm(clock)  # for whoever waits for leases to come or go
         self._renewing = Worker("renewing leases", clock, self._renew, self._retry_ms, self._log)
@@ -130,11 +130,11 @@ class Membership:
         self._announcing = Worker("announcing leases", clock, self._announce, self._retry_ms, self._log)
         self._handovers = Handovers(store, clock, self._retry_ms, self._log, self._wake)
         self.superseded = asyncio.Event()
-        """Another broker has this node id: nothing is served any more, and nothing will be."""
+        """Set when another broker has taken this node id: nothing is served any more, nor will be."""
         self.superseded_by: NodeIdTaken | None = None
         self.cut_off = False
-        """This node cannot reach the store, and its registration has run out: others have taken over, and it
-        cannot tell who. Never so where no others are known."""
+        """This node cannot reach the store, and its registration has expired: others have taken over, and it
+        cannot tell who. Never true if no others are known."""
         self.changed: list[Callable[[], None]] = []
         """Called when `topology` or `cut_off` may have changed."""
 
@@ -146,7 +146,7 @@ class Membership:
 
     @property
     def topology(self) -> Topology:
-        """The last reading, and what has become of this node's own leases since; there is one once `start`
+        """The last reading, updated with changes to this node's own leases since; there is one once `start`
         has returned."""
         if self._topology is None:
             if self._reading is None:
@@ -170,7 +170,7 @@ class Membership:
         return self._reading is not None
 
     async def until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Whether `reached` is true, or comes true in time; it is looked at whenever the topology may have
+        """Whether `reached` is true, or becomes true in time; it is checked whenever the topology may have
         changed."""
         changed = asyncio.Event()
         self.changed.append(changed.set)
@@ -186,18 +186,18 @@ class Membership:
         return True
 
     def serving(self, lease: Lease) -> bool:
-        """Whether the lease certainly is this node's now."""
+        """Whether the lease is certainly this node's now."""
         return self._held.serving(lease, self._clock.now_ms())
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is being done about leases, and what has happened in the store has been looked at.
-        Leases that are being loaded are those `unannounced`."""
+        """Whether no work on leases is under way, and all changes in the store have been looked at. Leases
+        that are still loading are `unannounced`."""
         workers = self._renewing, self._placing, self._announcing, self._handovers
         return all(each.at_rest for each in workers)
 
     def unannounced(self) -> list[Lease]:
-        """What this node has claimed and does not serve yet."""
+        """The leases that this node has claimed and not announced yet."""
         return [grant.lease for grant in self._held.grants() if not grant.announced]
 
     def epoch(self, lease: Lease) -> int | None:
@@ -206,7 +206,7 @@ class Membership:
         return grant.epoch if grant is not None and self.serving(lease) else None
 
     def reclaim(self, lease: Lease, epoch: int) -> None:
-        """What was kept under `epoch` is lost: claim again if the lease still is this node's."""
+        """The state kept under `epoch` is lost: claim again if the lease is still this node's."""
         grant = self._held.grant(lease)
         if grant is not None and grant.epoch == epoch:
             self._held.drop(lease)
@@ -214,20 +214,20 @@ class Membership:
         self._placing.wake()
 
     def begin_anew(self, lease: Lease, epoch: int) -> None:
-        """Hold the lease under a higher epoch than `epoch`, as after a hand-over: what was served under it is
-        at rest before it is claimed again. Nothing happens where it is not held, or under a higher one."""
+        """Hold the lease under a higher epoch than `epoch`, as after a hand-over: what was served under it
+        comes to rest before it is claimed again. Does nothing if it is not held, or under a higher one."""
         grant = self._held.grant(lease)
         if grant is not None and grant.epoch <= epoch:
             self._disown(lease, release=grant)
             self._tell_changed()
 
     def silent_ms(self, node_id: int) -> int | None:
-        """How long ago another node had registered last, as far as that was seen."""
+        """How long ago another node last registered, as far as was seen."""
         heard_ms = self._heard_ms.get(node_id)
         return None if heard_ms is None else max(self._clock.now_ms() - heard_ms, 0)
 
     def place_again(self) -> None:
-        """What is pinned has changed."""
+        """Place leases again: the pins have changed."""
         self._wake()
 
     def set_drained(self, drained: bool) -> None:
@@ -241,11 +241,10 @@ class Membership:
     # --- life -----------------------------------------------------------------------------------------------
 
     async def register(self, node: NodeRow) -> None:
-        """Make the node known to the others, so that those who start meanwhile leave its share alone.
+        """Make the node known to the others, so that nodes that start meanwhile leave its share alone.
 
-        Where a broker of the same id has died without leaving, its registration has to run out first: that
-        is waited for. Raises NodeIdTaken when it is renewed more than LATE_RENEWALS_MAX times meanwhile, and
-        StoreError.
+        If a broker of the same id has died without leaving, waits for its registration to expire. Raises
+        NodeIdTaken if that is renewed more than LATE_RENEWALS_MAX times meanwhile, and StoreError.
         """
         self._node = replace(node, term_ms=self._term_ms, drained=self._drained)
         ran_out_ms: int | None = None
@@ -269,13 +268,13 @@ class Membership:
                 await self._wait(runs_out_ms + 1)
 
     async def start(self, node: NodeRow, holders: Mapping[LeaseKind, LeaseHolder]) -> None:
-        """Claim what is free of this node's share, and keep at it. Registers first if `register` has not been
-        called.
+        """Claim the free leases of this node's share, and keep doing so. Registers first if `register` has
+        not been called.
 
-        Returns with `topology` read and what was free claimed; `announced` waits for the rest. What others
-        have to hand over follows. Nodes that start together should all be registered before the first of them
-        starts, or it claims everything. Leases of kinds without a holder are left alone. Raises NodeIdTaken
-        and other StoreErrors; `kill` what did not start.
+        Returns with `topology` read and free leases claimed; `announced` waits for the rest. Leases that
+        others must hand over follow. Nodes that start together should all be registered before the first of
+        them starts, or it claims everything. Leases of kinds without a holder are left alone. Raises
+        NodeIdTaken and other StoreErrors; `kill` a membership that did not start.
         """
         if self._node is None:
             await self.register(node)
@@ -300,12 +299,12 @@ class Membership:
         self._said = len(self._held)
 
     async def stop(self) -> None:
-        """Leave: hand over as to a node that comes, a few leases at a time, and serve the others meanwhile;
-        what nobody is there for is released at once. Raises StoreError."""
+        """Leave: hand over as to a joining node, a few leases at a time, and serve the others meanwhile;
+        leases that nobody is there to take are released at once. Raises StoreError."""
         if not self._running:
             return
         self._leaving = True
-        await self._placing.end()  # A claim under way is waited for: nobody would know of its leases.
+        await self._placing.end()  # Waits for a claim under way: nobody would know of its leases.
         await self._hand_over()
         # The registration before the rest, so that the others want the leases when they are released.
         await self._renewing.end()
@@ -317,7 +316,7 @@ class Membership:
         self._end()
 
     def kill(self) -> None:
-        """Die as a process does: release nothing, tell nobody. `register`, `start` or `stop`, if under way,
+        """Die as a process does: release nothing, notify nobody. `register`, `start` or `stop`, if under way,
         raises StoreClosed."""
         self._killed = True
         self._alarm.ring()
@@ -329,7 +328,7 @@ class Membership:
         self._topology = None
 
     async def _wait(self, until_ms: int | None) -> None:
-        """Until leases have come or gone, or until that time."""
+        """Wait until leases have come or gone, or until that time."""
         await self._alarm.wait(until_ms)
         if self._killed:
             raise StoreClosed("the broker was killed")
@@ -350,11 +349,11 @@ class Membership:
         self._renew_ms = sent_ms + self._term_ms // 3
 
     async def _renew(self) -> int | None:
-        """Registration and leases, for another term from now. Returns when to do it again."""
+        """Renew registration and leases for another term from now. Returns when to do so again."""
         if self.superseded_by is not None:
             return None
         try:
-            # The registration first: when both run out, a node is no longer wanted as holder by the time its
+            # The registration first: when both expire, a node is no longer wanted as holder by the time its
             # leases are free.
             await self._register()
         except NodeIdTaken as taken:
@@ -401,7 +400,7 @@ class Membership:
         self._lapse_timer = None if lapse_ms is None else self._clock.at(lapse_ms, self._lapse)
 
     def _lapse(self) -> None:
-        """By our own clock and without the store: it may be the store that cannot be reached."""
+        """Give up lapsed leases by our own clock, without the store, which may be unreachable."""
         lapsed = self._held.lapsed(self._clock.now_ms())
         if lapsed:
             self._log.warning("leases not renewed in time", leases=len(lapsed))
@@ -411,7 +410,7 @@ class Membership:
         self._wake()
 
     def _supersede(self, taken: NodeIdTaken) -> None:
-        """Another broker is this node by now, and may take the leases of the node for its own."""
+        """Another broker has this node id by now, and may take the node's leases for its own."""
         self._log.error("another broker took this node id; serving stopped", why=str(taken))
         self.superseded_by = taken
         for grant in self._held.grants():
@@ -426,13 +425,13 @@ class Membership:
         return self._check_again_ms
 
     async def _claim_and_give_up(self) -> bool:
-        """One bounded step towards what placement wants. Whether the next one can follow at once."""
+        """Take one bounded step towards what placement wants. Returns whether the next can follow at once."""
         nodes, holders, replicas, seen_ms = await self._read()
         node_id = self._self.node_id
         mine = nodes.get(node_id)
         if self.superseded_by is not None or mine is None or mine.incarnation != self._self.incarnation:
-            # Where our registration ran out while we or the store stood still, placement without us would
-            # give away everything we have, and all of it back a moment later. Where another has our id, what
+            # If our registration expired while we or the store stood still, placement without us would give
+            # away everything we have, and give it all back a moment later. If another broker has our id, what
             # we claimed would be its. The next renewal finds out, so it comes now.
             self._check_again_ms = None
             self._renewing.wake()
@@ -459,14 +458,14 @@ class Membership:
         self._give_up(plan.give_up)
         refused = await self._claim(plan.claim)
         self._tell_changed()
-        # What was refused is another's since, or is held up in the store by one who has died.
+        # A refused lease is another's by now, or held up in the store by a node that has died.
         retry_ms = self._clock.now_ms() + self._retry_ms if refused else None
         times_ms = (plan.check_again_ms, self._moves.check_again_ms, retry_ms)
         self._check_again_ms = min((when_ms for when_ms in times_ms if when_ms is not None), default=None)
         return plan.more and not refused
 
     def _say_what_is_held(self, plan: Plan) -> None:
-        """Once a movement of leases is over."""
+        """Log it once, after leases have moved."""
         grants = self._held.grants()
         moving = plan.claim or plan.give_up or not all(grant.announced for grant in grants)
         if self._said is not None and not moving and len(grants) != self._said:
@@ -486,7 +485,7 @@ class Membership:
                 self._announced_epochs[lease] = grant.epoch
         replicas = {Lease(LeaseKind.REPLICAS, number): each for each, number in lists.items()}
         for node in nodes:
-            self._heard_ms.pop(node.node_id, None)  # the one that was heard of last stands last
+            self._heard_ms.pop(node.node_id, None)  # the one heard of last comes last
             self._heard_ms[node.node_id] = seen_ms - node.age_ms
         while len(self._heard_ms) > _HEARD_MAX:
             del self._heard_ms[next(iter(self._heard_ms))]
@@ -495,7 +494,7 @@ class Membership:
         return self._reading
 
     async def _claim(self, leases: list[Lease]) -> bool:
-        """Whether any of them was not to be had."""
+        """Claim leases. Returns whether any was refused."""
         if not leases:
             return False
         sent_ms = self._clock.now_ms()
@@ -521,7 +520,7 @@ class Membership:
             self._announcing.wake()
 
     async def _announce(self) -> None:
-        """Tell the others of what is ready; what becomes ready meanwhile goes into the next call."""
+        """Announce ready leases to the others; those that become ready meanwhile go into the next call."""
         grants = self._held.unannounced()
         if not grants:
             return
@@ -537,14 +536,14 @@ class Membership:
             callback()
 
     def _wake(self) -> None:
-        """Something happened in the store, or here to leases."""
+        """Something changed in the store, or among the leases here."""
         self._placing.wake()
         self._alarm.ring()
 
     # --- stopping to serve ----------------------------------------------------------------------------------
 
     async def _hand_over(self) -> None:
-        """To the others, as long as there are any to take leases, and as fast as they take them."""
+        """Hand over to the others, as long as any take leases, and as fast as they take them."""
         if not await self._awaited():
             return
         self._node = replace(self._self, drained=True)
@@ -556,7 +555,7 @@ class Membership:
 
     async def _awaited(self) -> list[Grant]:
         """The leases that another node will take as soon as they are released, as far as can be seen; none
-        once they have not been taken."""
+        once some were not taken in time."""
         nodes, holders, replicas, seen_ms = await self._read()
         overdue = self._moves.settle(holders, self._self.node_id, self._held, seen_ms)
         takers = [
@@ -568,7 +567,7 @@ class Membership:
         return [
             grant
             for grant in self._held.grants()
-            # One that has not renewed in time may be dead, and keep its share waiting.
+            # A node that has not renewed in time may be dead, and keep its share waiting.
             if (node_id := home(grant.lease, takers, self._pins, replicas, no_transactions)) is not None
             and nodes[node_id].age_ms < self._term_ms * 2 // 3
         ]

@@ -21,8 +21,8 @@ _SHIFTS_MAX = 8
 
 @lru_cache(maxsize=16_384)
 def shard_of(key: str, count: int = GROUP_SHARDS) -> int:
-    """The partition of `__consumer_offsets` Kafka would keep this group in, or of `__transaction_state` this
-    transactional id.
+    """The partition in which Kafka would keep this group (`__consumer_offsets`) or transactional id
+    (`__transaction_state`).
 
     Kafka's Utils.abs takes the absolute value, and 0 for the one number that has none in 32 bits.
     """
@@ -31,7 +31,7 @@ def shard_of(key: str, count: int = GROUP_SHARDS) -> int:
 
 
 def internal_topic_id(cluster_id: UUID, name: str) -> UUID:
-    """The id of a topic whose records are rows, which is no topic of the store: every broker works out the
+    """The id of a topic whose records are rows, which is not a topic of the store: every broker computes the
     same one."""
     return uuid5(cluster_id, name)
 
@@ -40,16 +40,16 @@ def data_shard(topic_id: UUID, partition: int, count: int) -> int:
     """The data shard whose lease holder leads this partition.
 
     Neighbouring partitions get neighbouring shards: a topic with up to `count` partitions puts no two into
-    one shard, where a hash over both would make some brokers lead several and others none.
+    one shard, whereas a hash over both would make some brokers lead several and others none.
     """
     return (crc32(topic_id.bytes) + partition) % count
 
 
 def place(kind: str, number: int, node_ids: Iterable[int]) -> int | None:
-    """The node that should hold shard `number` of `kind`: rendezvous hashing, None without nodes.
+    """The node that should hold shard `number` of `kind`, by rendezvous hashing; None without nodes.
 
-    Every node draws a weight per shard and the heaviest wins, so a node that goes moves only what it had won,
-    and one that comes takes only what it wins.
+    Every node draws a weight per shard and the heaviest wins, so a leaving node moves only what it had won,
+    and a joining one takes only what it wins.
     """
     return max(node_ids, key=lambda node_id: (_weight(kind, number, node_id), node_id), default=None)
 
@@ -66,9 +66,9 @@ def spread(
     """A replica list for each of `partitions`: `factor` of the `brokers` (at least as many, with their
     racks), the preferred leader first.
 
-    As Kafka does it: leaders go round the brokers, the other replicas follow at a distance that changes with
-    every round, and no rack has two replicas before each has one. With few distances, since each list has a
-    shard of its own.
+    As in Kafka, leaders rotate over the brokers, the other replicas follow at a distance that changes with
+    every round, and no rack has two replicas before each has one. Few distances are used, since each list has
+    a shard of its own.
     """
     ring = _ring(brokers)
     start = crc32(topic_id.bytes)
@@ -82,7 +82,7 @@ def spread(
 
 
 def _ring(brokers: Mapping[int, str | None]) -> list[int]:
-    """The brokers, neighbours on different racks as far as that goes."""
+    """The brokers, with neighbours on different racks where possible."""
     racks: dict[str | None, list[int]] = {}
     for node_id in sorted(brokers):
         racks.setdefault(brokers[node_id], []).append(node_id)
@@ -96,7 +96,7 @@ def _ring(brokers: Mapping[int, str | None]) -> list[int]:
 
 
 def _chosen(candidates: Sequence[int], factor: int, brokers: Mapping[int, str | None]) -> tuple[int, ...]:
-    """The first `factor` of the candidates, each rack once before any has two."""
+    """The first `factor` of the candidates, each rack once before any is used twice."""
     left = list(dict.fromkeys(candidates))
     chosen: list[int] = []
     used: set[str | None] = set()

@@ -1,4 +1,4 @@
-"""Who coordinates and who leads what, as last read: what Metadata and FindCoordinator answer."""
+"""Who coordinates and who leads what, as last read: the answers of Metadata and FindCoordinator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shard_topics(cluster_id: UUID) -> dict[UUID, LeaseKind]:
 def partition_lease(
     shard_topics: Mapping[UUID, LeaseKind], counts: Mapping[LeaseKind, int], topic_id: UUID, partition: int
 ) -> Lease:
-    """The lease whose holder leads a partition without a replica list: of one of `shard_topics` that of the
+    """The lease whose holder leads a partition without a replica list; for one of `shard_topics`, that of the
     coordinator's shard."""
     if (kind := shard_topics.get(topic_id)) is not None:
         return Lease(kind, partition)
@@ -44,7 +44,7 @@ def partition_lease(
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One reading; it may be out of date, and then the node asked next says so (NOT_COORDINATOR,
+    """One reading of the store. It may be out of date; the node asked next then says so (NOT_COORDINATOR,
     NOT_LEADER)."""
 
     cluster_id: UUID
@@ -54,11 +54,11 @@ class Topology:
     """Leases held by live nodes; clients are sent only to holders that have announced them."""
     counts: Mapping[LeaseKind, int]
     replicas: Mapping[Lease, Replicas] = field(default_factory=dict)
-    """The replica list of each lease that is for the partitions with that list."""
+    """The replica list of each lease that covers the partitions with that list."""
     announced_epochs: Mapping[Lease, int] = field(default_factory=dict)
-    """The highest epoch of each lease that was ever seen announced, by whomever."""
+    """The highest epoch of each lease ever seen announced, by any node."""
     shard_topics: Mapping[UUID, LeaseKind] = field(init=False)
-    """Those led by who holds the coordinators' shards."""
+    """The topics led by the holders of the coordinators' shards."""
     _of_replicas: Mapping[Replicas, Lease] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,37 +87,37 @@ class Topology:
 
     @property
     def keeps_replicas(self) -> bool:
-        """Whether all live brokers know replica lists. Those of an earlier version would lead partitions that
-        have one by their data shard, so none is made while there are any."""
+        """Whether all live brokers know replica lists. Brokers of an earlier version would lead partitions
+        with a list under their data shard, so no list is made while there are any."""
         return all(node.keeps_replicas for node in self.nodes.values())
 
     def data_lease(
         self, topic_id: UUID, partition: int, assignment: Assignment | None = None
     ) -> Lease | None:
-        """The lease whose holder leads the partition. None where a partition with an `assignment` is led
-        under none yet: the replica list has not been heard of, or whoever led the partition before it was
-        reassigned may not have heard of that."""
+        """The lease whose holder leads the partition. None if a partition with an `assignment` is not led
+        under any yet: the replica list is not known yet, or the partition's leader before the reassignment
+        may not know of it yet."""
         if assignment is None:
             return partition_lease(self.shard_topics, self.counts, topic_id, partition)
         return self._of_replicas.get(assignment.replicas) if self.has_moved(assignment) else None
 
     def has_moved(self, assignment: Assignment) -> bool:
-        """Whether a reassigned partition may be led under its new lease: nobody serves it any more who led it
-        before."""
+        """Whether a reassigned partition may be led under its new lease: its previous leader no longer serves
+        it."""
         if assignment.moved_from is None:
             return True
-        # Whoever has claimed the old lease since has read the topics before it announced itself.
+        # Whoever has claimed the old lease since then read the topics before announcing it.
         return self.announced_epochs.get(assignment.moved_from, 0) > assignment.moved_epoch
 
     def coordinator(self, key: str, kind: CoordinatorKind = GROUPS) -> NodeRow | None:
-        """The node that coordinates a group, or a key of another kind; None while its shard has no holder
-        that is ready (COORDINATOR_NOT_AVAILABLE)."""
+        """The node that coordinates a group, or a key of another kind; None while its shard has no ready
+        holder (COORDINATOR_NOT_AVAILABLE)."""
         grant = self._announced(kind.lease_of(key, self.counts))
         return None if grant is None else self.nodes[grant.node_id]
 
     def leader(self, topic_id: UUID, partition: int, assignment: Assignment | None = None) -> Leader:
-        """The partition's leader and leader epoch: holder and epoch of its lease, the latter from the base of
-        its `assignment` on."""
+        """The partition's leader and leader epoch: the holder of its lease, and the lease's epoch plus the
+        base of its `assignment`."""
         lease = self.data_lease(topic_id, partition, assignment)
         grant = None if lease is None else self._announced(lease)
         if grant is None:

@@ -1,5 +1,4 @@
-"""Something a node does again and again beside other things: when it is woken, when it is time, and soon
-again after a failure."""
+"""Work that a node repeats in the background: when woken, when it is time, and soon after a failure."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from muster.coordinator.storage.store import StoreError
 
 
 class Alarm:
-    """An event that also comes at a time."""
+    """An event that also fires at a given time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -32,10 +31,10 @@ class Alarm:
 
 
 class Worker:
-    """Takes one step after the other in a task of its own.
+    """Takes one step after another in a task of its own.
 
-    `step` returns the time of the next one, None to wait for `wake`. After an exception the next one comes
-    `retry_ms` later; what does not change from one failure to the next is logged once.
+    `step` returns the time of the next one, or None to wait for `wake`. After an exception the next one comes
+    `retry_ms` later; a failure that repeats unchanged is logged once.
     """
 
     def __init__(
@@ -52,14 +51,14 @@ class Worker:
         self._stepping = False
         self._failure: str | None = None
         self.wake = self._alarm.ring
-        """Have a step begin, after the one under way if there is one."""
+        """Begin a step, after the one under way if there is one."""
 
     def start(self, next_ms: int | None) -> None:
         """Take the first step at `next_ms`, or when woken, perhaps before this call."""
         self._task = asyncio.get_running_loop().create_task(self._run(next_ms), name=self._name)
 
     async def end(self) -> None:
-        """Take no further step; a step under way is waited for."""
+        """Take no further step, and wait for the one under way."""
         self._ending = True
         self.wake()
         if self._task is not None:

@@ -1,3 +1,3 @@
-"""What brokers of a cluster say to each other: the markers of transactions, and the questions of partition
-leaders. It goes through the store, which all of them reach: their advertised addresses are for clients, and
-need not be reachable from here."""
+"""Messages between the brokers of a cluster: transaction markers, and the questions of partition leaders.
+They go through the store, which all brokers reach: advertised addresses are for clients, and need not be
+reachable from here."""

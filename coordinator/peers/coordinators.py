@@ -1,4 +1,4 @@
-"""The coordinators of transactional ids, as partition leaders and group coordinators ask them (KIP-890)."""
+"""Asks the coordinators of transactional ids for partition leaders and group coordinators (KIP-890)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.protocol.messages.transactions import AddPartitionsToTxnRequest, Add
 _ASK_TIMEOUT_MS: Final = 5_000
 _BATCH_MAX: Final = 100
 _BATCH_BYTES_MAX: Final = LETTER_BYTES_MAX // 2
-"""Of several transactions, about. One alone may be larger."""
+"""Approximate size of several transactions. One alone may be larger."""
 
 _log: Final = Logger(part="transactions")
 
@@ -29,14 +29,14 @@ _Codes = Mapping[TopicPartition, ErrorCode]
 
 
 class _Asked(NamedTuple):
-    """What one request has to know, until its coordinator's answer is there."""
+    """One request that waits for its coordinator's answer."""
 
     transaction: _Transaction
     answered: asyncio.Future[_Codes]
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate size in bytes."""
         transaction = self.transaction
         topics = sum(len(each.name) + 4 * len(each.partitions) + 16 for each in transaction.topics)
         return len(transaction.transactional_id) + topics + 32
@@ -45,15 +45,16 @@ class _Asked(NamedTuple):
 class TransactionCoordinators:
     """Asks whichever broker coordinates an id. Belongs to an event loop; `close` it.
 
-    Another broker is asked one question at a time: what comes meanwhile goes into the next, so that many
-    producers take few letters. Whoever has waited for five seconds is refused, and asked about no more.
+    Another broker is asked one question at a time: requests that arrive meanwhile go into the next, so that
+    many producers take few letters. A request that has waited for five seconds is refused, and no longer
+    asked about.
     """
 
     def __init__(
         self, ask: Ask, coordinator: Callable[[str], int | None], markers: Markers, *, node_id: int
     ) -> None:
-        """`coordinator`: the node that coordinates an id, as last read. `markers` are those that this broker,
-        `node_id`, writes as a coordinator."""
+        """`coordinator` gives the node that coordinates an id, as last read. `markers` are those that this
+        broker, `node_id`, writes as a coordinator."""
         self._ask = ask
         self._coordinator = coordinator
         self._markers = markers
@@ -63,7 +64,7 @@ class TransactionCoordinators:
         self._closed = False
 
     def close(self) -> None:
-        """Ask nothing more: whoever waits is refused with COORDINATOR_NOT_AVAILABLE."""
+        """Ask nothing more; waiting requests are refused with COORDINATOR_NOT_AVAILABLE."""
         self._closed = True
         for task in self._tasks.values():
             task.cancel()
@@ -75,7 +76,7 @@ class TransactionCoordinators:
 
     async def pause(self, transactional_id: str, seconds: float) -> None:
         """Return when it is worth asking about an id whose transaction is being ended: in `seconds`, or as
-        soon as its markers are written, if it is this broker that coordinates it."""
+        soon as its markers are written if this broker coordinates it."""
         await self._markers.pause(transactional_id, seconds)
 
     async def join(
@@ -87,10 +88,10 @@ class TransactionCoordinators:
         *,
         adds: bool,
     ) -> _Codes:
-        """Have the id's coordinator say, or with `adds` see to it, that its transaction has these partitions:
-        NONE for each, or TRANSACTION_ABORTABLE for one that it does not have.
+        """Have the id's coordinator verify that its transaction has these partitions, or with `adds` add
+        them. Returns NONE for each, or TRANSACTION_ABORTABLE for one that it does not have.
 
-        Raises KafkaError as the coordinator refuses (INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+        Raises KafkaError if the coordinator refuses (INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
         CONCURRENT_TRANSACTIONS, ...), or if none can be asked: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, REQUEST_TIMED_OUT.
         """
@@ -120,7 +121,7 @@ class TransactionCoordinators:
     # --- other brokers --------------------------------------------------------------------------------------
 
     async def _ask_another(self, node_id: int, asked: _Asked) -> None:
-        """Returns when it is answered, with the next question or one after it."""
+        """Return when the request is answered, with the next question or a later one."""
         self._queues.setdefault(node_id, []).append(asked)
         if node_id not in self._tasks:
             self._begin(node_id)
@@ -160,7 +161,7 @@ class TransactionCoordinators:
                 await self._ask_about(node_id, batch)
 
     async def _ask_about(self, node_id: int, batch: Sequence[_Asked]) -> None:
-        """One question about transactions of different ids: all are answered on return, whatever happens."""
+        """Ask one question about transactions of different ids; on return all are answered, in any case."""
         try:
             response: AddPartitionsToTxnResponse = await self._ask(
                 node_id,
@@ -183,8 +184,8 @@ class TransactionCoordinators:
 
 
 def _first(queue: Sequence[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
-    """What goes into one question: one transaction of each id, whose answers are told apart by it; and the
-    rest."""
+    """Split off what goes into one question, one transaction per id, since answers are told apart by id; and
+    return the rest."""
     batch: list[_Asked] = []
     left: list[_Asked] = []
     ids: set[str] = set()
@@ -193,14 +194,14 @@ def _first(queue: Sequence[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
         transactional_id = asked.transaction.transactional_id
         size += asked.size
         fits = not batch or (len(batch) < _BATCH_MAX and size <= _BATCH_BYTES_MAX)
-        # What is behind one of the same id stays behind it.
+        # A request behind another of the same id stays behind it.
         (batch if fits and transactional_id not in ids else left).append(asked)
         ids.add(transactional_id)
     return batch, left
 
 
 def _outcomes(batch: Sequence[_Asked], response: AddPartitionsToTxnResponse) -> Iterator[_Codes | KafkaError]:
-    """For each transaction of a question the codes of its partitions, or the refusal."""
+    """For each transaction of a question, the codes of its partitions or the refusal."""
     results = {each.transactional_id: each.topic_results for each in response.results_by_transaction}
     for asked in batch:
         transactional_id = asked.transaction.transactional_id
@@ -221,7 +222,7 @@ def _outcomes(batch: Sequence[_Asked], response: AddPartitionsToTxnResponse) -> 
 def _refuse(asked: _Asked, refusal: KafkaError) -> None:
     if not asked.answered.done():
         asked.answered.set_exception(refusal)
-        asked.answered.exception()  # looked at: who asked may be gone
+        asked.answered.exception()  # marked as retrieved: the caller may be gone
 
 
 def _refusal(code: int, transactional_id: str) -> KafkaError:

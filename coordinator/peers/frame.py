@@ -1,7 +1,7 @@
-"""What a letter between brokers looks like: a head of fixed size, then a Kafka message or a refusal.
+"""The format of a letter between brokers: a header of fixed size, then a Kafka message or a refusal.
 
 int8 layout (1), int8 kind, int32 node id and 16 bytes incarnation of the sender, int64 ticket, int16 api
-key, int16 version of the message; the message, or of a refusal: int16 error code, text in UTF-8
+key, int16 version of the message; the message, or for a refusal: int16 error code, text in UTF-8
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CODES: Final = {code.value: code for code in ErrorCode}
 
 
 class Kind(IntEnum):
-    """What a letter is; the numbers are on the wire."""
+    """The kind of a letter; the numbers are on the wire."""
 
     QUESTION = 1
     ANSWER = 2
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
     """Of the sender, like the incarnation."""
     incarnation: UUID
     ticket: int
-    """Told from others by its asker's incarnation."""
+    """Unique only together with its asker's incarnation."""
     api_key: int
     version: int
     body: bytes
@@ -67,7 +67,7 @@ def encode_refusal(error: KafkaError) -> bytes:
 
 
 def decode_refusal(body: bytes) -> KafkaError:
-    """Raises DecodeError. A code that is not known here is UNKNOWN_SERVER_ERROR."""
+    """Raises DecodeError. A code that is unknown here becomes UNKNOWN_SERVER_ERROR."""
     try:
         (code,) = _CODE.unpack_from(body)
         why = str(body[_CODE.size :], "utf-8")

@@ -1,4 +1,4 @@
-"""Transactions whose markers are held back, so that a test can look at what is decided and not seen yet."""
+"""Holds back the markers of transactions, so that a test can look at what is decided but not visible yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MarkerHold(NamedTuple):
 
 
 class MarkerHolds:
-    """Of the brokers of one process, since any of them may come to send markers. Belongs to their loop."""
+    """The holds of all brokers of one process, since any of them may send markers. Belongs to their loop."""
 
     def __init__(self) -> None:
         self._holds: dict[int, MarkerHold] = {}
@@ -32,19 +32,19 @@ class MarkerHolds:
         return f"<MarkerHolds {list(self._holds.values())}>"
 
     def hold(self, hold: MarkerHold) -> int:
-        """Hold back the markers that are not on their way yet, until `release`. Returns the hold's number."""
+        """Hold back markers that are not on their way yet, until `release`. Returns the hold's number."""
         self._last_number += 1
         self._holds[self._last_number] = hold
         return self._last_number
 
     def release(self, number: int) -> bool:
-        """Let them go, unless another hold covers them; whether there was such a hold."""
+        """Let the markers go, unless another hold covers them. Returns whether there was such a hold."""
         released = self._holds.pop(number, None) is not None
         self._tell()
         return released
 
     def release_all(self, transactional_id: str | None = None) -> bool:
-        """Undo every hold, or all of one id; whether there were any."""
+        """Undo every hold, or all of one id. Returns whether there were any."""
         numbers = [
             number
             for number, hold in self._holds.items()
@@ -56,7 +56,7 @@ class MarkerHolds:
         return bool(numbers)
 
     def holds(self) -> list[MarkerHold]:
-        """Those in force, the oldest first."""
+        """The holds in force, oldest first."""
         return list(self._holds.values())
 
     def cover(self, transactional_id: str, topic: str) -> bool:
@@ -65,14 +65,14 @@ class MarkerHolds:
             hold.covers(transactional_id, topic) for hold in self._holds.values()
         )
 
-    # --- for who sends markers ------------------------------------------------------------------------------
+    # --- for senders of markers -----------------------------------------------------------------------------
 
     def attach(self, released: Callable[[], None]) -> None:
-        """Have `released` called when markers may be let go."""
+        """Call `released` whenever markers may be let go."""
         self._watching.append(released)
 
     def detach(self, released: Callable[[], None]) -> None:
-        """Take `attach` back; harmless when repeated."""
+        """Undo `attach`; harmless when repeated."""
         with suppress(ValueError):
             self._watching.remove(released)
 

@@ -1,8 +1,8 @@
 """Sends the markers that end transactions, until every partition has its own (KIP-98).
 
-The coordinator's core says which are due, when the outcome is durable and again when a shard was loaded
-(`MarkersDue`), and is told which partitions have theirs. Each goes to whoever leads the partition then, under
-the epoch of the shard's lease: when that is over, the next holder sends them.
+The coordinator's core reports which are due, when the outcome is durable and again when a shard has been
+loaded (`MarkersDue`), and is notified which partitions have theirs. Each goes to the partition's current
+leader, under the epoch of the shard's lease: when that is over, the next holder sends them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 _ASK_TIMEOUT_MS: Final = 5_000
-"""A letter may be lost, with the broker that had it or with the database. Until this is over nothing else
-goes from the shard to that node, and its producers cannot begin anew."""
+"""A letter may be lost, with the broker that had it or with the database. Until this time is over the shard
+sends nothing else to that node, and its producers cannot begin again."""
 _AGAIN_MS: Final = 20
 _AGAIN_MAX_MS: Final = 1_000
 _TOLD_AT: Final = 10
-"""An attempt, some ten seconds after the first: by then somebody should hear of it."""
+"""The attempt at which a warning is logged, some ten seconds after the first."""
 
 _DONE: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
 )
 _OVERTAKEN: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""Somebody newer has ended the transaction, or will."""
+"""A newer producer or coordinator has ended the transaction, or will."""
 
 _log: Final = Logger(part="transactions")
 
@@ -44,7 +44,7 @@ _Marker = WriteTxnMarkersRequest.WritableTxnMarker
 
 
 class Whereabouts(Enum):
-    """Where a partition is, if no node leads it."""
+    """Why no node is known to lead a partition."""
 
     NO_LEADER = "no broker leads it now"
     UNKNOWN = "there is none, as far as was heard"
@@ -67,7 +67,7 @@ _Batch = dict[_Owed, list[TopicPartition]]
 
 
 class Markers:
-    """Those of the shards that one broker has. Belongs to its event loop."""
+    """Sends the markers of one broker's shards. Belongs to its event loop."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class Markers:
         marked: Callable[[int, int, MarkersDue, Iterable[TopicPartition]], None],
         holds: MarkerHolds | None = None,
     ) -> None:
-        """`clock` is real time. `serving`: whether a lease certainly still is this broker's. `leader`: the
-        node that leads a partition, as last read; `read_topics` returns when the topics have been read anew;
-        `marked(shard, epoch, due, partitions)` is told of partitions that have their markers, or are gone.
-        What `holds` covers waits until it is released."""
+        """`clock` is real time. `serving`: whether a lease is certainly still this broker's. `leader`: the
+        node that leads a partition, as last read; `read_topics` returns when the topics have been reread;
+        `marked(shard, epoch, due, partitions)` is called with partitions that have their markers, or are
+        gone. Markers that `holds` covers wait until they are released."""
         self._ask = ask
         self._clock = clock
         self._serving = serving
@@ -106,14 +106,14 @@ class Markers:
         return f"<Markers of {len(self._owed)} transactions>"
 
     def observe(self, shard: int, epoch: int, events: Sequence[Any]) -> None:
-        """Take the events of a shard that this broker has in this epoch of its lease."""
+        """Take the events of a shard that this broker holds in this epoch of its lease."""
         for event in events:
             if isinstance(event, MarkersDue) and not self._closed:
                 owed = self._owed[event.transactional_id] = _Owed(shard, epoch, event)
                 self._route({owed: sorted(event.partitions)})
 
     def owes(self, transactional_id: str) -> bool:
-        """Whether partitions of the id's transaction have no markers yet, as far as they come from here."""
+        """Whether partitions of the id's transaction still lack markers that come from here."""
         return transactional_id in self._owed
 
     async def pause(self, transactional_id: str, seconds: float) -> None:
@@ -149,7 +149,7 @@ class Markers:
             task.cancel()
 
     def under_way(self) -> Iterator[str]:
-        """What is being done, in words."""
+        """Describe the work under way."""
         writing = sum(len(owed.left) > len(self._held.get(owed, ())) for owed in self._owed.values())
         if writing:
             yield f"the markers of {writing} transactions are still being written"
@@ -185,8 +185,8 @@ class Markers:
         return self._owed.get(owed.due.transactional_id) is owed
 
     def _look_for(self, unknown: _Batch, there: Callable[[_Batch], None]) -> None:
-        """A topic that was just made may not have been heard of here, so the store is asked before a
-        partition counts as gone; `there` is called with those that are not."""
+        """A topic that was just created may not be known here yet, so the store is queried before a partition
+        counts as gone; `there` is called with those that are not."""
 
         async def look() -> None:
             try:
@@ -257,7 +257,8 @@ class Markers:
             self._begin(key)
 
     async def _send_all(self, node_id: int, shard: int) -> None:
-        """One request is under way to a node for each shard; what comes meanwhile goes into the next."""
+        """Send one request at a time to a node for each shard; markers that arrive meanwhile go into the
+        next."""
         while queue := self._queues.pop((node_id, shard), None):
             batch, left = _one_each(queue)
             if left:
@@ -267,10 +268,10 @@ class Markers:
                 continue
             lease = Lease(LeaseKind.TRANSACTION, shard)
             if not self._serving(lease):
-                self.forget(shard)  # a broker that stood still may not have heard of it
+                self.forget(shard)  # a broker that stood still may not know yet
                 continue
             request = WriteTxnMarkersRequest(markers=[_marker(*each) for each in batch.items()])
-            # One epoch: those of an earlier one are owed no more.
+            # All have one epoch: markers of an earlier one are no longer owed.
             epoch = next(iter(batch)).epoch
             try:
                 response = await self._ask(
@@ -338,7 +339,8 @@ def _end_pause(over: asyncio.Future[None]) -> None:
 
 
 def _one_each(queue: _Batch) -> tuple[_Batch, _Batch]:
-    """A batch with one transaction of each producer, whose answers would be one; and the rest."""
+    """Split off a batch with one transaction per producer, since answers are told apart by producer; and
+    return the rest."""
     batch: _Batch = {}
     left: _Batch = {}
     producers: set[int] = set()

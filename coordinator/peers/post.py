@@ -1,4 +1,4 @@
-"""Questions to other brokers and their answers, in Kafka's own messages, as letters through the store."""
+"""Questions to other brokers and their answers: Kafka's own messages, sent as letters through the store."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from muster.protocol.errors import DecodeError, EncodeError, ErrorCode, KafkaErr
 from muster.protocol.message import Message
 
 Serve = Callable[[ApiKey, int, Message], Awaitable[Message]]
-"""Answers a request of another broker, in a version. A KafkaError is raised where it was asked."""
+"""Answers a request of another broker, in a version. A KafkaError is raised at the asker."""
 
 
 class Ask(Protocol):
-    """`Post.ask`, for those who ask."""
+    """`Post.ask`, for its callers."""
 
     async def __call__(
         self,
@@ -43,18 +43,18 @@ class Ask(Protocol):
         timeout_ms: int,
         under: tuple[Lease, int] | None = None,
     ) -> Any:
-        """See there."""
+        """See `Post.ask`."""
 
 
 ASKED_MAX: Final = 1_000
 """Questions to other brokers that wait for answers; further ones are refused with
-COORDINATOR_NOT_AVAILABLE. What a broker asks itself is as much as its clients' requests in flight, and the
-markers of its own shards: those have their bounds."""
+COORDINATOR_NOT_AVAILABLE. What a broker asks itself is bounded by its clients' requests in flight and the
+markers of its own shards, which have their own limits."""
 SERVED_MAX: Final = 256
 """Questions of other brokers that are being answered; further ones are refused with
 COORDINATOR_NOT_AVAILABLE."""
 ANSWERS_MAX: Final = 1_000
-"""Answers that wait for the store; further ones are dropped, and who asked waits until its timeout."""
+"""Answers that wait for the store; further ones are dropped, and their askers wait until the timeout."""
 _WARNINGS_MAX: Final = 10
 _WARNINGS_WITHIN_MS: Final = 60_000
 
@@ -67,15 +67,15 @@ class _Asked(NamedTuple):
 
 
 class Post:
-    """What one broker asks others, and answers them. `start` once it may be asked; then `close` or `kill`,
-    once. Belongs to the event loop it is used on.
+    """Sends one broker's questions to others, and answers theirs. `start` once it may be asked; then `close`
+    or `kill`, once. Belongs to the event loop it is used on.
 
-    A question arrives at most once. Who got no answer does not know whether it was carried out: so questions
-    must bear to be asked again, and to arrive late, also after their asker has given them up.
+    A question arrives at most once. An asker without an answer does not know whether it was carried out, so
+    asking again must be harmless, and so must a question that arrives after its asker has given it up.
     """
 
     def __init__(self, store: Store, clock: Clock, *, node_id: int, incarnation: UUID, serve: Serve) -> None:
-        """`clock` counts the timeouts. `serve` is called in a task of its own for each question."""
+        """`clock` measures the timeouts. `serve` is called in a task of its own for each question."""
         self.node_id = node_id
         self._incarnation = incarnation
         self._store = store
@@ -87,7 +87,7 @@ class Post:
         self._asked: dict[int, _Asked] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._serving: dict[asyncio.Task[None], int] = {}  # with who asked
-        self._asked_here: dict[int, _Asked] = {}  # of this node itself
+        self._asked_here: dict[int, _Asked] = {}  # asked of this node itself
         self._serving_here: set[asyncio.Task[None]] = set()
         self._answers: list[Letter] = []
         self._answers_bytes = 0
@@ -101,7 +101,7 @@ class Post:
         )
 
     def start(self) -> None:
-        """Take letters from now on. Raises StoreClosed."""
+        """Accept letters from now on. Raises StoreClosed."""
         self._store.open_mailbox(self.node_id, self._incarnation, self._on_letters)
 
     # --- asking -----------------------------------------------------------------------------------
@@ -116,15 +116,15 @@ class Post:
         version: int | None = None,
         under: tuple[Lease, int] | None = None,
     ) -> Message:
-        """The answer of the node that is registered with this id; `version` is the latest unless given.
+        """Return the answer of the node registered with this id; `version` is the latest unless given.
 
-        The question is sent only while the epoch in `under` is the lease's present one. To this node itself
-        it goes without the store, which then does not look at that: what is written there is fenced anyway.
+        The question is sent only while the epoch in `under` is the lease's present one. A question to this
+        node itself bypasses the store and this check: what is written there is fenced anyway.
 
-        Raises KafkaError with the code of a refusal, and of its own: REQUEST_TIMED_OUT without an answer
-        within `timeout_ms`, NOT_COORDINATOR when the epoch is over, MESSAGE_TOO_LARGE beyond
-        LETTER_BYTES_MAX, and COORDINATOR_NOT_AVAILABLE when there is no such node, the store fails, too much
-        is asked already or this broker stops.
+        Raises KafkaError with the code of a refusal, and its own: REQUEST_TIMED_OUT without an answer within
+        `timeout_ms`, NOT_COORDINATOR when the epoch is over, MESSAGE_TOO_LARGE beyond LETTER_BYTES_MAX, and
+        COORDINATOR_NOT_AVAILABLE when there is no such node, the store fails, too many questions are waiting
+        already or this broker stops.
         """
         if self._closed:
             raise _unavailable("this broker is stopping")
@@ -161,7 +161,7 @@ class Post:
         try:
             (posted,) = await self._store.post([letter])
         except StoreError as error:
-            # It may have been sent all the same, and answered.
+            # It may have been sent anyway, and answered.
             _fail(asked, _unavailable(str(error)))
             return
         except Exception as error:
@@ -221,7 +221,7 @@ class Post:
     def _on_answer(self, frame: Frame) -> None:
         asked = self._asked.get(frame.ticket)
         if asked is None or asked.answered.done():
-            return  # late: who asked has given it up
+            return  # late: the asker has given it up
         if (frame.node_id, frame.api_key, frame.version) != (asked.node_id, asked.api_key, asked.version):
             raise DecodeError(f"the answer to question {frame.ticket} is none to what was asked")
         if frame.kind is Kind.REFUSAL:
@@ -245,7 +245,7 @@ class Post:
             self._refuse(frame, self._failed(api_key))
 
     async def _handled(self, api_key: ApiKey, version: int, request: Message, asker: int) -> Message:
-        """What `serve` answers. Raises KafkaError whatever happens."""
+        """Return the answer of `serve`. Whatever happens, raises nothing but KafkaError."""
         try:
             return await self._serve(api_key, version, request)
         except KafkaError:
@@ -272,7 +272,7 @@ class Post:
         self._answers.append(letter)
         self._answers_bytes += len(letter.payload)
         if self._answering is None:
-            # It begins in the next turn, and takes along what this one brings.
+            # It begins in the next turn, and takes along answers that this one adds.
             self._answering = asyncio.get_running_loop().create_task(
                 self._post_answers(), name="answer brokers"
             )
@@ -282,7 +282,7 @@ class Post:
             while self._answers:
                 answers, self._answers, self._answers_bytes = self._answers, [], 0
                 try:
-                    await self._store.post(answers)  # of those who are gone nobody waits
+                    await self._store.post(answers)  # nobody waits at nodes that are gone
                 except StoreError as error:
                     self._warn("failed to answer other brokers", answers=len(answers), why=str(error))
                 except Exception as error:
@@ -300,7 +300,7 @@ class Post:
             self._log.warning(event, **fields)
 
     def under_way(self) -> Iterator[str]:
-        """What is being asked and answered, in words; nothing when all is at rest."""
+        """Describe the questions and answers under way; yields nothing when all is at rest."""
         for asked in (*self._asked.values(), *self._asked_here.values()):
             yield f"node {asked.node_id} has not answered {asked.api_key.name} yet"
         serving = Counter(self._serving.values())
@@ -312,8 +312,8 @@ class Post:
             yield "answers to other brokers are still being sent"
 
     async def close(self) -> None:
-        """Take no more letters, and end what is under way: what was asked fails, what is being answered is
-        broken off. Answers that are ready are still sent."""
+        """Accept no more letters, and end what is under way: open questions fail, and work on answers is
+        cancelled. Answers that are ready are still sent."""
         self._end()
         for asked in (*self._asked.values(), *self._asked_here.values()):
             _fail(asked, _unavailable("this broker is stopping"))
@@ -323,7 +323,7 @@ class Post:
             await asyncio.wait(tasks)
 
     def kill(self) -> None:
-        """Die as a process does: nothing is sent or answered any more, whoever waits here is cancelled."""
+        """Die as a process does: nothing is sent or answered any more, and waiters here are cancelled."""
         self._end()
         for asked in (*self._asked.values(), *self._asked_here.values()):
             asked.answered.cancel()
@@ -346,7 +346,7 @@ def _letter(
     *,
     under: tuple[Lease, int] | None = None,
 ) -> Letter:
-    """Raises KafkaError for one that is too large."""
+    """Make a letter. Raises KafkaError if it is too large."""
     payload = frame.encoded()
     if len(payload) > LETTER_BYTES_MAX:
         raise KafkaError(
@@ -360,7 +360,7 @@ def _letter(
 def _fail(asked: _Asked, error: KafkaError) -> None:
     if not asked.answered.done():
         asked.answered.set_exception(error)
-        asked.answered.exception()  # looked at: who asked may be gone
+        asked.answered.exception()  # marked as retrieved: the caller may be gone
 
 
 def _unavailable(why: str) -> KafkaError:

@@ -1,7 +1,7 @@
 """One append at a time per broker: what arrives while a commit runs goes into the next one, across shards.
 
-Rows of the journal go with the records of their own step. Those of steps without records wait a moment for
-others to go with. No group suffers for them: what the store has no room or no time for is dropped.
+Journal rows are written with the records of their own step. Those of steps without records wait a moment for
+others to be written with. They never hold up a group: what the store has no room or time for is dropped.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from muster.coordinator.storage.store import Append, JournalRow, Lease, Outcome,
 
 _BUSY_PAUSE_MS: Final = 50
 FULL_PAUSE_MS: Final = 1_000
-"""How long nothing is tried after the store had no room: each attempt costs its shards a reload."""
+"""How long nothing is tried after the store was full: each attempt costs its shards a reload."""
 LINGER_MS: Final = 200
 """How long journal rows of steps without records wait for others."""
 JOURNAL_BYTES_MAX: Final = 4_194_304
-"""Of journal rows that one writer may have waiting."""
+"""Bytes of journal rows that one writer may have waiting."""
 
 
 RecordsWritten = Callable[[int, Sequence[tuple[bytes, bytes | None]]], None]
-"""Told of the number of a shard, and of its records that are durable. Must be quick and not raise."""
+"""Called with the number of a shard and its records that have become durable. Must be quick and not raise."""
 
 
 class Writer(Protocol):
@@ -34,10 +34,10 @@ class Writer(Protocol):
     epoch: int
 
     def appended(self, sequence: int, outcome: Outcome) -> None:
-        """What was handed over up to `sequence` was written, or what the transaction had of it was fenced."""
+        """What was handed over up to `sequence` was written, or the transaction's part of it was fenced."""
 
     def fail(self, why: Exception) -> None:
-        """The store failed. After StoreBusy and StoreFull nothing was written, otherwise that is unknown."""
+        """The store failed. After StoreBusy and StoreFull nothing was written; otherwise that is unknown."""
 
 
 class _Waiting:
@@ -54,10 +54,10 @@ class _Waiting:
 class Appender:
     """Group commit of one broker.
 
-    Rows of a writer are written in the order they came, since the next transaction starts when the last has
-    returned. There is no bound here but for journal rows: a writer stops taking work when too much of its own
-    waits. A store that is busy is asked again until rows have waited for `write_timeout_ms`; one that is full
-    is not, and `full` says so for a while.
+    A writer's rows are written in the order they came, since the next transaction starts when the last has
+    returned. Only journal rows are bounded here: a writer stops taking work when too much of its own waits.
+    A busy store is retried until rows have waited for `write_timeout_ms`; a full one is not, and `full` says
+    so for a while.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Appender:
         journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
         journal_dropped: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """`records_written(shard, records)` is told of records that are durable, `journal_written(shard,
-        bytes)` of journal rows that are, `journal_dropped(count)` of those that are not going to be, or
-        perhaps are (the store failed)."""
+        """`records_written(shard, records)` is called when records are durable, `journal_written(shard,
+        bytes)` when journal rows are, `journal_dropped(count)` when journal rows will not be, or may not be
+        (the store failed)."""
         self._store = store
         self._clock = clock
         self._log = log
@@ -87,7 +87,7 @@ class Appender:
         self._waiting: dict[Writer, _Waiting] = {}
         self._under_way: dict[Writer, _Waiting] = {}
         self._task: asyncio.Task[None] | None = None
-        self._urgent = False  # something waits that somebody waits for
+        self._urgent = False  # rows are waiting that somebody waits for
         self._linger: Timer | None = None
         self._closed = False
 
@@ -98,8 +98,8 @@ class Appender:
         sequence: int,
         journal: Sequence[JournalRow] = (),
     ) -> None:
-        """Write `rows` in the next transaction, and with them `journal` and what `note` was given before;
-        `writer` is told with `sequence`, which only grows."""
+        """Write `rows` in the next transaction, along with `journal` and what `note` was given before;
+        `writer` is notified with `sequence`, which only grows."""
         waiting = self._waiting.get(writer)
         if waiting is None:
             waiting = self._waiting[writer] = _Waiting(self._clock.now_ms())
@@ -112,7 +112,7 @@ class Appender:
         self._start()
 
     def note(self, writer: Writer, journal: Sequence[JournalRow]) -> None:
-        """Write `journal` with what is written next, or within LINGER_MS. `writer` hears of it only if it is
+        """Write `journal` with what is written next, or within LINGER_MS. `writer` is notified only if it is
         fenced."""
         waiting = self._waiting.get(writer) or _Waiting(self._clock.now_ms())
         self._add(waiting, journal)
@@ -122,7 +122,7 @@ class Appender:
             self._wait_for_others()
 
     def holds(self, writer: Writer) -> bool:
-        """Whether something of `writer` waits."""
+        """Whether rows of `writer` are waiting."""
         return writer in self._waiting
 
     def _add(self, waiting: _Waiting, journal: Sequence[JournalRow]) -> None:
@@ -137,8 +137,8 @@ class Appender:
             waiting.journal_bytes += row.size_bytes
 
     def _start(self) -> None:
-        """Begin a transaction, if none is under way. The task starts in the next turn of the loop, so all
-        that this turn brings goes into it."""
+        """Begin a transaction unless one is under way. The task starts in the next turn of the loop, so
+        everything that arrives in this turn goes into it."""
         self._urgent = True
         if self._linger is not None:
             self._linger.cancel()
@@ -151,7 +151,7 @@ class Appender:
             self._linger = self._clock.at(self._clock.now_ms() + LINGER_MS, self._start)
 
     def discard(self, writer: Writer) -> None:
-        """Forget what the store has not been given yet, or was too busy for; `writer` still hears of a
+        """Forget what the store has not been given yet, or was too busy for; `writer` is still notified of a
         transaction under way.
         """
         self._waiting.pop(writer, None)
@@ -159,18 +159,18 @@ class Appender:
 
     @property
     def full(self) -> StoreFull | None:
-        """Why rows would not be written at the moment; None when it is worth trying."""
+        """Why rows cannot be written at the moment; None when it is worth trying."""
         if self._full is None or self._clock.now_ms() >= self._full_until_ms:
             return None
         return self._full
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is under way, and nothing waits but journal rows for others to go with."""
+        """Whether nothing is under way, and nothing waits but lingering journal rows."""
         return self._task is None
 
     def flush(self) -> None:
-        """Have what waits written now."""
+        """Write now what is waiting."""
         if self._waiting:
             self._start()
 
@@ -181,7 +181,7 @@ class Appender:
             await asyncio.wait([self._task])
 
     def kill(self) -> None:
-        """Write nothing from now on, as a process that died; what is under way may still take effect."""
+        """Write nothing from now on, like a process that died; what is under way may still take effect."""
         self._closed = True
         if self._linger is not None:
             self._linger.cancel()
@@ -226,8 +226,8 @@ class Appender:
                     return
                 self._full, self._full_until_ms = error, self._journal_full_until_ms
                 self._log.error("the store is full", shards=len(batch), why=str(error))
-            # Whatever the backend raised, every writer of the transaction that gave it records has gone on
-            # from what is not known to be in the store: it must stop.
+            # Whatever the backend raised, every writer with records in the transaction has gone on from
+            # state that may not be in the store: it must stop.
             for writer in asked_for:
                 writer.fail(error)
             return
@@ -241,10 +241,10 @@ class Appender:
                 writer.appended(waiting.sequence or 0, outcome)
 
     def _asked_for(self, batch: dict[Writer, _Waiting]) -> dict[Writer, _Waiting]:
-        """What of a batch somebody waits for: records, without journal rows."""
+        """The part of a batch that somebody waits for: records, without journal rows."""
         asked_for = {}
         for writer, waiting in batch.items():
-            # A writer that was discarded meanwhile has gone from what is under way, and hears no more.
+            # A writer discarded meanwhile is no longer in what is under way, and is not notified.
             if waiting.sequence is not None and writer in self._under_way:
                 waiting.journal, waiting.journal_bytes = [], 0
                 asked_for[writer] = waiting
@@ -262,7 +262,7 @@ class Appender:
                 came.pop(writer, None)
                 writer.fail(busy)
                 continue
-            # The store was given the others.
+            # Copies: the store was given the originals.
             waiting.rows, waiting.journal = list(waiting.rows), list(waiting.journal)
             later = came.pop(writer, None)
             if later is not None:

@@ -1,4 +1,4 @@
-"""The group shards of one broker, and what the rest of the broker asks and tells them."""
+"""The group shards of one broker, and the rest of the broker's interface to them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from muster.protocol.messages.classic_group import HeartbeatResponse
 
 OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
     {
-        # While loading as Kafka: the member will be known again in a moment, with a full session timeout.
+        # As Kafka does while loading: the member will soon be known again, with a full session timeout.
         Shard.heartbeat: Traits(reads=True, returns=True, while_loading=HeartbeatResponse()),
-        # Kafka's present coordinator answers 14, which no client's SyncGroup handler knows; its predecessor
+        # Kafka's current coordinator answers 14, which no client's SyncGroup handler knows; its predecessor
         # answered 27, which makes the member rejoin.
         Shard.sync: Traits(while_loading=ErrorCode.REBALANCE_IN_PROGRESS),
         Shard.fetch_offsets: Traits(reads=True),
@@ -50,11 +50,11 @@ _NOT_NOW: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""What those who send markers do not know of partitions."""
+"""Codes that senders of markers do not expect from a partition's leader."""
 
 
 def group_kind(config: GroupConfig, configs: GroupConfigs | None = None) -> MachineKind:
-    """Shards of groups with this configuration, and `configs` of single groups."""
+    """Group shards with this configuration; `configs` are those of single groups."""
     return MachineKind(GROUPS, partial(_make_shard, config, configs or GroupConfigs(config)), OPERATIONS)
 
 
@@ -63,9 +63,9 @@ def _make_shard(config: GroupConfig, configs: GroupConfigs, number: int) -> Shar
 
 
 class GroupRuntime(Runtime[Shard]):
-    """`Runtime` of group shards. `before_load` reads the topics, so that `topics_changed` can tell topics at
-    least as new as the offsets that will be judged by them: an older view takes the offsets of a topic that
-    was made anew for those of the deleted one."""
+    """`Runtime` of group shards. `before_load` reads the topics, so that `topics_changed` passes on topics at
+    least as new as the offsets checked against them: an older view would mistake the offsets of a recreated
+    topic for those of the deleted one."""
 
     def __init__(
         self,
@@ -84,20 +84,20 @@ class GroupRuntime(Runtime[Shard]):
     # --- what groups have committed -------------------------------------------------------------------------
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """The offsets of a group, perhaps a moment before they are durable; empty where it is not here."""
+        """The offsets of a group, perhaps a moment before they are durable; empty if it is not here."""
         host = self._host_of(group_id)
         if host is None or host.machine is None or host.state is not HostState.ACTIVE:
             return {}
         return host.machine.hard.offsets.get(group_id, {})
 
     def members(self, group_id: str) -> list[MemberIdentity]:
-        """The members of a group, perhaps a moment before they are durable; empty where it is not here."""
+        """The members of a group, perhaps a moment before they are durable; empty if it is not here."""
         host = self._host_of(group_id)
         group = None if host is None or host.machine is None else host.machine.groups.get(group_id)
         return [] if group is None else group.identities()
 
     def committing_groups(self, number: int | None = None) -> list[str]:
-        """The groups that have committed offsets, of one shard or of all that are here."""
+        """The groups with committed offsets, in one shard or in all that are here."""
         return [
             group_id
             for host in self._hosts.values()
@@ -109,8 +109,8 @@ class GroupRuntime(Runtime[Shard]):
 
     async def end_transaction(self, number: int, marker: Marker) -> None:
         """Write a transaction's marker to a shard, which is a partition of `__consumer_offsets`; return when
-        it is durable. Raises as the partition's leader does: INVALID_PRODUCER_EPOCH,
-        TRANSACTION_COORDINATOR_FENCED; NOT_LEADER_OR_FOLLOWER if it may come again, here or elsewhere."""
+        it is durable. Raises what a partition's leader does: INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED; NOT_LEADER_OR_FOLLOWER if it may be sent again, here or elsewhere."""
         try:
             await self.call_shard(number, Shard.end_transaction, marker, NOBODY)
         except KafkaError as refusal:
@@ -129,8 +129,8 @@ class GroupRuntime(Runtime[Shard]):
         member: Member | None = None,
         at_ms: int | None = None,
     ) -> None:
-        """Put down something that happened outside the core, just now or at `at_ms`: to a group, and then it
-        is stored if the group is here; or to the whole broker, and then it is kept in memory."""
+        """Record something that happened outside the core, just now or at `at_ms`. An entry of a group is
+        stored if the group is here; one of the whole broker is kept in memory."""
         if self._recorder is None:
             return
         now_ms = self._clock.now_ms() if at_ms is None else at_ms
@@ -149,10 +149,10 @@ class GroupRuntime(Runtime[Shard]):
         else:
             host.note(entry)
 
-    # --- what shards are told -------------------------------------------------------------------------------
+    # --- notifying shards -----------------------------------------------------------------------------------
 
     def connection_closed(self, connection_id: int) -> None:
-        """Tell the shards, after the requests that came over the connection."""
+        """Notify the shards, after the requests that arrived on the connection."""
         for host in self._hosts.values():
             # Most shards have never heard of the connection.
             if host.has_waiting or (
@@ -161,7 +161,7 @@ class GroupRuntime(Runtime[Shard]):
                 host.tell(lambda shard, step: shard.connection_closed(connection_id, step))
 
     def topics_changed(self, image: TopicsImage) -> None:
-        """Tell every shard which topics there are, and which went. One that is loaded later is told then."""
+        """Notify every shard of the existing and the deleted topics. One loaded later is notified then."""
         self._image = image
         for host in self._hosts.values():
             host.tell(lambda shard, step: shard.topics_changed(image, step))

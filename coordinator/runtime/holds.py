@@ -15,38 +15,38 @@ HOLD_DEFAULT_MS: Final = 60_000
 class _Hold:
     limit_ms: int
     loading: int = 0
-    """How many loadings wait for it."""
+    """Number of loads waiting for it."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class LoadHolds:
-    """Of the brokers of one process, since a shard may be loaded by any of them. Belongs to their loop.
+    """The holds of all brokers of one process, since any of them may load a shard. Belongs to their loop.
 
-    A hold lasts until it is released, for every loading of its shard that begins meanwhile, but no longer
-    than its limit after a loading began.
+    A hold lasts until it is released, and applies to every load of its shard that begins meanwhile, but ends
+    at the latest when its limit has passed since a load began.
     """
 
     def __init__(self) -> None:
         self._holds: dict[int, _Hold] = {}
 
     def hold(self, number: int, limit_ms: int = HOLD_DEFAULT_MS) -> None:
-        """Hold the next loading of the shard open, in place of an earlier hold on it."""
+        """Hold the shard's next load open; replaces an earlier hold on it."""
         self.release(number)
         self._holds[number] = _Hold(limit_ms)
 
     def release(self, number: int) -> bool:
-        """Let it load; whether there was a hold."""
+        """Let it load. Returns whether there was a hold."""
         hold = self._holds.pop(number, None)
         if hold is not None:
             hold.over.set()
         return hold is not None
 
     def has(self, number: int) -> bool:
-        """Whether a loading that begins now is held open."""
+        """Whether a load that begins now is held open."""
         return number in self._holds
 
     def holding(self, number: int) -> bool:
-        """Whether a loading is being held open."""
+        """Whether a load of the shard is being held open."""
         hold = self._holds.get(number)
         return hold is not None and hold.loading > 0
 

@@ -1,4 +1,4 @@
-"""From the rows of a lease to a machine; and from its journal to the newest entries."""
+"""Loads a machine from the rows of a lease, and the newest entries from its journal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ENTRIES_PER_TURN: Final = 100
 
 
 async def load(store: Store, lease: Lease, machine: Machine) -> None:
-    """Apply every live row of the lease, oldest first, giving the loop a turn now and then.
+    """Apply every live row of the lease, oldest first, yielding to the loop now and then.
 
-    Raises StoreError, or DecodeError for a row that is damaged.
+    Raises StoreError, or DecodeError for a damaged row.
     """
     for index, (_, key, value) in enumerate(await store.load(lease), 1):
         machine.apply(key, value)
@@ -30,7 +30,7 @@ async def load(store: Store, lease: Lease, machine: Machine) -> None:
 
 
 async def newest_entries(store: Store, lease: Lease) -> list[Entry]:
-    """The end of the lease's journal, oldest first. Never raises: groups are served without it too."""
+    """Read the end of the lease's journal, oldest first. Never raises: groups are served without it too."""
     entries: list[Entry] = []
     try:
         start, end, _ = await store.journal_bounds(lease)
@@ -39,7 +39,7 @@ async def newest_entries(store: Store, lease: Lease) -> list[Entry]:
         count = _ENTRIES_MAX
         rows = await store.read_journal(lease, end - count, rows_max=count, bytes_max=_ENTRIES_BYTES_MAX)
         while rows and rows[-1].offset < end - 1 and count > 1:
-            # Not all of them have room, and the newest are what is wanted.
+            # Not all of them fit, and the newest are wanted.
             count = min(count, end - rows[0].offset) // 2
             rows = await store.read_journal(lease, end - count, rows_max=count, bytes_max=_ENTRIES_BYTES_MAX)
     except StoreError as error:

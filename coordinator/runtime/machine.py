@@ -1,4 +1,4 @@
-"""What a shard host runs: a state machine of some kind of coordinator."""
+"""The state machine that a shard host runs, of some kind of coordinator."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ M = TypeVar("M", bound="Machine")
 class Machine(Protocol):
     """A shard of some kind of coordinator: synchronous and pure.
 
-    Its life: `apply` what the store has, `loaded`, then operations, `advance` whenever `next_deadline` has
-    come, and at the end `unload`. Each call with a `Step` is one step, whose rows the machine has applied to
-    itself when it returns.
+    Life cycle: `apply` what the store holds, `loaded`, then operations, `advance` whenever `next_deadline`
+    has come, and `unload` at the end. Each call with a `Step` is one step; when it returns, the machine has
+    applied the step's rows to itself.
     """
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply a row of the store. Raises DecodeError for one that is damaged."""
+        """Apply a row of the store. Raises DecodeError if it is damaged."""
 
     def contents(self) -> Mapping[str, int]:
-        """How much it keeps, for the journal: `{"groups": 3}`. Empty when there is nothing."""
+        """How much it holds, for the journal: `{"groups": 3}`. Empty when it holds nothing."""
 
     def loaded(self, step: Step) -> None:
         """Every row of the store has been applied."""
@@ -33,52 +33,52 @@ class Machine(Protocol):
         """When `advance` has something to do, in epoch milliseconds."""
 
     def deadline_bound(self) -> int | None:
-        """A time before which `next_deadline` does not lie, at less cost; None when there is none."""
+        """A lower bound of `next_deadline` that costs less; None when there is none."""
 
     def advance(self, step: Step) -> None:
         """Do what is due."""
 
     def job_done(self, job: Any, outcome: Any, step: Step) -> None:
-        """What came of one of a step's jobs: what it returned, or None if it failed."""
+        """One of a step's jobs is done; `outcome` is what it returned, or None if it failed."""
 
     def unheard(self, responses: Sequence[object], step: Step) -> None:
-        """Clients were not given these responses: the store took too long."""
+        """Clients did not get these responses: the store took too long."""
 
     def unload(self, step: Step) -> None:
-        """Another broker takes over: requests that are parked are to be answered."""
+        """Another broker takes over: answer the parked requests."""
 
 
 Operation = Callable[[Any, Any, Step], object]
-"""A request to a machine, as `Shard.join` is. It raises KafkaError before it has changed anything, or answers
-its ticket in this step or a later one."""
+"""A request to a machine, such as `Shard.join`. It raises KafkaError before it has changed anything, or
+answers its ticket in this step or a later one."""
 Notice = Callable[[M, Step], None]
-"""Something a machine is told that nobody waits for."""
+"""A notification to a machine that nobody waits for."""
 
 
 class Traits(NamedTuple):
-    """What the host has to know of an operation."""
+    """What the host must know about an operation."""
 
     reads: bool = False
-    """It never writes, and goes on while the store is full."""
+    """It never writes, and keeps working while the store is full."""
     returns: bool = False
-    """It returns its answer, and does nothing else but tell events and begin jobs; it keeps no reference to
-    its step, which is used again."""
+    """It returns its answer, and otherwise only emits events and begins jobs; it keeps no reference to its
+    step, which is reused."""
     also_writes: bool = False
-    """Of one that returns its answer: now and then it writes too, or answers others. Its answer then waits as
-    those of other operations do."""
+    """It returns its answer, but sometimes also writes or answers others. Its answer then waits like those of
+    other operations."""
     while_loading: Any = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    """What it is answered while the shard is being loaded: a response, or the code of a refusal."""
+    """Its answer while the shard is being loaded: a response, or the code of a refusal."""
 
 
 NO_TRAITS = Traits()
 
 
 class MachineKind(NamedTuple):
-    """What is to be known of a kind of machine before there is one."""
+    """Describes a kind of machine."""
 
     coordinator: CoordinatorKind
     """How its shards are found."""
     make: Callable[[int], Any]
     """Makes the machine of a shard, from the shard's number."""
     operations: Mapping[Operation, Traits]
-    """What is special about its operations."""
+    """The traits of its operations; without an entry, `NO_TRAITS`."""

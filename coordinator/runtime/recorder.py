@@ -1,7 +1,7 @@
-"""From the events of the group core to entries of the journal, and to the rows that are stored.
+"""Turns events of the group core into journal entries, and those into the rows that are stored.
 
-The names of the core's event classes and of their fields are those of the schema, so nothing here knows a
-type: `MemberAdded` is written as `member_added`, with the fields that the class adds to `Event`.
+The core's event classes and their fields are named as in the schema, so nothing here knows a type:
+`MemberAdded` is written as `member_added`, with the fields that the class adds to `Event`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from muster.coordinator.storage.store import JournalRow
 _log: Final = Logger(part="groups")
 
 _TEXT_MAX: Final = 1_000
-"""Characters. Client ids, member ids and reasons are a client's, and may have 32 KB each."""
+"""Characters. Clients choose client ids, member ids and reasons, which may be 32 KB each."""
 _TAIL: Final = 60
-"""Characters of a long text that are kept at its end: what tells member ids apart."""
+"""Characters kept from the end of a long text, which tells member ids apart."""
 _MEMBERS_MAX: Final = 100
 _ELEMENTS_MAX: Final = 1_000
-"""Of a list; those of members have `_MEMBERS_MAX`."""
+"""Of a list; lists of members are limited to `_MEMBERS_MAX`."""
 _LISTS_OF_MEMBERS: Final = frozenset({"waiting_for", "dropped"})
 
 
 class Recorder:
-    """Makes entries of one broker, and keeps them in its journal."""
+    """Makes the entries of one broker, and keeps them in its journal."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class Recorder:
         stored: bool = True,
         lag: Callable[[str], Mapping[str, Any]] = lambda group_id: {},
     ) -> None:
-        """`stored`: whether entries are stored as well (the setting group.events). `lag` is asked at the end
-        of a group's rebalance for the entry's fields `lag_before`, `lag` and `lag_partitions`, as far
-        as they are known."""
+        """`stored`: whether entries are stored as well (the setting group.events). `lag` is called at the end
+        of a group's rebalance for the entry's fields `lag_before`, `lag` and `lag_partitions`, as far as
+        they are known."""
         self.journal = journal
         self.stored = stored
         self.dropped = 0
-        """Entries that were not stored, since there was no room or the store did not answer."""
+        """Number of entries not stored, since there was no room or the store did not answer."""
         self.broker = broker
         self._lag = lag
 
     def of_events(self, shard: int, events: Sequence[Event]) -> list[Entry]:
-        """The entries that say the same."""
+        """Turn a shard's events into entries."""
         entries = []
         for event in events:
             try:
@@ -61,7 +61,7 @@ class Recorder:
         return entries
 
     def _not_noted(self, error: Exception) -> None:
-        """The step stands, whatever can be told of it."""
+        """An event could not be recorded; its step stands anyway."""
         _log.error("failed to record an event in the journal", broker=self.broker, exc_info=error)
         self.dropped += 1
 
@@ -99,21 +99,21 @@ class Recorder:
         trigger: str | None = None,
         member: Member | None = None,
     ) -> Entry:
-        """An entry of something that is no event of the group core."""
+        """Make an entry of something that is not an event of the group core."""
         return Entry(type, at_ms, self.broker, shard, group, generation, trigger, member, data=data)
 
     def show(self, entries: Sequence[Entry]) -> None:
-        """They are durable, or no such promise was given: keep them in memory, and tell who listens."""
+        """The entries are durable, or that was not promised: keep them in memory, and call the listeners."""
         self.journal.add(entries)
 
     def count_dropped(self, count: int) -> None:
-        """Entries were not stored."""
+        """Count entries that were not stored."""
         if not self.dropped:
             _log.warning("journal entries dropped", broker=self.broker)
         self.dropped += count
 
     def rows(self, entries: Iterable[Entry]) -> list[JournalRow]:
-        """What is to be stored of them."""
+        """The rows to store for these entries."""
         rows: list[JournalRow] = []
         if not self.stored:
             return rows
@@ -127,7 +127,7 @@ class Recorder:
 
 
 def _published(event: type[Event]) -> tuple[str, tuple[str, ...]]:
-    """The type's name, and the fields that it has beside the common ones."""
+    """The type's published name, and its fields beside the common ones."""
     found = _known.get(event.__name__)
     if found is None:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
@@ -142,7 +142,7 @@ _AS_THEY_ARE: Final = frozenset({int, bool, type(None)})
 
 
 def _own(field: str, value: object, data: dict[str, Any]) -> object:
-    """A field's value as JSON; what it has to leave out is noted in `data`."""
+    """A field's value as JSON; if it had to be cut, its full length is noted in `data`."""
     if isinstance(value, str) and field.endswith("_host"):
         return short(value.lstrip("/"))
     if isinstance(value, Mapping) or (isinstance(value, tuple) and not isinstance(value, MemberIdentity)):
@@ -166,7 +166,7 @@ def _plain(value: object) -> object:
 
 
 def member_of(identity: MemberIdentity) -> Member:
-    """As the journal has it."""
+    """The member as the journal writes it."""
     member_id, client_id, host, instance = identity
     return Member(
         short(member_id),
@@ -177,5 +177,5 @@ def member_of(identity: MemberIdentity) -> Member:
 
 
 def short(text: str) -> str:
-    """What is kept of a text that a client chose."""
+    """Shorten a text that a client chose."""
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - _TAIL - 1]}…{text[-_TAIL:]}"

@@ -12,36 +12,36 @@ from muster.coordinator.journal.entries import WHOLE_BROKER, Entry
 
 GROUP_ENTRIES_MAX: Final = 1_000
 LAG_ENTRIES_MAX: Final = 100
-"""Of a group; they come steadily, and must not push out what explains its last rebalance."""
+"""Of a group; lag entries come steadily, and must not push out those that explain its last rebalance."""
 SHARD_ENTRIES_MAX: Final = 100
-"""Of those that concern a shard as a whole."""
+"""Entries that concern a shard as a whole."""
 WEIGHT_MAX: Final = 100_000
-"""Of all groups' entries: one counts one, one more for every eight elements of its lists, and one more for
-every `_LONG_CHARACTERS` of long texts. That is some 100 MB at the utmost."""
+"""Of all groups' entries: each counts one, plus one for every eight elements of its lists and one for every
+`_LONG_CHARACTERS` of long texts. That is about 100 MB at most."""
 _LONG_CHARACTERS: Final = 512
 _SHORT_TEXT: Final = 128
-"""Characters of a text that are not counted: names mostly have fewer, and entries share them."""
+"""Characters of a text that are not counted: most names are shorter, and entries share them."""
 
 
 _Kept = tuple[int, int, Entry]
-"""An entry behind its time and a number that grows: what rings are merged by."""
+"""An entry, preceded by its time and an increasing number, by which rings are merged."""
 
 
 class Journal:
-    """A ring of entries for each group, and one for what concerns a shard as a whole. Used from the broker's
-    loop alone.
+    """A ring of entries for each group, and one for what concerns a shard as a whole. Used only from the
+    broker's loop.
 
-    Beyond `group_entries_max` a ring drops its oldest entries; beyond `weight_max` for all of them the groups
-    that had no entry for longest are dropped.
+    Beyond `group_entries_max` a ring drops its oldest entries; beyond `weight_max` in total, the groups that
+    have been silent longest are dropped.
     """
 
     def __init__(self, *, group_entries_max: int = GROUP_ENTRIES_MAX, weight_max: int = WEIGHT_MAX) -> None:
         self.listeners: list[Callable[[Sequence[Entry]], None]] = []
-        """Told of what is added, in order; quick, and must not raise."""
+        """Called with added entries, in order; must be quick and not raise."""
         self._entries_max = group_entries_max
         self._weight_max = weight_max
         self._weight = 0
-        self._groups: dict[str, _OfGroup] = {}  # the one that was added to last stands last
+        self._groups: dict[str, _OfGroup] = {}  # the one with the newest entry comes last
         self._shards: dict[int, deque[_Kept]] = {}
         self._number = count()
 
@@ -49,15 +49,15 @@ class Journal:
         return f"<Journal groups={len(self._groups)} weight={self._weight}>"
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Entries in the order in which they happened."""
+        """Add entries, in the order in which they happened."""
         if entries:
             self._add(entries)
             for listener in self.listeners:
                 listener(entries)
 
     def of(self, group_id: str) -> list[Entry]:
-        """The entries of a group, of its shard and of the whole broker, by time; empty for a group that has
-        none here."""
+        """The entries of a group, of its shard and of the whole broker, by time; empty if the group has none
+        here."""
         group = self._groups.get(group_id)
         if group is None:
             return []
@@ -77,10 +77,10 @@ class Journal:
         return [kept[2] for kept in islice(newest_first, max(count, 0))][::-1]
 
     def restore(self, shard: int, entries: Sequence[Entry]) -> None:
-        """A shard is loaded, and `entries` were read back of it: put them in order with what is still known
-        of it here. No listener is told."""
+        """A shard was loaded, and `entries` were read from its journal: merge them with what is still known
+        of it here. Listeners are not called."""
         known = self._take(shard)
-        # A broker may load a shard again that it had: what was stored is known twice, and what was not (there
+        # A broker may reload a shard that it had: stored entries are known twice, and those not stored (there
         # was no room) only here.
         stored = {entry.to_json() for entry in entries}
         self._add(list(merge(entries, [each for each in known if each.to_json() not in stored], key=_at_ms)))
@@ -119,7 +119,7 @@ class Journal:
                 continue
             group = self._groups[longest_silent]
             if len(group.entries) + len(group.lags) == 1:
-                break  # one entry alone may be as heavy as it is
+                break  # a single entry may be of any weight
             self._weight -= _weight((group.lags or group.entries).popleft()[2])
 
     def _drop(self, group_id: str) -> _OfGroup:
@@ -138,8 +138,8 @@ class _OfGroup:
 
 
 def together(journals: Sequence[Sequence[Entry]]) -> list[Entry]:
-    """What the journals of several brokers have, by time and each once: a broker that takes a shard over
-    reads the entries of those before it, and every one notes that the clock was moved."""
+    """Merge the journals of several brokers by time, without duplicates: a broker that takes a shard over
+    reads the entries of its predecessors, and every broker notes that the clock was moved."""
     found: list[Entry] = []
     seen: set[bytes] = set()
     for entries in filter(None, journals):
@@ -172,7 +172,7 @@ def _weight(entry: Entry) -> int:
 
 
 def _long_texts(values: Iterable[Any]) -> int:
-    """Their characters, those within lists included."""
+    """Count the characters of long texts beyond `_SHORT_TEXT`, including those in lists."""
     found = 0
     for value in values:
         kind = value.__class__

@@ -1,4 +1,4 @@
-"""The shards of one kind that a broker has: routes requests to them, owns and disowns them as leases come and
+"""Runs a broker's shards of one kind: routes requests to them, owns and disowns them as leases come and
 go."""
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from muster.coordinator.storage.store import (
 from muster.protocol.errors import ErrorCode, KafkaError
 
 Observer = Callable[[int, Sequence[Any]], None]
-"""Told the shard number and the events of steps that are durable, in step order."""
+"""Called with the shard number and the events of durable steps, in step order."""
 
 _RELOAD_AFTER_MS: Final = 100
 _RELOAD_AFTER_MAX_MS: Final = 10_000
 _AWAY_RELOAD_AFTER_MAX_MS: Final = 1_000
-"""A store that cannot be reached is no fault of the shard, and may be back at any time."""
+"""An unreachable store is not the shard's fault, and may be back at any time."""
 _HEALTHY_AFTER_MS: Final = 60_000
 """A shard that ran this long before it failed is reloaded as if it had never failed before."""
 _UNWRITTEN_AGAIN_MS: Final = FULL_PAUSE_MS // 2
-"""A shard that ran this long before it could not write is reloaded at once; one that could not so soon again
-writes whenever it is loaded, and would go round and round. It is loaded some time after the pause began, so
-at the next attempt it has run for less than the pause."""
+"""A shard that ran this long before it could not write is reloaded at once; one that fails again sooner
+writes whenever it is loaded, and would reload in a loop. It is loaded some time after the pause began, so it
+has run for less than the pause by the next attempt."""
 
 
 LOAD_BUCKETS: Final[tuple[float, ...]] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Upper bounds of seconds."""
+"""Upper bounds, in seconds."""
 LOADS_AT_ONCE: Final = 8
-"""Shards that a broker loads at a time; what it takes over from one that died may be many."""
+"""Shards that a broker loads at a time; it may take over many from one that died."""
 
 
 class ShardStatus(NamedTuple):
-    """How a shard is. `failure` says why the shard stopped, until it has been loaded again."""
+    """The status of a shard. `failure` says why it stopped, until it has been loaded again."""
 
     number: int
     epoch: int
@@ -68,13 +68,13 @@ class _Failure:
 
 
 class RuntimeOptions(NamedTuple):
-    """What a runtime may be given beside what it needs."""
+    """The optional arguments of a runtime."""
 
     shard_count: int = 50
-    """How many leases of the kind the store has."""
+    """Number of leases of the kind in the store."""
     limits: Limits = Limits()
     observer: Observer | None = None
-    """Must be quick and not raise: an exception of its stops the shard."""
+    """Must be quick and not raise: an exception stops the shard."""
     before_load: Callable[[], Awaitable[None]] | None = None
     """Awaited before a shard is loaded."""
     holds: LoadHolds | None = None
@@ -82,9 +82,9 @@ class RuntimeOptions(NamedTuple):
     recorder: Recorder | None = None
     """None: there is no journal."""
     records_written: RecordsWritten = lambda shard, records: None
-    """Told of records that are durable."""
+    """Called with records that have become durable."""
     journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None
-    """Told the shard and the bytes of journal rows that are durable."""
+    """Called with the shard and the size in bytes of journal rows that have become durable."""
 
 
 class Runtime(Generic[M]):
@@ -133,13 +133,13 @@ class Runtime(Generic[M]):
         self._failures: dict[int, _Failure] = {}
         self._coming_to_rest: set[asyncio.Task[None]] = set()
         self.stops = 0
-        """How often a shard has stopped because something failed."""
+        """Number of times a shard has stopped because of a failure."""
         self.last_stop = ""
-        """Which one did so last, and why."""
+        """Which shard stopped last, and why."""
         self.loads = Histogram(LOAD_BUCKETS)
-        """How long it took to load shards that were not empty."""
+        """Load times of shards that were not empty."""
         self.unloads = 0
-        """Shards given up that were not empty."""
+        """Number of non-empty shards given up."""
         self._loaded = asyncio.Event()
         self._loaded.set()
 
@@ -152,12 +152,12 @@ class Runtime(Generic[M]):
     # --- requests -------------------------------------------------------------------------------------------
 
     async def call(self, key: str, operation: Operation, request: Any, context: RequestContext) -> Any:
-        """Put one request to the shard of a key: `await runtime.call(key, Shard.join, request, context)`.
+        """Send one request to the shard of a key: `await runtime.call(key, Shard.join, request, context)`.
 
-        Returns what the machine replies. Raises KafkaError: the machine's refusal; NOT_COORDINATOR when the
+        Returns the machine's reply. Raises KafkaError: the machine's refusal; NOT_COORDINATOR when the
         shard is not this broker's, or stopped meanwhile; COORDINATOR_NOT_AVAILABLE at the bounds of `Limits`.
-        While the shard loads, or waits to be loaded again because the store had no room or no time, the
-        operation's `Traits` have the answer: COORDINATOR_LOAD_IN_PROGRESS for most.
+        While the shard loads, or waits to be loaded again because the store was full or busy, the
+        operation's `Traits` give the answer: COORDINATOR_LOAD_IN_PROGRESS for most.
         """
         host = self._host_of(key)
         if host is None:
@@ -167,7 +167,7 @@ class Runtime(Generic[M]):
     async def call_shard(
         self, number: int, operation: Operation, request: Any, context: RequestContext
     ) -> Any:
-        """What `call` does, with the shard of a number: `0 <= number < shard_count`."""
+        """As `call`, with the shard given by number: `0 <= number < shard_count`."""
         host = self._hosts.get(number)
         if host is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} is not on this broker")
@@ -184,13 +184,13 @@ class Runtime(Generic[M]):
         return await host.call(operation, request, context)
 
     def number_of(self, key: str) -> int:
-        """The shard of a key, wherever it is."""
+        """The number of a key's shard, wherever the shard is."""
         return self._route(key, self._shard_count)
 
     def call_at_once(
         self, key: str, operation: Operation, request: Any, context: RequestContext, answered: Answered
     ) -> object:
-        """What `call` does, without a coroutine: the answer, which may be a KafkaError, or LATER when
+        """As `call`, but without a coroutine. Returns the answer, which may be a KafkaError, or LATER if
         `answered` has been or will be called with it."""
         host = self._hosts.get(self._route(key, self._shard_count))
         if host is None:
@@ -207,9 +207,9 @@ class Runtime(Generic[M]):
         return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of {key!r} is not on this broker")
 
     async def call_shards(self, operation: Operation, request: Any, context: RequestContext) -> list[Any]:
-        """Put one request to every shard of this broker (ListGroups): their answers, by shard number.
+        """Send one request to every shard of this broker (ListGroups); return the answers by shard number.
 
-        Shards that stop meanwhile are skipped, as shards of others are; one that loads raises
+        Shards that stop meanwhile are skipped, like those of other brokers; one that is loading raises
         COORDINATOR_LOAD_IN_PROGRESS, since an answer without it would look complete.
         """
         hosts = self.hosts()
@@ -237,10 +237,10 @@ class Runtime(Generic[M]):
     # --- leases ---------------------------------------------------------------------------------------------
 
     def own(self, number: int, epoch: int) -> asyncio.Future[None]:
-        """The lease `number` of the kind is this broker's at `epoch`: load the shard and serve it.
+        """This broker now holds lease `number` of the kind at `epoch`: load the shard and serve it.
 
-        Replaces what ran before. Done when the shard is loaded for the first time under this epoch; cancelled
-        when that is not to be any more.
+        Replaces what ran before. The future is done when the shard is first loaded under this epoch, or
+        when a test holds its loading open, and cancelled when neither will happen.
         """
         self._let_go(number)
         self._end_waiting(number)
@@ -268,7 +268,7 @@ class Runtime(Generic[M]):
         )
 
     def disown(self, number: int) -> Awaitable[None]:
-        """Stop serving at once. The awaitable is done when nothing is on its way to the store."""
+        """Stop serving at once. The awaitable is done when nothing is in flight to the store."""
         self._forget_failure(number)
         self._end_waiting(number)
         host = self._let_go(number)
@@ -280,14 +280,14 @@ class Runtime(Generic[M]):
         return at_rest
 
     def flush(self) -> None:
-        """Have what waits for others to be written with, as entries of the journal do, written now."""
+        """Write now what waits to be written along with other rows, such as journal entries."""
         self._appender.flush()
 
     def under_way(self) -> Iterator[str]:
-        """What is being done without being asked for, in words; nothing when all is at rest and durable."""
+        """Describe unfinished background work; yields nothing when all is at rest and durable."""
         for number in self._loading:
             if self.holds.holding(number):
-                continue  # on purpose, for as long as whoever holds it wants
+                continue  # on purpose, until the hold is released
             yield f"{self._lease_kind} shard {number} is still loading"
         for number, failure in self._failures.items():
             host = self._hosts.get(number)
@@ -300,7 +300,7 @@ class Runtime(Generic[M]):
                 yield f"{self._lease_kind} shard {host.lease.number} still has steps to finish"
 
     def load_again(self, number: int) -> None:
-        """Have a shard that is here claimed and loaded anew, as after a failure; nothing else."""
+        """Have a shard, if it is here, claimed and loaded again, as after a failure."""
         host = self._hosts.get(number)
         if host is not None:
             self._leases.reclaim(host.lease, host.epoch)
@@ -310,11 +310,11 @@ class Runtime(Generic[M]):
         await self._loaded.wait()
 
     def hosts(self) -> list[ShardHost[M]]:
-        """What runs the shards that are here, for those who look inside."""
+        """The hosts of the shards that are here, for inspection."""
         return [host for _, host in sorted(self._hosts.items())]
 
     def shards(self) -> list[ShardStatus]:
-        """The shards that are here or would be if they had not failed."""
+        """The status of this broker's shards, including failed ones."""
         statuses = []
         for host in self.hosts():
             failure = self._failures.get(host.lease.number)
@@ -323,7 +323,7 @@ class Runtime(Generic[M]):
         return statuses
 
     async def close(self) -> None:
-        """Disown everything and wait for what is on its way to the store."""
+        """Disown everything and wait for what is in flight to the store."""
         for number in list(self._failures):
             self._forget_failure(number)
         for number in list(self._ready):
@@ -335,7 +335,7 @@ class Runtime(Generic[M]):
         await asyncio.gather(*loading, return_exceptions=True)
 
     def kill(self) -> None:
-        """Die as a process does: no unloading, nothing written or answered any more but NOT_COORDINATOR."""
+        """Die as a process does: unload and write nothing, and answer only NOT_COORDINATOR."""
         for number in list(self._failures):
             self._forget_failure(number)
         for number in list(self._ready):
@@ -385,31 +385,31 @@ class Runtime(Generic[M]):
                 if self._recorder is None or not self._recorder.stored:
                     await loading
                 else:
-                    # Beside each other: what is told of groups is not to hold up the groups. Two arguments
-                    # would be typed to give a tuple, which compiled code insists on.
+                    # Concurrently: the journal must not hold up the groups. With two arguments the result
+                    # would be typed as a tuple, which compiled code insists on.
                     newest = asyncio.ensure_future(newest_entries(self._store, host.lease))
                     await asyncio.gather(*(loading, newest))
                     entries = newest.result()
                     self._recorder.journal.restore(number, entries)
                     from_broker = entries[-1].broker if entries else None
-        except Exception as error:
-            host.fail(error)
-        else:
             loading_ms = self._clock.now_ms() - began_ms
             if machine.contents():
                 self.loads.observe(loading_ms / 1000)
             host.activate(machine, self._taken_over(loading_ms, from_broker))
             self._activated(host)
+        except Exception as error:
+            host.fail(error)
+        else:
             self._tell_ready(host)
         if self._loading.get(number) is asyncio.current_task():
             del self._loading[number]
             self._note_loaded()
 
     def _activated(self, host: ShardHost[M]) -> None:
-        """A shard was loaded: for what each is to be told then."""
+        """A shard was loaded: a hook to notify it."""
 
     def _taken_over(self, loading_ms: int, from_broker: int | None) -> dict[str, Any]:
-        """What is told of a load."""
+        """What the journal records about a load."""
         facts: dict[str, Any] = {"took_ms": loading_ms, "from_broker": from_broker}
         if from_broker is None or self._recorder is None or from_broker == self._recorder.broker:
             return facts
@@ -419,7 +419,7 @@ class Runtime(Generic[M]):
         return facts
 
     def _tell_ready(self, host: ShardHost[M]) -> None:
-        """Those who wait until the shard is loaded under its present epoch."""
+        """Notify whoever waits until the shard is loaded under its present epoch."""
         number = host.lease.number
         epoch, ready = self._ready.get(number, (0, None))
         if ready is not None and epoch == host.epoch:
@@ -427,7 +427,7 @@ class Runtime(Generic[M]):
             ready.set_result(None)
 
     def _end_waiting(self, number: int) -> None:
-        """For those who wait until the shard is loaded under its present epoch."""
+        """Cancel the wait until the shard is loaded under its present epoch."""
         _, ready = self._ready.pop(number, (0, None))
         if ready is not None:
             ready.cancel()
@@ -443,13 +443,13 @@ class Runtime(Generic[M]):
             self._observer(lease.number, events)
 
     def unloaded(self) -> None:
-        """A shard that was not empty is given up."""
+        """A non-empty shard is being given up."""
         self.unloads += 1
 
     def failed(self, host: ShardHost[M], why: Exception | None) -> None:
-        """Have the shard loaded again, backing off; at once when what was lost is the lease.
+        """Have the shard loaded again, with backoff; at once if the lease was lost.
 
-        When the store was too busy or too full to write, nothing of the host can reach it any more, and the
+        If the store was too busy or too full to write, nothing from the host can reach it any more, and the
         epoch stays: a new one could not be written either.
         """
         number = host.lease.number
@@ -489,8 +489,8 @@ class Runtime(Generic[M]):
         if unwritten:
             self._begin(host.lease.number, host.epoch)
         else:
-            # A new epoch, so that nothing the failed host had under way can reach the store behind the new
-            # one's loading.
+            # A new epoch, so that nothing the failed host had in flight can reach the store once the new
+            # one is loading.
             self._leases.reclaim(host.lease, host.epoch)
 
     def _forget_failure(self, number: int) -> None:

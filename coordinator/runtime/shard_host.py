@@ -1,23 +1,24 @@
-"""What runs one shard: an inbox, a timer, and the rule that nothing is visible before it is durable.
+"""Runs one shard: an inbox, a timer, and the rule that nothing is visible before it is durable.
 
 The machine is stepped one request at a time, in the order of arrival. A step's rows are handed to the
-broker's appender and the machine steps on while they are under way; what a step makes visible (replies,
-events) is kept back as promise 1 says:
+broker's appender and the machine steps on while they are in flight; what a step makes visible (replies,
+events) is held back as promise 1 says:
 
 - a step with rows waits for them;
 - a step that read hard state waits for the rows of every step before it;
-- any other step's replies go at once (a heartbeat never waits for the disk), while its events still take
+- any other step's replies go out at once (a heartbeat never waits for the disk), while its events still take
   their turn, since a journal is read in order.
 
-What the journal keeps of a step is stored with the step's records; of a step without any it follows soon, and
-nothing waits for it.
+A step's journal entries are stored with its records; those of a step without records follow soon, and nothing
+waits for them.
 
-A reply never overtakes one to the same caller: a caller has one ticket per request and each is answered once,
-and the server takes a connection's requests one at a time.
+A reply never overtakes another to the same caller: a caller has one ticket per request and each is answered
+once, and the server takes a connection's requests one at a time.
 
 A host stops for good when it fails (`FENCED`, a store that failed, an exception in the core): everything
-unanswered gets NOT_COORDINATOR, nothing is rolled back, and whoever owns the host makes a new one from the
-store. While the store has no room, what would write is refused before it is stepped.
+unanswered gets NOT_COORDINATOR (COORDINATOR_NOT_AVAILABLE if the store was busy or full), nothing is rolled
+back, and the host's owner makes a new one from the store.
+While the store is full, requests that would write are refused before they are stepped.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from muster.coordinator.storage.store import JournalRow, Lease, Outcome, StoreBu
 from muster.protocol.errors import ErrorCode, KafkaError
 
 UNWRITTEN: Final = (StoreBusy, StoreFull)
-"""What the store says when nothing was written: this still is the coordinator."""
+"""What the store raises when nothing was written: this is still the coordinator."""
 
-_STEPS_MAX = 500  # a turn: other shards and the lease get a look in
+_STEPS_MAX = 500  # per turn, so that other shards and the lease get a look in
 _ANSWERS_MAX = 100
-"""A turn, of one step."""
-_ADVANCES_MAX = 100  # a turn: a deadline still due after so many will never pass
+"""Per turn, of one step."""
+_ADVANCES_MAX = 100  # per turn: a deadline still due after that many will never pass
 
 
 class HostState(Enum):
-    """The life of a host; it goes forward only."""
+    """The life of a host; it only moves forward."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -61,41 +62,41 @@ class HostState(Enum):
     FAILED = "failed"
 
 
-# A member of an Enum is looked up by Python code, and every request asks for these.
+# Looking up a member of an Enum runs Python code, and every request needs these.
 _LOADING: Final = HostState.LOADING
 _ACTIVE: Final = HostState.ACTIVE
 _FAILED: Final = HostState.FAILED
 
 
 class Limits(NamedTuple):
-    """Bounds of one shard, and what happens there."""
+    """Bounds of one shard, and what happens at them."""
 
     backlog_max: int = 10_000
-    """Requests not stepped yet plus steps waiting for the store; more: COORDINATOR_NOT_AVAILABLE."""
+    """Requests not stepped yet plus steps waiting for the store; beyond that COORDINATOR_NOT_AVAILABLE."""
     write_timeout_ms: int = 5_000
-    """offsets.commit.timeout.ms: a reply waits this long for the store, then it is COORDINATOR_NOT_AVAILABLE
-    (Kafka's 7 as clients see it). The step stands and is written all the same."""
+    """offsets.commit.timeout.ms: a reply waits this long for the store, then becomes
+    COORDINATOR_NOT_AVAILABLE (Kafka's 7 as clients see it). The step stands and is written anyway."""
     parked_max_ms: int = 3_600_000
-    """A request the core has parked (JoinGroup, SyncGroup) is answered COORDINATOR_NOT_AVAILABLE after this.
-    The core has its own, shorter timers for them; this one is for what they do not cover."""
+    """A request the core has parked (JoinGroup, SyncGroup) is answered COORDINATOR_NOT_AVAILABLE after this
+    time. The core has its own, shorter timers for them; this one catches what they do not cover."""
 
 
 class HostOwner(Protocol):
-    """Who made the host and hears from it."""
+    """The creator of the host, which reports to it."""
 
     def serving(self, lease: Lease) -> bool:
-        """Whether the lease certainly still is this broker's."""
+        """Whether the lease is certainly still this broker's."""
 
     def failed(self, host: Any, why: Exception | None) -> None:
-        """The host has stopped. None: its lease is lost (a write was fenced, or the term has passed);
-        StoreBusy and StoreFull: the store is as it was.
+        """The host has stopped. None: its lease is lost (a write was fenced, or the term has expired);
+        StoreBusy and StoreFull: the store is unchanged.
         """
 
     def unloaded(self) -> None:
-        """The host gives up a shard that is not empty."""
+        """The host is giving up a non-empty shard."""
 
     def observe(self, lease: Lease, events: Sequence[Any]) -> None:
-        """Events of steps that are durable, in step order."""
+        """Take the events of durable steps, in step order."""
 
 
 class _Call(NamedTuple):
@@ -158,14 +159,14 @@ class ShardHost(Generic[M]):
         self.machine: M | None = None
         self._spare = Step(0)  # for operations that return their answer
         self._inbox: deque[_Call | Notice[M]] = deque()
-        self._ahead = 0  # of the inbox: what is to be stepped before the deadlines are looked at
+        self._ahead = 0  # items of the inbox to step before the deadlines are checked
         self._turn_scheduled = False
         self._last_ticket: Ticket = 0
         self._answers: dict[Ticket, Answered] = {}
         self._parked: dict[Ticket, int] = {}  # when each must be answered, in that order
         self._held: deque[_Held] = deque()
-        self._delivering: deque[Reply] = deque()  # what is durable and takes several turns to answer
-        self._overdue = 0  # how many at the head of _held have had their callers told
+        self._delivering: deque[Reply] = deque()  # durable replies that take several turns to send
+        self._overdue = 0  # how many at the head of _held have timed out for their callers
         self._handed_over = 0  # the last step with records
         self._durable = 0  # the last such step known to be in the store
         self._timer: Timer | None = None
@@ -185,15 +186,16 @@ class ShardHost(Generic[M]):
 
     @property
     def comes_back(self) -> bool:
-        """Whether it is being loaded, or waits to be loaded again by this broker under the same epoch."""
+        """Whether it is loading, or waiting to be loaded again by this broker under the same epoch."""
         return self.state is _LOADING or (self.state is _FAILED and self._unwritten)
 
     # --- from outside ---------------------------------------------------------------------------------------
 
     async def call(self, operation: Operation, request: Any, context: RequestContext) -> Any:
-        """The core's answer. Raises its KafkaError, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE at a bound.
+        """Return the core's answer. Raises its KafkaError, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE at a
+        bound.
 
-        A caller that is cancelled leaves nothing behind: the step is made, its reply is dropped.
+        A cancelled caller leaves nothing behind: the step is taken, its reply is dropped.
         """
         refusal = self._refused(operation)
         if refusal is not None:
@@ -215,10 +217,10 @@ class ShardHost(Generic[M]):
     def call_at_once(
         self, operation: Operation, request: Any, context: RequestContext, answered: Answered
     ) -> object:
-        """What `call` does, without a coroutine and without waiting for the next turn of the loop: the
-        answer, or LATER when `answered` has been or will be called with it. KafkaErrors are returned too.
+        """As `call`, but without a coroutine and without waiting for the next turn of the loop. Returns the
+        answer, or LATER if `answered` has been or will be called with it. KafkaErrors are returned too.
 
-        Requests that wait in the inbox are not overtaken: this one then waits behind them.
+        Never overtakes requests in the inbox: if there are any, this one waits behind them.
         """
         refusal = self._refused(operation)
         if refusal is not None:
@@ -248,8 +250,8 @@ class ShardHost(Generic[M]):
     def _answer(
         self, operation: Operation, request: Any, context: RequestContext, answered: Answered | None
     ) -> object:
-        """A step of an operation that returns its answer: as a rule without a ticket in use, and without a
-        Step of its own. `answered`: of one that may also write."""
+        """Take a step of an operation that returns its answer, usually without using a ticket or a Step of
+        its own. `answered` is given for one that may also write."""
         step = self._spare
         step.now_ms, step.context = self._clock.now_ms(), context
         if answered is not None:
@@ -279,7 +281,7 @@ class ShardHost(Generic[M]):
         return answer
 
     def _answer_in_turn(self, step: Step, answer: object, answered: Answered) -> object:
-        """The rest of a step that did more than to return its answer, which waits for what it wrote."""
+        """Finish a step that did more than return its answer, which waits for what the step wrote."""
         self._spare = Step(0)
         self._answers[step.ticket] = answered
         if answer is not None:
@@ -293,7 +295,7 @@ class ShardHost(Generic[M]):
         return LATER
 
     def _refused(self, operation: Operation) -> KafkaError | None:
-        """Why a request is not even stepped."""
+        """Why a request is refused without being stepped, if it is."""
         if self.state is not _ACTIVE:
             return self._not_coordinator()
         if len(self._inbox) + len(self._held) >= self._limits.backlog_max:
@@ -306,12 +308,12 @@ class ShardHost(Generic[M]):
         return None
 
     def tell(self, notice: Notice[M]) -> None:
-        """Step the core with something nobody waits for; lost when the host is not active."""
+        """Step the core with a notice that nobody waits for; it is lost if the host is not active."""
         if self.state is HostState.ACTIVE:
             self._enqueue(notice)
 
     def note(self, entry: Entry) -> None:
-        """An entry of something that happened outside the core: stored and shown in turn."""
+        """Store an entry of something that happened outside the core, and show it in turn."""
         assert self._recorder is not None
         if self.state is HostState.ACTIVE and (rows := self._recorder.rows([entry])):
             self._appender.note(self, rows)
@@ -321,8 +323,7 @@ class ShardHost(Generic[M]):
             self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], [], [entry]))
 
     def activate(self, machine: M, taken_over: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Begin to serve with a machine that has been loaded; `taken_over` is what the journal is told of
-        that."""
+        """Begin to serve with a loaded machine; `taken_over` is what the journal records about the load."""
         self.machine = machine
         self.state = HostState.ACTIVE
         self.active_since_ms = self._clock.now_ms()
@@ -333,7 +334,7 @@ class ShardHost(Generic[M]):
         self._turn()
 
     def close(self) -> None:
-        """Stop stepping: what is parked gets NOT_COORDINATOR, steps already made are written and answered."""
+        """Stop stepping: parked requests get NOT_COORDINATOR, steps taken before are written and answered."""
         if self.state is HostState.ACTIVE:
             assert self.machine is not None
             step = Step(self._clock.now_ms())
@@ -344,7 +345,7 @@ class ShardHost(Generic[M]):
                 return
             self.state = HostState.CLOSED
             self._deliver(step.replies)
-            # What the unloading did is not durable and need not be; it only comes last.
+            # What the unload did is not durable and need not be; it just comes last.
             entries = self._last_entries()
             self._held.append(_Held(self._handed_over, step.now_ms, [], step.events, entries))
             kept = {reply.ticket for held in self._held for reply in held.replies}
@@ -358,12 +359,12 @@ class ShardHost(Generic[M]):
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is to be stepped before the next request or deadline, and all that was is durable
-        and answered."""
+        """Whether nothing is left to step before the next request or deadline, and all steps so far are
+        durable and answered."""
         return not self._inbox and not self._delivering and self._durable == self._handed_over
 
     def _last_entries(self) -> Sequence[Entry]:
-        """Have what is still to be noted written before the host is settled."""
+        """Have the last journal entries written before the host is settled."""
         entries = self._unloaded("handed over, or the broker was stopped")
         rows = self._recorder.rows(entries) if entries and self._recorder is not None else []
         if rows or self._appender.holds(self):
@@ -382,17 +383,17 @@ class ShardHost(Generic[M]):
         return [self._recorder.of("shard_unloaded", self._clock.now_ms(), self.lease.number, data)]
 
     async def settled(self) -> None:
-        """Return when nothing of this host is on its way to the store."""
+        """Return when this host has nothing in flight to the store."""
         if self._durable < self._handed_over and self.state is not HostState.FAILED:
             self._quiet = self._quiet or asyncio.Event()
             await self._quiet.wait()
 
     def abandon(self) -> None:
-        """Stop as a process that died: nothing more is stepped or written; callers get NOT_COORDINATOR."""
+        """Stop like a process that died: nothing more is stepped or written; callers get NOT_COORDINATOR."""
         self._stop(HostState.CLOSED)
 
     def appended(self, sequence: int, outcome: Outcome) -> None:
-        """From the appender."""
+        """Called by the appender."""
         if self.state is HostState.FAILED:
             return
         if outcome is Outcome.FENCED:
@@ -418,16 +419,16 @@ class ShardHost(Generic[M]):
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """What the inbox holds, then what is due, then the timer for what is next.
+        """Step what is in the inbox, then what is due, and set the timer for what is next.
 
-        Requests come first: a heartbeat that arrived while the loop was busy is not beaten by the timer it
-        was to stop.
+        Requests come first: a heartbeat that arrived while the loop was busy must not lose to the timer it
+        was meant to stop.
         """
         self._turn_scheduled = False
         if self.state is not HostState.ACTIVE:
             return
         if not self._owner.serving(self.lease):
-            # The lease may be another's by now, and what is here another's past.
+            # The lease may be another broker's by now, and the state here outdated.
             self.fail(None)
             return
         now_ms = self._clock.now_ms()
@@ -454,8 +455,8 @@ class ShardHost(Generic[M]):
             item(self.machine, step)
             self._finish(step)
             return
-        # The step is made even when the caller has gone meanwhile: a client that closes sends its LeaveGroup
-        # and does not wait for the answer.
+        # The step is taken even if the caller is gone by now: a client that closes sends its LeaveGroup and
+        # does not wait for the answer.
         operation, request, context, ticket = item
         step = Step(now_ms, context, ticket)
         self._operate(operation, request, step)
@@ -469,7 +470,7 @@ class ShardHost(Generic[M]):
             step.reply(answer)
 
     def _operated(self, operation: Operation, request: Any, step: Step) -> object:
-        """Have the machine process one request: what it returns, which may be a refusal."""
+        """Have the machine process one request; return its answer, which may be a refusal."""
         assert self.machine is not None
         try:
             return operation(self.machine, request, step)
@@ -499,7 +500,7 @@ class ShardHost(Generic[M]):
         raise AssertionError(f"{deadline_ms} is still due after {_ADVANCES_MAX} advances to {now_ms}")
 
     def _finish(self, step: Step) -> None:
-        """Hand the step's rows over and its replies out, or hold them back."""
+        """Hand the step's rows over, and send its replies or hold them back."""
         self.steps += 1
         for job in step.jobs:
             self._begin_job(job)
@@ -523,7 +524,7 @@ class ShardHost(Generic[M]):
                 self._held.append(_Held(self._handed_over, step.now_ms, [], step.events, entries))
 
     def _begin_job(self, job: Callable[[], Any]) -> None:
-        """Have a thread do it, and the machine told. A host that has stopped by then forgets it."""
+        """Run a job in a thread, then notify the machine, unless the host has stopped by then."""
         running = self._loop.run_in_executor(None, job)
 
         def done(running: asyncio.Future[Any]) -> None:
@@ -553,8 +554,8 @@ class ShardHost(Generic[M]):
             self._owner.observe(self.lease, events)
 
     def _deliver(self, replies: list[Reply]) -> None:
-        """Answer, or begin to: what ends a rebalance of thousands is answered over several turns of the loop,
-        so that others get their answers in between."""
+        """Send replies, or begin to: those that end a rebalance of thousands are sent over several turns of
+        the loop, so that others get their answers in between."""
         if len(replies) <= _ANSWERS_MAX:
             self._hand_out(replies)
         else:
@@ -580,7 +581,7 @@ class ShardHost(Generic[M]):
     # --- deadlines ------------------------------------------------------------------------------------------
 
     def _tell_overdue(self, now_ms: int) -> None:
-        """Answer those who waited too long: for the store, or parked in the core."""
+        """Answer requests that have waited too long, for the store or parked in the core."""
         unheard: list[object] = []
         for held in islice(self._held, self._overdue, None):
             if held.since_ms + self._limits.write_timeout_ms > now_ms:
@@ -613,8 +614,8 @@ class ShardHost(Generic[M]):
     def _arm(self) -> None:
         machine = self.machine if self.state is _ACTIVE else None
         if self._timer is not None:
-            # A deadline that moved later, as each heartbeat moves one, leaves the timer where it is: it will
-            # fire once too early and be armed anew, which is cheaper than moving it with every request.
+            # A deadline that moved later, as with each heartbeat, leaves the timer where it is: it will fire
+            # once too early and be armed again, which is cheaper than moving it with every request.
             bound_ms = self._next_deadline(None if machine is None else machine.deadline_bound())
             if bound_ms is None or self._timer_ms <= bound_ms:
                 return
@@ -649,7 +650,7 @@ class ShardHost(Generic[M]):
             unloaded = self._unloaded("its lease was lost" if why is None else f"{type(why).__name__}: {why}")
         self._stop(HostState.FAILED, why)
         if unloaded and self._recorder is not None:
-            self._recorder.show(unloaded)  # there is no writing any more
+            self._recorder.show(unloaded)  # nothing can be written any more
         self._owner.failed(self, why)
 
     def _stop(self, state: HostState, why: Exception | None = None) -> None:
@@ -666,13 +667,13 @@ class ShardHost(Generic[M]):
             self._quiet.set()
 
     def _refuse(self, kept: Sequence[Ticket] | set[Ticket], why: Exception | None = None) -> None:
-        """An end for every unanswered request but those `kept`."""
+        """Refuse every unanswered request but those `kept`."""
         for ticket in [ticket for ticket in self._answers if ticket not in kept]:
             self._deliver([Reply(ticket, self._refusal(why))])
 
     def _refusal(self, why: Exception | None) -> KafkaError:
         if isinstance(why, UNWRITTEN):
-            # Clients may come back here.
+            # Clients may retry here.
             return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"shard {self.lease.number}: {why}")
         return self._not_coordinator()
 

@@ -32,8 +32,7 @@ OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
 def transaction_kind(
     config: TransactionConfig, new_id: Callable[[], int], version: Callable[[], int]
 ) -> MachineKind:
-    """Shards of transactional ids with this configuration; `new_id` and `version` as `TransactionShard` has
-    them."""
+    """Transaction shards with this configuration; `new_id` and `version` are those of `TransactionShard`."""
     make = partial(TransactionShard, config=config, new_id=new_id, version=version)
     return MachineKind(TRANSACTIONS, make, OPERATIONS)
 
@@ -52,7 +51,7 @@ class TransactionRuntime(Runtime[TransactionShard]):
         version: Callable[[], int],
         options: RuntimeOptions | None = None,
     ) -> None:
-        """`new_id` and `version` as `TransactionShard` has them."""
+        """`new_id` and `version` are those of `TransactionShard`."""
         super().__init__(transaction_kind(config, new_id, version), store, clock, leases, options)
         self.fenced = 0
         """Requests refused because a newer producer has the transactional id (PRODUCER_FENCED)."""
@@ -66,12 +65,12 @@ class TransactionRuntime(Runtime[TransactionShard]):
             raise
 
     def epoch(self, number: int) -> int | None:
-        """The coordinator epoch of a shard that is here."""
+        """The coordinator epoch of a shard; None if it is not here."""
         host = self._hosts.get(number)
         return None if host is None else host.epoch
 
     def marked(self, number: int, epoch: int, due: MarkersDue, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions have their markers, or are gone: told to the shard, unless it went meanwhile."""
+        """Notify the shard, if it is still here, that these partitions have their markers or are gone."""
         host = self._hosts.get(number)
         if host is not None and host.epoch == epoch:
             done = frozenset(partitions)

@@ -1,8 +1,9 @@
 """The aborted transactions of one partition, for consumers that read only committed records (KIP-98).
 
-Kafka keeps an index file for each segment. Here an entry is 32 bytes of memory, and of each snapshot of what
-is derived from a log; a transaction that has one has a batch and a marker in the log, of some 150 bytes at
-least. Entries go with the records below the log start, and when compaction has left nothing of theirs.
+Kafka keeps an index file for each segment. Here an entry takes 32 bytes of memory, and of each snapshot of
+the state derived from a log; a transaction with an entry has a batch and a marker in the log, of at least
+some 150 bytes. Entries are removed with the records below the log start, and when compaction has left nothing
+of theirs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FIELDS: Final = 4
 
 
 class AbortedTransaction(NamedTuple):
-    """Whose it is, its first offset in the partition and that of its marker."""
+    """Its producer, its first offset in the partition and the offset of its marker."""
 
     producer_id: int
     first_offset: int
@@ -30,8 +31,8 @@ class AbortedTransaction(NamedTuple):
 
 
 class Aborted:
-    """Those of one partition, by the offsets of their markers. Grows at its end only, so that readers need no
-    lock; `without_before` and `without` make another."""
+    """The aborted transactions of one partition, by the offsets of their markers. Grows only at its end, so
+    readers need no lock; `without_before` and `without` make a new one."""
 
     __slots__ = ("_entries",)
 
@@ -49,15 +50,15 @@ class Aborted:
         return AbortedTransaction(*self._entries[at : at + 3])
 
     def _first_reaching(self, offset: int) -> int:
-        """The number of the first whose marker is at `offset` or behind it."""
+        """The number of the first whose marker is at or after `offset`."""
         return bisect_left(range(len(self)), offset, key=lambda number: self._entries[_FIELDS * number + 2])
 
     def add(self, transaction: AbortedTransaction, stable_offset: int) -> None:
-        """Its marker is in the log; `stable_offset`: below which nothing is undecided any more."""
+        """A transaction's marker is in the log; nothing below `stable_offset` is undecided any more."""
         self._entries.extend((*transaction, stable_offset))
 
     def reaches(self, offset: int) -> bool:
-        """Whether one may have records at `offset` or behind it."""
+        """Whether any may have records at or after `offset`."""
         return self._first_reaching(offset) < len(self)
 
     def between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -68,11 +69,11 @@ class Aborted:
             if transaction.first_offset < end_offset:
                 found.append(transaction)
             if self._entries[_FIELDS * number + 3] >= end_offset:
-                break  # what was undecided then begins behind
+                break  # what was undecided then begins after that
         return found
 
     def without_before(self, start_offset: int) -> Aborted:
-        """Those that remain when the log begins at `start_offset`."""
+        """The ones that remain when the log begins at `start_offset`."""
         gone = self._first_reaching(start_offset)
         if not gone:
             return self
@@ -81,7 +82,7 @@ class Aborted:
         return left
 
     def without(self, markers: Set[int]) -> Aborted:
-        """Those that remain without the ones whose markers are at these offsets."""
+        """All but the ones whose markers are at these offsets."""
         gone = [number for number in range(len(self)) if self._entries[_FIELDS * number + 2] in markers]
         if not gone:
             return self
@@ -97,7 +98,7 @@ class Aborted:
         return _COUNT.pack(len(self)) + Struct(f">{len(entries)}q").pack(*entries)
 
     def restore(self, snapshot: bytes) -> int:
-        """Take over a snapshot; how many bytes of `snapshot` it took. ValueError when it is cut short."""
+        """Restore a snapshot; return how many bytes of `snapshot` it took. ValueError if it is truncated."""
         try:
             count: int = _COUNT.unpack_from(snapshot)[0]
             for number in range(count):
@@ -108,18 +109,18 @@ class Aborted:
 
 
 class AbortedRanges:
-    """Which batches belong to the transactions that were aborted so far."""
+    """Tells which batches belong to the transactions aborted so far."""
 
     __slots__ = ("_by_producer",)
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """In the order of their markers."""
+        """`aborted` is in the order of the markers."""
         self._by_producer: dict[int, list[AbortedTransaction]] = {}
         for transaction in aborted:
             self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
 
     def cover(self, header: Header) -> bool:
-        """Whether this batch of records is one of them."""
+        """Whether this batch of records belongs to one of them."""
         if not header.is_transactional:
             return False
         of_producer = self._by_producer.get(header.producer_id, ())

@@ -61,12 +61,12 @@ class Topic:
     created_ms: int
     config: TopicConfig = field(compare=False)
     assignments: Mapping[int, Assignment] = field(default_factory=dict)
-    """Of the partitions that have a replica list; the others are led by any broker, their only replica."""
+    """For the partitions that have a replica list; the others are led by any broker, their only replica."""
 
     @property
     def internal(self) -> bool:
-        """Kafka's own topics, and ours: listed as internal in Metadata, and clients may not produce to
-        them."""
+        """Whether it is one of Kafka's internal topics or ours, which Metadata lists as internal and clients
+        may not produce to."""
         return self.name in INTERNAL_TOPICS
 
     @property
@@ -75,13 +75,13 @@ class Topic:
         return factor_of(self.assignments)
 
     def epoch_base(self, partition: int) -> int:
-        """What the leader epoch of the partition has beyond the epoch of its lease."""
+        """By how much the partition's leader epoch exceeds the epoch of its lease."""
         assignment = self.assignments.get(partition)
         return 0 if assignment is None else assignment.epoch_base
 
 
 def offsets_topic(cluster_id: UUID, partitions: int) -> Topic:
-    """`__consumer_offsets` as clients may look it up: a partition for each group shard, led by its holder.
+    """`__consumer_offsets` as clients see it: a partition for each group shard, led by the shard's holder.
 
     Its records are the rows of the store. Its configs are those that Kafka gives it.
     """
@@ -90,10 +90,10 @@ def offsets_topic(cluster_id: UUID, partitions: int) -> Topic:
 
 
 def transactions_topic(cluster_id: UUID, partitions: int) -> Topic:
-    """`__transaction_state` as clients may look it up: a partition for each transaction shard, led by its
+    """`__transaction_state` as clients see it: a partition for each transaction shard, led by the shard's
     holder.
 
-    Its records are the rows of the store. Its configs are those that Kafka gives it where there is one copy.
+    Its records are the rows of the store. Its configs are those that Kafka gives it with a single replica.
     """
     configs = {
         "cleanup.policy": "compact",
@@ -106,7 +106,7 @@ def transactions_topic(cluster_id: UUID, partitions: int) -> Topic:
 
 
 def events_topic(cluster_id: UUID, partitions: int, *, retention_ms: int, retention_bytes: int) -> Topic:
-    """`__group_events` as clients may look it up: a partition for each group shard, led by its holder.
+    """`__group_events` as clients see it: a partition for each group shard, led by the shard's holder.
 
     Its records are the rows of the store's journals, with `retention_bytes` for each partition.
     """
@@ -139,9 +139,9 @@ class Catalogue:
 
     Every refusal is a KafkaError. `defaults` are topic configs (Kafka's topic config names) that override
     Kafka's defaults for every topic of this broker; INVALID_CONFIG at once when one is not valid. `kept` are
-    topics that are there without being the store's (`offsets_topic`): they can be looked up, not changed. A
-    topic of the store that has such a name, from a time when it was free, is `hidden`: it is known by its id
-    alone, and can be deleted by that.
+    topics that exist outside the store (`offsets_topic`): they can be looked up, not changed. A topic of the
+    store with such a name, from a time when that was free, is `hidden`: it is known only by its id, and can
+    be deleted by that.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Catalogue:
         self._subscribers: list[Callable[[Change], None]] = []
         self._moved: dict[Lease, int] = {}
         self._refreshes = 0  # begun
-        self._taken = 0  # the one that the present picture is from
+        self._taken = 0  # the one that the present state is from
 
     def __repr__(self) -> str:
         return f"<Catalogue topics={len(self._by_id)}>"
@@ -182,7 +182,7 @@ class Catalogue:
 
     async def refresh(self) -> Change:
         """Read the store's topics and tell the subscribers what changed. Call it at start, and whenever the
-        store's `revision()` moved (this object's own changes refresh it themselves)."""
+        store's `revision()` has moved (this object's own changes refresh by themselves)."""
         self._refreshes += 1
         number = self._refreshes
         rows = await self._store.topics()
@@ -214,7 +214,7 @@ class Catalogue:
         return self._changed(Change(tuple(created), tuple(deleted), tuple(altered)))
 
     def set_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Put other `defaults` under every topic's configs, and tell the subscribers whose config changed.
+        """Replace the `defaults` of every topic's configs, and tell the subscribers which topics changed.
         INVALID_CONFIG, with nothing changed, when one is not valid."""
         if defaults == self._defaults:
             return
@@ -229,7 +229,7 @@ class Catalogue:
         self._changed(Change(altered=tuple(altered)))
 
     def _changed(self, change: Change) -> Change:
-        """`_by_id` is new: bring the rest of the picture after it, and tell the subscribers."""
+        """`_by_id` has changed: update the rest of the state, and tell the subscribers."""
         by_name = {topic.name: topic for topic in self._by_id.values()} | self._kept
         self._by_name = dict(sorted(by_name.items()))
         self._folded = {_fold(name): name for name in self._by_name}
@@ -251,8 +251,8 @@ class Catalogue:
         )
 
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
-        """Call `callback` on the loop after each change, with the catalogue already new; returns the
-        unsubscription."""
+        """Call `callback` on the loop after each change, with the catalogue already updated; returns a call
+        that unsubscribes."""
         self._subscribers.append(callback)
 
         def unsubscribe() -> None:
@@ -264,7 +264,7 @@ class Catalogue:
     @property
     def moved(self) -> Mapping[Lease, int]:
         """Leases under which partitions were led before they were reassigned, with the highest epoch at which
-        that was so: a higher one says that its holder knows."""
+        they were: the holder in a higher epoch knows of the reassignment."""
         return self._moved
 
     def topics(self) -> list[Topic]:
@@ -273,7 +273,7 @@ class Catalogue:
 
     @property
     def hidden(self) -> list[Topic]:
-        """Topics of the store whose name stands for a kept one."""
+        """Topics of the store whose name now means a kept one."""
         return [
             topic
             for name, kept in self._kept.items()
@@ -302,7 +302,7 @@ class Catalogue:
         return topic
 
     def is_free(self, name: str) -> bool:
-        """Whether no topic stands in the way of one of that name."""
+        """Whether no existing topic prevents one of that name."""
         return _fold(name) not in self._folded
 
     # --- changing ---------------------------------------------------------------------------------
@@ -320,12 +320,12 @@ class Catalogue:
         validate_only: bool = False,
     ) -> Topic:
         """CreateTopics for one topic: -1 means the broker's default, which is one replica; `brokers` are
-        those alive. What has passed all checks is asked of `permit`, which raises KafkaError to refuse so
-        many partitions.
+        those alive. After all checks `permit` is called, which raises KafkaError to refuse that many
+        partitions.
 
         Codes: 17 bad or colliding name, 36 exists, 37 partitions, 38 replication factor, 39 assignments, 40
-        configs, 42 assignments together with counts, 44 more partitions than one topic, or all of them, may
-        have, or more replica lists than there may be.
+        configs, 42 assignments together with counts, 44 too many partitions, in this topic or in all, or too
+        many replica lists.
         """
         check_name(name)
         self._check_free(name)
@@ -367,8 +367,8 @@ class Catalogue:
         return self._by_id.get(row.topic_id) or self._topic(row)
 
     async def ensure(self, name: str) -> Topic:
-        """Auto-creation (Metadata, when the request allows it): the topic, made with the default partitions
-        if missing.
+        """Auto-creation (Metadata, when the request allows it): the topic, created with the default
+        partitions if missing.
 
         UNKNOWN_TOPIC_OR_PARTITION when auto-creation is off, 17 for a bad name or one of Kafka's internal
         topics.
@@ -389,7 +389,7 @@ class Catalogue:
             raise
 
     async def delete(self, topic: Topic) -> None:
-        """DeleteTopics for one topic; UNKNOWN_TOPIC_ID when it went meanwhile, 17 for one that is kept."""
+        """DeleteTopics for one topic; UNKNOWN_TOPIC_ID if it was deleted meanwhile, 17 for a kept one."""
         self._check_changeable(topic)
         try:
             found = await self._store.delete_topic(topic.topic_id)
@@ -446,10 +446,10 @@ class Catalogue:
         replace: bool = False,
         validate_only: bool = False,
     ) -> Topic:
-        """Change topic configs; `replace` first drops those that are set (AlterConfigs, as against
+        """Change topic configs; `replace` first drops those that are set (AlterConfigs, as opposed to
         IncrementalAlterConfigs). INVALID_CONFIG (40), 3, 17.
 
-        As in Kafka, configs that are refused are refused for a topic that does not exist as well.
+        As in Kafka, invalid configs are refused even for a topic that does not exist.
         """
 
         def altered(before: Mapping[str, str]) -> dict[str, str]:
@@ -481,7 +481,7 @@ class Catalogue:
     async def _update(
         self, name: str, change: Callable[[TopicRow], TopicRow], *, validate_only: bool
     ) -> Topic:
-        """Compute the new row from the present one; again when another broker changed it in between."""
+        """Compute the new row from the present one; retry if another broker changed it in between."""
         for _ in range(_ATTEMPTS):
             topic = self.named(name)
             self._check_changeable(topic)
@@ -502,11 +502,11 @@ class Catalogue:
     async def reassign(
         self, topic: Topic, lists: Mapping[int, Replicas], led_under: Callable[[Topic, int], Grant | None]
     ) -> Topic | None:
-        """Assign partitions of the topic to other brokers, which have been checked; `led_under` is the lease
-        under which a partition is led, with its present epoch, None where that is not known.
+        """Assign partitions of the topic to other brokers, which have been checked; `led_under` gives the
+        lease under which a partition is led, with its present epoch, or None if unknown.
 
-        None when nothing was changed, since leases are moving or another broker changed the topic: it may be
-        tried again soon. 17 for a topic that is kept, 44 for more replica lists than there may be.
+        Returns None when nothing was changed, since leases are moving or another broker changed the topic:
+        retry soon. 17 for a kept topic, 44 for too many replica lists.
         """
         self._check_changeable(topic)
         row = self._rows[topic.topic_id]
@@ -539,7 +539,7 @@ class Catalogue:
     async def _number_lists(
         self, assignments: Mapping[int, Assignment], known: Mapping[int, Assignment] = MappingProxyType({})
     ) -> None:
-        """Give the lists their shards; POLICY_VIOLATION (44) when there are too many."""
+        """Give new replica lists their shards; POLICY_VIOLATION (44) when there are too many."""
         new = lists_of(assignments.values()) - lists_of(known.values())
         if new:
             try:

@@ -1,4 +1,4 @@
-"""What compaction finds left of each transaction, which says when its marker may go (KIP-98, KIP-534)."""
+"""What compaction finds left of each transaction, to decide when its marker may go (KIP-98, KIP-534)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from muster.protocol.record_batch import Header
 
 
 class CleanedTransactions:
-    """What one pass has met so far. It must be shown every batch from the log's start on, in order."""
+    """What one pass has met so far. It must be given every batch from the log's start on, in order."""
 
     __slots__ = ("_under_way", "emptied")
 
     def __init__(self) -> None:
         self._under_way: set[int] = set()  # producers with a batch since their last marker
         self.emptied: set[int] = set()
-        """Offsets of the markers of aborted transactions of which nothing else was left."""
+        """Marker offsets of aborted transactions that have nothing else left."""
 
     def meet_batch(self, header: Header) -> None:
-        """A batch of records, though it may have none any more, or loses them in this pass."""
+        """Note a batch of records, even one that has lost them or loses them in this pass."""
         if header.is_transactional:
             self._under_way.add(header.producer_id)
 
     def meet_marker(self, header: Header, contents: bytes) -> bool:
-        """A control batch; whether it is of no more use: no batch of its transaction is left."""
+        """Note a control batch. Returns whether it is useless: no batch of its transaction is left."""
         if not header.record_count:
             return True
         end = read_marker(header, contents)

@@ -1,18 +1,18 @@
-"""Log compaction of one partition (cleanup.policy=compact): of each key the newest record stays.
+"""Log compaction of one partition (cleanup.policy=compact): the newest record of each key stays.
 
-Works on closed segments; the active one is never touched. Kept records keep their offsets, batches their
-first and last one, so positions of consumers stay valid. Tombstones stay for delete.retention.ms after the
-first cleaning that met them (KIP-534), so that a consumer that follows the log sees them. How far the log was
-cleaned is kept in its folder, so that a pass which did not come to its end is made again.
+Works on closed segments; the active one is never touched. Kept records keep their offsets, and batches their
+first and last ones, so consumer positions stay valid. Tombstones stay for delete.retention.ms after the first
+cleaning that met them (KIP-534), so that a consumer that follows the log sees them. How far the log has been
+cleaned is stored in its folder, so that an unfinished pass is repeated.
 
-Nothing is touched from the last stable offset on, where it is not decided yet which records count. Below it
-those of aborted transactions count for nothing: they go, and no older record of their keys does because of
-them. A marker outlives the batches of its transaction: the first cleaning that meets none of them gives it
-the time of tombstones, and one after that takes it. An aborted transaction is told of no more from the first
-on, so it is forgotten before its marker goes.
+Nothing is touched from the last stable offset on, where it is not decided yet which records count. Below it,
+records of aborted transactions do not count: they are removed, and no older record of their keys is removed
+because of them. A marker outlives the batches of its transaction: the first cleaning that meets none of them
+gives it as much time as tombstones, and one after that removes it. An aborted transaction is no longer
+reported from the first on, so it is forgotten before its marker is removed.
 
-A batch that has lost its records stays without them while it says which sequence or epoch its producer had
-last, and at the end of the log, so that consumers get there.
+A batch that has lost its records stays without them while it holds its producer's last sequence or epoch, and
+at the end of the log, so that consumers get there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ passes."""
 
 
 def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool:
-    """Clean the closed segments if enough of the log is dirty; whether anything was rewritten.
+    """Clean the closed segments if enough of the log is dirty; return whether anything was rewritten.
 
     Enough is more than min.cleanable.dirty.ratio, or dirty records older than max.compaction.lag.ms. Segments
     with records younger than min.compaction.lag.ms are left alone. Called from the executor, one at a time
@@ -53,7 +53,7 @@ def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool
             newest, position = _newest_offsets(log, aborted, position, end, keys_max)
         except DecodeError as error:
             raise _not_compacted(log, str(error)) from error
-        # No key of this pass is newer than a record behind it: those are for the passes to come.
+        # No newest record of this pass comes after it: records there are left to later passes.
         segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < position]
         cleaning = _Cleaning(log, now_ms, newest, aborted)
         for group in _groups(segments, log.config.segment_bytes_max):
@@ -113,7 +113,7 @@ def _newest_offsets(
 
 
 def _readable(batch: Batch) -> list[Record] | None:
-    """The records of a batch; None when it cannot be read: then they are not ours to lose."""
+    """The records of a batch; None when it cannot be read, and must then be kept unchanged."""
     try:
         return list(records(batch.contents, 0, batch.header))
     except DecodeError:
@@ -121,7 +121,7 @@ def _readable(batch: Batch) -> list[Record] | None:
 
 
 def _groups(segments: Sequence[RecordSegment], bytes_max: int) -> Iterator[list[RecordSegment]]:
-    """Neighbours that fit into one segment become one, so that a cleaned log is not a heap of small files."""
+    """Group neighbours that fit into one segment, so that a cleaned log is not a heap of small files."""
     group: list[RecordSegment] = []
     size = 0
     for segment in segments:
@@ -140,7 +140,7 @@ def _rewrite(cleaning: _Cleaning, group: Sequence[RecordSegment]) -> bool:
     generation = max(segment.generation for segment in group) + 1
     with log.lock:
         if log.closed:
-            return False  # the folder is another leader's by now, or went with its topic
+            return False  # the folder is another leader's by now, or was removed with its topic
         draft = log.segments.new_draft(group[0].base_offset, generation)
     try:
         for segment in group:
@@ -169,7 +169,7 @@ def _clean(cleaning: _Cleaning, segment: RecordSegment, draft: RecordDraft) -> N
             if cleaned is not None:
                 draft.append([cleaned], peek(cleaned))
     except DecodeError as error:
-        # What is behind a header that cannot be read would be lost with the file.
+        # Everything after an unreadable header would be lost with the file.
         raise _not_compacted(log, str(error)) from error
 
 
@@ -190,7 +190,7 @@ class _Cleaning:
         self._aborted = aborted
 
     def cleaned(self, batch: Batch) -> bytes | None:
-        """The batch without what must go; None if nothing of it is left."""
+        """The batch without its removed records; None if nothing of it is left."""
         header = batch.header
         if header.is_control:
             return self._cleaned_marker(batch)
@@ -217,14 +217,13 @@ class _Cleaning:
         return record.value is not None or not self._expired(header)
 
     def _expired(self, header: Header) -> bool:
-        """Whether the time of the batch's tombstones, or of its marker, is over."""
+        """Whether the time that the batch's tombstones, or its marker, are kept is over."""
         return header.delete_horizon_ms is not None and header.delete_horizon_ms <= self._now_ms
 
     def _rebuilt(
         self, batch: Batch, found: Sequence[Record], kept: Sequence[Record], *, expires: bool
     ) -> bytes | None:
-        """The batch with those of its records that are `kept`; it gets a time to go if it `expires` and has
-        none."""
+        """The batch with only its `kept` records; it gets a delete horizon if it `expires` and has none."""
         header = batch.header
         if not kept and not self._outlives_records(header):
             return None

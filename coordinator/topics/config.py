@@ -208,7 +208,7 @@ SPECS: Final[Mapping[str, Setting]] = {each.name: each for each in settings_of(T
 """Every topic config by Kafka's name."""
 
 INTERNAL: Final = frozenset({"internal.segment.bytes"})
-"""Taken, but listed to clients only where it is set."""
+"""Accepted, but listed to clients only where it is set."""
 
 
 def parse(configs: Mapping[str, str]) -> TopicConfig:
@@ -231,9 +231,9 @@ def read(spec: Setting, name: str, text: str) -> Any:
 
 
 def validated(configs: Mapping[str, str]) -> TopicConfig:
-    """`parse` for configs that are being set: INVALID_CONFIG also where they contradict each other.
+    """As `parse`, for configs that are being set: INVALID_CONFIG also if they contradict each other.
 
-    Those that are set already may: the broker's defaults below them can change.
+    Configs that are already set may do so: the broker's defaults below them can change.
     """
     parsed = parse(configs)
     if parsed.min_compaction_lag_ms > parsed.max_compaction_lag_ms:
@@ -251,7 +251,7 @@ def present(name: str, config: TopicConfig) -> str:
 
 
 def described() -> Iterable[tuple[str, Setting]]:
-    """The topic configs that clients are told about, by name."""
+    """The topic configs listed to clients, by name."""
     return ((name, spec) for name, spec in sorted(SPECS.items()) if name not in INTERNAL)
 
 
@@ -283,7 +283,7 @@ class Operation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One config of a request. `value` is not looked at for DELETE, and not None otherwise."""
+    """One config of a request. `value` is ignored for DELETE, and not None otherwise."""
 
     name: str
     operation: Operation
@@ -293,11 +293,11 @@ class ConfigChange(NamedTuple):
 def changed(
     configs: Mapping[str, str], changes: Sequence[ConfigChange], specs: Mapping[str, Setting]
 ) -> dict[str, str]:
-    """`configs` after `changes`, not validated. INVALID_CONFIG for adding to or taking from what is no list
-    of `specs`, and for a list that becomes too long to be described.
+    """`configs` after `changes`, not validated. INVALID_CONFIG for APPEND or SUBTRACT on a config that is not
+    a list in `specs`, and for a list that becomes too long to be described.
 
-    As in Kafka, a list that is not set begins with its own default, not with what the broker is set to, and
-    blanks belong to the elements.
+    As in Kafka, an unset list starts from its own default, not from the broker's setting, and blanks belong
+    to the elements.
     """
     result = dict(configs)
     for name, operation, value in changes:
@@ -329,7 +329,7 @@ def _appended(present: Sequence[str], more: Sequence[str]) -> list[str]:
 
 
 def _subtracted(present: Sequence[str], less: Sequence[str]) -> list[str]:
-    """Each of `less` takes the first that is like it."""
+    """Each of `less` removes the first element equal to it."""
     left = Counter(less)
     kept = []
     for each in present:

@@ -18,7 +18,7 @@ class ConsumerOffsets(KeyedRows):
     kind = LeaseKind.GROUP
 
     def _is_shown(self, key: bytes) -> bool:
-        """Not muster's own, which hold offsets back until their transaction is over."""
+        """Hides muster's own records, which hold offsets back until their transaction is over."""
         return not is_own(key)
 
     def _made_ms(self, key: bytes, value: bytes) -> int:

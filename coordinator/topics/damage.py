@@ -1,4 +1,4 @@
-"""Damage that reads meet in one partition's log, named in the broker's log: each place once, since consumers
+"""Reports damage that reads find in one partition's log to the broker's log: each place once, since consumers
 ask for it again and again."""
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import crc_matches, peek
 
 _PLACES_MAX: Final = 1_000
-"""Named of one partition."""
+"""Places reported per partition."""
 
 _log = Logger(part="topics")
 
 
 class Damage:
-    """What was named so far. Used on the loop and in executors; at worst a place is named twice."""
+    """The places reported so far. Used on the loop and in executors; at worst a place is reported twice."""
 
     __slots__ = ("_named", "_partition")
 
@@ -35,7 +35,7 @@ class Damage:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Around what reads the log, and may be refused."""
+        """Wrap a read of the log, which may be refused."""
         try:
             yield
         except KafkaError as refusal:
@@ -43,10 +43,10 @@ class Damage:
             raise
 
     def look(self, log: PartitionLog, found: bytes | memoryview) -> None:
-        """Compare the checksum of the first batch of what a fetch found, if anything.
+        """Check the checksum of the first batch that a fetch found, if any.
 
-        It is handed out as it is, as Kafka does, and the consumer refuses it; then the consumer asks for this
-        batch again, which makes it the first one. Checking all of them would cost every fetch.
+        A damaged batch is handed out unchanged, as Kafka does, and the consumer rejects it; it then asks for
+        this batch again, which makes it the first one. Checking all of them would slow down every fetch.
         """
         if not found:
             return

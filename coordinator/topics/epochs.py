@@ -66,7 +66,7 @@ class Epochs:
         return _COUNT.pack(len(self._epochs)) + b"".join(_ENTRY.pack(*entry) for entry in entries)
 
     def restore(self, snapshot: bytes) -> int:
-        """Take over a snapshot; how many bytes of `snapshot` it took. ValueError when it is cut short."""
+        """Restore a snapshot; return how many bytes of `snapshot` it took. ValueError if it is truncated."""
         try:
             count: int = _COUNT.unpack_from(snapshot)[0]
             for number in range(count):

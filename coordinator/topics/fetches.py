@@ -1,10 +1,10 @@
 """Fetches that wait until there is enough to read.
 
-Kafka's rule says when one is answered (ReplicaManager.fetchMessages, DelayedFetch). At first it counts what
-could be read within all limits, and then what is available: the bytes of each partition up to the end of its
-log, but no more than the partition's limit. A partition that is read from an older segment ends the wait at
-once, since no append makes its answer longer. Committed records end at the last stable offset instead, and
-nobody who reads from behind it waits. The fewest bytes are never more than the answer may have.
+They are answered by Kafka's rule (ReplicaManager.fetchMessages, DelayedFetch). It first counts what could be
+read within all limits, and then what is available: the bytes of each partition up to the end of its log, but
+no more than the partition's limit. A partition that is read from an older segment ends the wait at once,
+since no append makes its answer longer. Committed records end at the last stable offset instead, and nobody
+who reads from beyond it waits. The minimum bytes are never more than the answer may have.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from muster.coordinator.topics.sources import Available, FetchedPartition, Fetch
 
 
 class Fetches:
-    """Those under way at one broker. Lives on its event loop."""
+    """The fetches under way at one broker. Lives on its event loop."""
 
     def __init__(self, clock: Clock, source: Callable[[Topic], Source], *, parked_max: int) -> None:
-        """`source`: where a topic's records stand. At `parked_max` fetches under way a further one is
+        """`source`: the source of a topic's records. At `parked_max` fetches under way a further one is
         answered at once with what there is."""
         self._clock = clock
         self._source = source
@@ -32,7 +32,7 @@ class Fetches:
         return f"<Fetches {len(self)}>"
 
     def __len__(self) -> int:
-        """How many are under way; most of them wait."""
+        """Number of fetches under way; most of them wait."""
         return len(self._under_way)
 
     @property
@@ -41,7 +41,7 @@ class Fetches:
         return all(fetch.waits for fetch in self._under_way)
 
     def end(self) -> None:
-        """Let nothing wait again; who waits now has to be woken."""
+        """Let no fetch wait from now on; those that wait now must be woken."""
         self._ended = True
 
     async def fetch(
@@ -92,8 +92,8 @@ class Fetches:
 async def _read(
     asked: Sequence[FetchPartition], by_source: dict[Source, list[int]], max_bytes: int
 ) -> list[FetchedPartition]:
-    """One look at all partitions. The first batch found may exceed the limits, so that a consumer always gets
-    on."""
+    """Read all partitions once. The first batch found may exceed the limits, so that a consumer always makes
+    progress."""
     answers: dict[int, FetchedPartition] = {}
     nothing_yet = True
     for source, numbers in by_source.items():
@@ -124,7 +124,7 @@ def _still_true(answers: Sequence[FetchedPartition], available: Sequence[Availab
 
 
 def _readable_bytes(answers: Sequence[FetchedPartition], available: Sequence[Available]) -> int:
-    """How much Kafka would have read: it also sends the beginning of a batch that goes beyond a limit."""
+    """How much Kafka would have read: it also sends the beginning of a batch that exceeds a limit."""
     return sum(
         max(len(answer.records), now.size)
         for answer, now in zip(answers, available, strict=True)

@@ -21,13 +21,13 @@ from muster.protocol.record_batch import Record
 TRIMMED_ROWS_MAX: Final = 1_000
 """Rows that one transaction of the store removes."""
 _GROWTH_SHARE: Final = 8
-"""Of the retention bytes, a partition may gain one part in so many before it is looked at again."""
+"""A partition may grow by one part in this many of its retention bytes before it is checked again."""
 
 _log = Logger(part="events")
 
 
 class GroupEvents(RowPartitions):
-    """The partitions of `__group_events` that one broker leads. It is told with `written` when rows are
+    """The partitions of `__group_events` that one broker leads. `written` must be called when rows are
     durable."""
 
     kind = LeaseKind.GROUP
@@ -91,19 +91,19 @@ class GroupEvents(RowPartitions):
             offset = await self._store.journal_offset_at(lease, timestamp)
         if offset is None:
             return None
-        # It may have been trimmed meanwhile; then what comes next is the first there is.
+        # It may have been trimmed meanwhile; the next row is then the first there is.
         records = (await self._stored_rows(lease, offset, bytes_max=0, rows_max=1)).records
         return (records[0].offset, records[0].timestamp) if records else None
 
     # --- retention --------------------------------------------------------------------------------
 
     async def expire(self) -> None:
-        """See `Elsewhere`: trim all that is led here."""
+        """See `Elsewhere`: trims all partitions led here."""
         for led in list(self._led.values()):
             await self._trim(led)
 
     async def _trim(self, led: LedRows) -> None:
-        """Remove rows as long as the first is too old or all are too large, some at a time."""
+        """Remove rows, some at a time, while the first is too old or the total is too large."""
         try:
             async with self._trimming:
                 self._grown_bytes.pop(led.number, None)
@@ -116,7 +116,7 @@ class GroupEvents(RowPartitions):
             _log.warning("failed to trim group events", partition=self._name(led), why=str(error))
 
     async def _kept_from(self, led: LedRows) -> int | None:
-        """The offset below which rows may go now; None when there are none."""
+        """The offset below which rows may be removed now; None when there are none."""
         start, end, size_bytes = await self._store.journal_bounds(led.lease)
         before = start
         config = self.topic.config
@@ -126,6 +126,6 @@ class GroupEvents(RowPartitions):
             before = end if kept is None else kept
         surplus_bytes = size_bytes - config.retention_bytes
         if surplus_bytes > 0:
-            # As many as that is on average: a row that cannot be read must not keep others from going.
+            # As many rows as that is on average: an unreadable row must not keep others from being removed.
             before = max(before, start + ceil(surplus_bytes * (end - start) / size_bytes))
         return min(before, start + TRIMMED_ROWS_MAX) if before > start else None

@@ -1,10 +1,10 @@
-"""Guards of transactions that begin (KIP-890): what holds a batch back whose transaction has ended while its
-coordinator was asked about it.
+"""Guards of beginning transactions (KIP-890): they keep out a batch whose transaction has ended while its
+coordinator was being asked about it.
 
 A transactional batch that finds no transaction of its producer open in a partition may open one, if the
 coordinator says that the transaction has this partition. A guard is made before the coordinator is asked, and
-the batch is appended under that guard, if it is still the one kept: whatever ends the transaction meanwhile
-drops it.
+the batch is appended only if this guard is still the one kept: whatever ends the transaction meanwhile drops
+it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from muster.protocol.record_batch import SEQUENCE_MAX, Header
 
 
 class Guard:
-    """Of one producer in one partition."""
+    """The guard of one producer in one partition."""
 
     __slots__ = ("epoch", "epoch_raised", "lowest_sequence", "made_ms")
 
     def __init__(self, epoch: int, lowest_sequence: int, *, epoch_raised: bool, made_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = lowest_sequence
-        """Of the batches of this epoch that came while the coordinator was asked: none behind it goes
+        """Of the batches of this epoch that came while the coordinator was asked: no later one may go
         first."""
         self.epoch_raised = epoch_raised
-        """The epoch is the transaction's own (transaction.version 2), so that its sequences begin at 0."""
+        """Whether the epoch is the transaction's own (transaction.version 2), so its sequences begin at 0."""
         self.made_ms = made_ms
 
     def __repr__(self) -> str:
@@ -38,8 +38,8 @@ UNVERIFIED: Final = Guard(-1, SEQUENCE_MAX, epoch_raised=False, made_ms=0)
 
 
 class Guards:
-    """Those of one partition, at most one of a producer. They are in memory alone: a new leader asks again.
-    Usable from any thread."""
+    """The guards of one partition, at most one per producer. They exist only in memory: a new leader asks
+    again. Usable from any thread."""
 
     __slots__ = ("_by_producer", "_lock")
 
@@ -51,12 +51,12 @@ class Guards:
         return len(self._by_producer)
 
     def of(self, producer_id: int) -> Guard | None:
-        """The one that is kept."""
+        """The guard kept for a producer."""
         return self._by_producer.get(producer_id)
 
     def make(self, header: Header, *, epoch_raised: bool, now_ms: int) -> Guard:
-        """The guard for a batch of whose transaction the coordinator is about to be asked: the one that is
-        kept, if there is one."""
+        """The guard for a batch about whose transaction the coordinator will be asked: the kept one, if
+        any."""
         epoch, sequence = header.producer_epoch, header.base_sequence
         with self._lock:
             kept = self._by_producer.get(header.producer_id)
@@ -70,20 +70,20 @@ class Guards:
             return kept
 
     def begun(self, producer_id: int) -> None:
-        """A batch of a transaction is in the log: the log tells from now on that it is open."""
+        """A batch of a transaction is in the log, which shows from now on that the transaction is open."""
         with self._lock:
             self._by_producer.pop(producer_id, None)
 
     def ended(self, producer_id: int, epoch: int, *, epoch_raised: bool) -> None:
-        """A marker of this epoch is in the log. One that raises epochs (transaction.version 2), to that of
-        the guard, has ended the transaction before the one that the guard is for."""
+        """A marker of this epoch is in the log. If it raises the epoch (transaction.version 2) to that of the
+        guard, it has ended the transaction before the guard's, and the guard stays."""
         with self._lock:
             kept = self._by_producer.get(producer_id)
             if kept is not None and not (epoch_raised and epoch == kept.epoch):
                 del self._by_producer[producer_id]
 
     def expire(self, before_ms: int) -> None:
-        """Drop those that were made before (producer.id.expiration.ms)."""
+        """Drop guards made before this time (producer.id.expiration.ms)."""
         with self._lock:
             self._by_producer = {
                 producer_id: guard

@@ -1,15 +1,15 @@
 """Topics that show the records of a coordinator's shards, as clients read them (see `rows`).
 
-Partition n has the records of shard n, whose keys and values are in Kafka's schemas already. It reads as
-Kafka's own compacted topic does: the last value of each key, then what is written from then on, with a
-tombstone for each delete. A record's offset is its `seq` in the store, which no restart and no other holder
-of the lease changes, so a reader that comes back goes on from where it was. Tombstones stay for
-delete.retention.ms, as Kafka's do: whoever is away for longer reads from the start to hear of deletes.
+Partition n holds the records of shard n, whose keys and values are already in Kafka's schemas. It reads like
+Kafka's own compacted topic: the last value of each key, then what is written from then on, with a tombstone
+for each delete. A record's offset is its `seq` in the store, which neither a restart nor another holder of
+the lease changes, so a reader that comes back continues where it was. Tombstones stay for
+delete.retention.ms, as in Kafka: a reader that is away for longer reads from the start to learn of deletes.
 
-Rows that no reader is shown are offsets without a record, as a cleaner leaves them.
+Rows hidden from readers are offsets without a record, as a cleaner leaves them.
 
-Who writes pays nothing for it: no row is kept, encoded or numbered for readers, and without an index on `seq`
-each read looks at every row of its shard.
+Writers pay nothing for it: no row is kept, encoded or numbered for readers, and as there is no index on
+`seq`, each read looks at every row of its shard.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from muster.protocol.errors import DecodeError
 from muster.protocol.record_batch import Record
 
 READ_ROWS_MAX: Final = 4 * BATCH_RECORDS_MAX
-"""Rows that one look at the store brings: several batches, since each look is at the whole shard."""
+"""Rows that one read of the store returns: several batches, since each read looks at the whole shard."""
 TOMBSTONES_MAX: Final = 100_000
-"""Of one partition; above it the oldest go before their time."""
+"""Per partition; beyond it the oldest are removed before their time."""
 _LOOKED_THROUGH_BYTES: Final = 1_048_576
 NO_TIMESTAMP: Final = -1
 
@@ -37,7 +37,7 @@ _log = Logger(part="topics")
 
 
 class KeyedRows(RowPartitions):
-    """The partitions of such a topic that one broker leads. It is told with `written` when records are
+    """The partitions of such a topic that one broker leads. `written` must be called when records are
     durable."""
 
     gapless = False
@@ -45,10 +45,10 @@ class KeyedRows(RowPartitions):
 
     @abstractmethod
     def _made_ms(self, key: bytes, value: bytes) -> int:
-        """When the record was made, which its value says; -1 if it says nothing of that. DecodeError."""
+        """When the record was made, according to its value; -1 if that does not say. DecodeError."""
 
     def _is_shown(self, key: bytes) -> bool:
-        """Whether readers are shown the record."""
+        """Whether the record is visible to readers."""
         return True
 
     def written(self, number: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -61,7 +61,7 @@ class KeyedRows(RowPartitions):
             led.credit(sum(len(key) + len(value or b"") for key, value in records if self._is_shown(key)))
 
     async def expire(self) -> None:
-        """Remove the tombstones that have been kept for long enough."""
+        """Remove the tombstones that have been kept long enough."""
         before_ms = self._clock.now_ms() - self.topic.config.delete_retention_ms
         for led in list(self._led.values()):
             try:

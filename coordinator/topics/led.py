@@ -52,7 +52,7 @@ class Led:
         self.lock = Lock()  # held while the log is opened or given up, both in the executor
         self.log: PartitionLog | None = None
         self.ended = False
-        self.asked_for = False  # by a request; if not, it goes when its upkeep is done
+        self.asked_for = False  # by a request; if not, it is dropped when its upkeep is done
         self.damage = Damage(self.name)
         self._nothing_to_read = FetchedPartition(None, b"", -1, -1, -1, -1)
         self._watchers: dict[Watched, LogOffsetMetadata] = {}  # with where their fetches read from
@@ -69,7 +69,7 @@ class Led:
         return None if log is None or log.failed or log.closed else log
 
     def nothing_to_read(self, log: PartitionLog) -> FetchedPartition:
-        """The answer to a fetch from the end of `ready_log`: mostly the last one."""
+        """The answer to a fetch from the end of `ready_log`: mostly the previous one again."""
         known = self._nothing_to_read
         stable, end, start = log.last_stable_offset, log.high_watermark, log.start_offset
         if (known.high_watermark, known.last_stable_offset, known.log_start_offset) == (end, stable, start):
@@ -87,8 +87,8 @@ class Led:
     # --- fetches that wait ------------------------------------------------------------------------
 
     def start_of(self, part: FetchPartition) -> LogOffsetMetadata | None:
-        """Where `part` is read from, None if that cannot be told without waiting for storage. KafkaError as
-        for `PartitionLog.read`."""
+        """Where `part` is read from; None if finding out would wait for storage. KafkaError as for
+        `PartitionLog.read`."""
         log = self.ready_log
         try:
             return None if log is None else locate(log, part, at_once=True)
@@ -96,7 +96,7 @@ class Led:
             return None
 
     def watch(self, part: FetchPartition, start: LogOffsetMetadata, parked: Parked) -> Available:
-        """Have `parked` watch the partition, which it reads from `start` on; what is there."""
+        """Have `parked` watch the partition, which it reads from `start` on; return what is available."""
         watchers = self._committed_watchers if part.read_committed else self._watchers
         watched = parked.watch(watchers, start, part.max_bytes)
         log = self.ready_log
@@ -126,8 +126,8 @@ def locate(log: PartitionLog, part: FetchPartition, *, at_once: bool = False) ->
 
 
 def _tell(watched: Watched, start: LogOffsetMetadata, end: LogOffsetMetadata) -> None:
-    """What is read from `start` in a log that goes as far as `end`, for the reader. A log that only began a
-    new segment, with nothing in it yet, has not grown. Nobody waits behind `end`, as in Kafka."""
+    """Report to a reader from `start` how far the log reaches, to `end`. A log that only began a new, empty
+    segment has not grown. Nobody waits beyond `end`, as in Kafka."""
     if end.offset == start.offset:
         return
     if end.segment == start.segment and end.offset > start.offset:
@@ -137,7 +137,7 @@ def _tell(watched: Watched, start: LogOffsetMetadata, end: LogOffsetMetadata) ->
 
 
 def report_recovery(log: PartitionLog) -> None:
-    """Say what opening a log found broken: a torn tail is what a crash leaves, the rest is damage."""
+    """Log what was found broken on opening: a crash leaves a torn tail, anything else is damage."""
     found = log.segments.recovery
     place: dict[str, object] = {"partition": log.name, "folder": log.path, "end_offset": log.high_watermark}
     if found.cut_bytes:

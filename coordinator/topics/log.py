@@ -61,7 +61,7 @@ class Appended(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Answer of ListOffsets: -1, -1, -1 when nothing is at or after the asked time."""
+    """The answer to ListOffsets: -1, -1, -1 when nothing is at or after the requested time."""
 
     offset: int
     timestamp: int
@@ -71,14 +71,14 @@ class Listed(NamedTuple):
 NOTHING_LISTED: Final = Listed(-1, -1, -1)
 
 _SOMEWHERE: Final = -1
-"""The segment of an offset of which nobody knows yet where it lies."""
+"""The segment of an offset whose location is not known yet."""
 
 _WITH_TRANSACTIONS: Final = b"\xff\xff\xff\xff\x01"
-"""How snapshots begin since there are transactions; those from before begin with a count."""
+"""How snapshots begin since transactions were introduced; older ones begin with a count."""
 
 
 class _State:
-    """What is derived from the batches; see `records.Derived`."""
+    """The state derived from the batches; see `records.Derived`."""
 
     def __init__(self) -> None:
         self.producers = Producers()
@@ -146,7 +146,7 @@ class PartitionLog:
         refused: Refused | None = None,
     ) -> None:
         """Open or begin the log at `place`: recovers what a crash left. `name` is for messages ("orders-3");
-        `refused` outlives the log, and is noted in by whoever appends."""
+        `refused` outlives the log, and whoever appends notes refused batches in it."""
         self.name = name
         self.leader_epoch = leader_epoch
         self.lock = RLock()
@@ -156,8 +156,8 @@ class PartitionLog:
         self._refused = Refused() if refused is None else refused
         self._config = config
         self._closed = False
-        self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin, if it was asked yet
-        self._began_ms: dict[int, int] = {}  # when those began that did so since it was opened
+        self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin, if looked up yet
+        self._began_ms: dict[int, int] = {}  # when those begun since it was opened did
         self._synced_ms = now_ms()
         try:
             self._segments = place.open(self._state, _limits(config), now_ms)
@@ -165,7 +165,7 @@ class PartitionLog:
             raise self._storage_error("open", error) from error
         self._state.forget_before(self._segments.start_offset)
         self.end = self._segments.end
-        """Where the high watermark lies."""
+        """The location of the high watermark."""
         self._stable_end = self._undecided()
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class PartitionLog:
 
     @property
     def stable_end(self) -> LogOffsetMetadata:
-        """Where the last stable offset lies; its segment is none if that is not known."""
+        """The location of the last stable offset; its segment is `_SOMEWHERE` if not known."""
         end, start = self._stable_end, self.start_offset
         return end if end.offset >= start else LogOffsetMetadata(start, _SOMEWHERE, 0)
 
@@ -208,7 +208,7 @@ class PartitionLog:
 
     @property
     def aborted(self) -> Aborted:
-        """Those whose markers are in the log, visible or not."""
+        """The aborted transactions whose markers are in the log, visible or not."""
         return self._state.aborted
 
     @property
@@ -222,18 +222,18 @@ class PartitionLog:
 
     @property
     def failed(self) -> bool:
-        """Writing failed in a way that leaves unknown what is stored: close this and open the log anew."""
+        """Whether writing failed and left unknown what is stored: close this and open the log again."""
         return self._segments.failed
 
     @property
     def closed(self) -> bool:
-        """Closed or fenced: appends are refused."""
+        """Whether it is closed or fenced, so that appends are refused."""
         return self._closed
 
     # --- appending --------------------------------------------------------------------------------
 
     def begin_verification(self, header: Header, *, epoch_raised: bool) -> Guard | None:
-        """See `Partitions.begin_verification`. From any thread, and without a wait. Code 47."""
+        """See `Partitions.begin_verification`. From any thread, without waiting. Code 47."""
         producers, now_ms = self._state.producers, self._now_ms()
         return producers.begin_verification(header, epoch_raised=epoch_raised, now_ms=now_ms)
 
@@ -252,7 +252,7 @@ class PartitionLog:
     def write(self, validated: Validated, guard: Guard | None = None) -> Appended:
         """Write a batch at the log end; visible and acknowledged after `commit`. Codes 6, 45, 47, 48, 56.
 
-        A repeat is answered as the first time was, which may not be durable either before `commit`.
+        A repeat is answered like the original, which may not be durable before `commit` either.
         """
         batch, header, log_append_time_ms = validated
         with self.lock:
@@ -297,7 +297,7 @@ class PartitionLog:
             raise self._storage_error("write", error) from error
 
     def _note_begun(self, assigned: Header) -> None:
-        """A transactional batch was appended: keep in mind where, if its transaction begins with it."""
+        """A transactional batch was appended: remember where, if its transaction begins with it."""
         first = assigned.base_offset
         if self._state.producers.transaction_start(assigned.producer_id) == first:
             end = self._segments.end
@@ -315,12 +315,12 @@ class PartitionLog:
         return begun
 
     def _found(self, offset: int) -> LogOffsetMetadata:
-        """Where a transaction begins that was open when the log was opened: looked up once."""
+        """Where a transaction begins that was already open when the log was opened; looked up once."""
         try:
             if offset >= self.start_offset:
                 return self._to_the_byte(offset)
         except (OSError, DecodeError):
-            pass  # fetches will say so
+            pass  # fetches will report it
         return LogOffsetMetadata(offset, _SOMEWHERE, 0)
 
     def _to_the_byte(self, offset: int, *, at_once: bool = False) -> LogOffsetMetadata:
@@ -333,10 +333,10 @@ class PartitionLog:
         return self._segments.locate(offset, end, end.position, at_once=at_once)
 
     def commit(self) -> int:
-        """Make what was appended durable at the topic's flush level, then visible; the high watermark.
+        """Make what was appended durable at the topic's flush level, then visible; return the high watermark.
 
-        flush.messages: synced whenever so many messages are not; by default never, so that records survive
-        the death of the process but perhaps not that of the machine.
+        flush.messages: sync whenever this many messages are unsynced; by default never, so that records
+        survive the death of the process but perhaps not that of the machine.
         """
         with self.lock:
             self.check_open()
@@ -347,7 +347,7 @@ class PartitionLog:
             return self._committed()
 
     def _committed(self) -> int:
-        """The records survive the death of the process."""
+        """The records now survive the death of the process."""
         if self._segments.unsynced_messages >= self._config.flush_messages:
             self._sync()
         self.end = self._segments.end
@@ -355,7 +355,7 @@ class PartitionLog:
         return self.high_watermark
 
     def _settle(self, error: OSError | None) -> KafkaError | None:
-        """What came of a commit together with other logs."""
+        """Process the outcome of a commit together with other logs; return the refusal, if any."""
         try:
             self.check_open()
             if error is not None:
@@ -366,7 +366,7 @@ class PartitionLog:
         return None
 
     def sync_if_due(self) -> None:
-        """flush.ms: sync what has waited for so long."""
+        """flush.ms: sync records that have waited this long."""
         with self.lock:
             waited_ms = self._now_ms() - self._synced_ms
             if not self._closed and self._segments.unsynced_messages and waited_ms >= self._config.flush_ms:
@@ -392,7 +392,8 @@ class PartitionLog:
     def read_committed(
         self, offset: int, bytes_max: int, *, first_may_exceed: bool, at_once: bool = False
     ) -> tuple[bytes | memoryview, list[AbortedTransaction]]:
-        """As `read`, below the last stable offset; with the aborted transactions among what was read."""
+        """As `read`, but below the last stable offset; also returns the aborted transactions in what was
+        read."""
         end = self.last_stable_offset
         while True:
             aborted = self.aborted
@@ -418,7 +419,7 @@ class PartitionLog:
         except FileNotFoundError as missing:
             if self._closed:
                 return b""
-            # Retention, DeleteRecords or compaction took the segment from under the read, or it is lost.
+            # Retention, DeleteRecords or compaction removed the segment during the read, or it is lost.
             if self._segments.segments is segments:
                 raise self._storage_error("read", missing) from missing
             return self._read(offset, end, bytes_max, first_may_exceed=first_may_exceed)
@@ -430,8 +431,8 @@ class PartitionLog:
     def locate(
         self, offset: int, bytes_max: int, *, read_committed: bool = False, at_once: bool = False
     ) -> LogOffsetMetadata:
-        """Where a `read` of `offset` begins, or a `read_committed`; see `RecordLog.locate`. Behind the end of
-        such a read it is not looked up. CORRUPT_MESSAGE (2)."""
+        """Where a `read` or `read_committed` of `offset` begins; see `RecordLog.locate`. An offset beyond the
+        end of such a read is not looked up. CORRUPT_MESSAGE (2)."""
         end = self.stable_end if read_committed else self.end
         if offset > end.offset:
             return LogOffsetMetadata(offset, _SOMEWHERE, 0)
@@ -444,8 +445,8 @@ class PartitionLog:
         return end
 
     def list_offset(self, timestamp: int, *, read_committed: bool = False) -> Listed:
-        """ListOffsets: by time (epoch ms), or a `ListTimestamp`; to `read_committed` the log ends at its last
-        stable offset, and what is found behind it is not told."""
+        """ListOffsets: by time (epoch ms), or a `ListTimestamp`; for `read_committed` the log ends at its
+        last stable offset, and anything found beyond it is not returned."""
         end = self.last_stable_offset if read_committed else self.high_watermark
         match timestamp:
             case _ if timestamp >= 0:
@@ -472,11 +473,11 @@ class PartitionLog:
         if newest < 0:
             return NOTHING_LISTED
         found = self._at_time(newest)
-        # The bounds of segments and batches also count records that DeleteRecords or compaction took away.
+        # The bounds of segments and batches also count records that DeleteRecords or compaction removed.
         return self._looked_up(self._newest_left, NOTHING_LISTED) if found is NOTHING_LISTED else found
 
     def _looked_up(self, look_up: Callable[[], _T], if_closed: _T) -> _T:
-        """What `look_up` finds; it is called again when a segment was removed under it."""
+        """The result of `look_up`, which is called again if a segment was removed under it."""
         while True:
             segments = self._segments.segments
             try:
@@ -495,7 +496,7 @@ class PartitionLog:
         first = self._segments.first_batch_at(timestamp)
         if first is None:
             return NOTHING_LISTED
-        # The records that reach this time may be gone from their batch: then the search goes on behind it.
+        # The records that reach this time may be gone from their batch: the search then continues after it.
         for batch in self._visible(chain((first,), self._segments.batches(first.header.next_offset))):
             if batch.header.max_timestamp >= timestamp:
                 for record in self._left(batch):
@@ -504,7 +505,7 @@ class PartitionLog:
         return NOTHING_LISTED
 
     def _newest_left(self) -> Listed:
-        """As `_newest`, from the records themselves: those of every segment that may hold it."""
+        """As `_newest`, but from the records themselves, in every segment that may hold it."""
         newest = NOTHING_LISTED
         segments = self._segments.segments_from(self.start_offset)
         for segment in sorted(segments, key=lambda segment: -segment.newest_timestamp):
@@ -539,7 +540,7 @@ class PartitionLog:
             return self._state.producers.active()
 
     def held_back(self) -> HeldBack | None:
-        """What open transactions hold back here, if they do."""
+        """What open transactions hold back here, if anything."""
         with self.lock:
             found = self._state.producers.open()
             stable, end = self.last_stable_offset, self.high_watermark
@@ -554,7 +555,7 @@ class PartitionLog:
         began_ms = self._began_ms.get(offset)
         if began_ms is not None:
             return began_ms
-        with suppress(KafkaError):  # fetches will say so
+        with suppress(KafkaError):  # fetches will report it
             batch = self._looked_up(lambda: next(self._segments.batches(offset), None), None)
             if batch is not None and batch.header.base_offset == offset:
                 return batch.header.first_timestamp
@@ -562,7 +563,7 @@ class PartitionLog:
 
     def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
         """(epoch, end offset) to cut back to if a fetcher's log is not a prefix of this one (KIP-595), else
-        None. OFFSET_OUT_OF_RANGE (1) for an epoch of which nothing is known."""
+        None. OFFSET_OUT_OF_RANGE (1) for an unknown epoch."""
         epoch, end = self.end_of_epoch(last_fetched_epoch)
         if epoch < 0:
             raise self._out_of_range(fetch_offset)
@@ -571,7 +572,7 @@ class PartitionLog:
     # --- removing ---------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """DeleteRecords: the new log start offset; -1 stands for the high watermark. Codes 1, 44."""
+        """DeleteRecords; -1 stands for the high watermark. Returns the new log start offset. Codes 1, 44."""
         with self.lock:
             self.check_open()
             if not self._config.deletes:
@@ -590,13 +591,13 @@ class PartitionLog:
             return self.start_offset
 
     def forget_removed(self) -> None:
-        """After retention removed segments: drop what was known of them only. Holds `lock`."""
+        """After retention has removed segments, drop what belonged only to them. The caller holds `lock`."""
         self._state.forget_before(self.start_offset)
 
     def forget_aborted(self, markers: Set[int]) -> None:
         """Compaction found nothing of the aborted transactions whose markers are at these offsets, and may
-        remove the markers: tell of them no more, durably. Without its marker, one that is told of takes its
-        producer's next records along. Holds `lock`."""
+        remove the markers: stop reporting them, durably. If reported without its marker, a transaction would
+        take its producer's next records with it. The caller holds `lock`."""
         before = self._state.aborted
         self._state.aborted = before.without(markers)
         if self._state.aborted is before:
@@ -610,15 +611,15 @@ class PartitionLog:
     # --- the end ----------------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """Sync and index the segments that were closed since; beside appends, but one at a time."""
+        """Sync and index newly closed segments; runs beside appends, but one at a time."""
         try:
             self._segments.seal()
         except OSError as error:
             raise self._storage_error("seal a segment of", error) from error
 
     def mark(self, bytes_min: int) -> None:
-        """Bound what a start after a crash must scan: note how far the log is, once it grew by `bytes_min`
-        bytes."""
+        """Bound what a start after a crash must scan: note how far the log is, once it has grown by
+        `bytes_min` bytes."""
         with self.lock:
             if self._closed or self._segments.unmarked_bytes < bytes_min:
                 return
@@ -629,7 +630,7 @@ class PartitionLog:
             raise self._storage_error("sync", error) from error
 
     def rest(self) -> None:
-        """Give back what an idle log holds open."""
+        """Release what an idle log holds open."""
         with self.lock:
             if not self._closed:
                 self._segments.rest()
@@ -681,8 +682,8 @@ class PartitionLog:
 
 
 def commit_together(storage: RecordStorage, logs: Sequence[PartitionLog]) -> list[KafkaError | None]:
-    """`PartitionLog.commit` of all of them, in one go as far as `storage`, on which they stand, can; why not,
-    of each."""
+    """`PartitionLog.commit` of all `logs`, at once as far as their `storage` can; return the refusal of each,
+    or None."""
     with ExitStack() as locks:
         for log in logs:  # nobody else holds the locks of two
             locks.enter_context(log.lock)

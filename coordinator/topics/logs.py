@@ -26,7 +26,7 @@ class PartitionId(NamedTuple):
 
 
 class Volume(NamedTuple):
-    """What the logs are written to. Bytes; -1 where nobody can tell, as in memory."""
+    """What the logs are written to. Sizes in bytes; -1 if unknown, as in memory."""
 
     path: str
     total_bytes: int
@@ -34,7 +34,7 @@ class Volume(NamedTuple):
 
 
 class _Holder:
-    """Who has one partition's log. `lock` is held while it changes hands."""
+    """The holder of one partition's log. `lock` is held while it changes hands."""
 
     __slots__ = ("epoch", "lock", "log", "refused")
 
@@ -50,8 +50,8 @@ class Logs:
 
     A log is open for one leader epoch at a time: opening it with a higher epoch fences the one before, whose
     appends then raise NOT_LEADER_OR_FOLLOWER even if its broker has not yet noticed that its lease is gone.
-    Where other processes have logs in the same storage, their leases fence them there. All methods block and
-    are called from executors.
+    If other processes have logs in the same storage, their leases fence them there. Methods block and are
+    called from executors, unless they say otherwise.
     """
 
     def __init__(self, storage: RecordStorage) -> None:
@@ -59,11 +59,11 @@ class Logs:
         self._lock = Lock()
         self._holders: dict[tuple[UUID, int], _Holder] = {}
         self.memory: MemoryFolder | None = None
-        """The folder, where all is kept in memory."""
+        """The folder, if everything is kept in memory."""
 
     @classmethod
     def on_disk(cls, directory: Path) -> Logs:
-        """`directory/<topic id>/<partition>/`; made at the first append."""
+        """Logs in `directory/<topic id>/<partition>/`, created at the first append."""
         return cls(Folders(DiskFolder(directory.absolute())))
 
     @classmethod
@@ -75,8 +75,8 @@ class Logs:
 
     @classmethod
     def in_postgres(cls, url: str, name: str = "muster") -> Logs:
-        """In the database of the store, which must have its tables by the time anything is asked; `name` is
-        what the connections are called there. StoreError for what is no url."""
+        """Logs in the store's database, which must have its tables before the first call; `name` is the name
+        of the connections there. StoreError for an invalid url."""
         from muster.coordinator.storage.postgres.record_storage import Rows
 
         return cls(Rows.at(url, name))
@@ -112,13 +112,13 @@ class Logs:
             return holder.log
 
     def note_refused(self, topic_id: UUID, partition: int, header: Header, now_ms: int) -> None:
-        """A batch was refused, and comes again: see `refused`. Does not block."""
+        """Note a refused batch that will come again; see `refused`. Does not block."""
         with self._lock:
             holder = self._holders.setdefault((topic_id, partition), _Holder())
         holder.refused.note(header, now_ms)
 
     def commit(self, logs: Sequence[PartitionLog]) -> list[KafkaError | None]:
-        """`PartitionLog.commit` of all of them together; why not, of each."""
+        """`PartitionLog.commit` of all `logs` together; return the refusal of each, or None."""
         return commit_together(self._storage, logs)
 
     def stored(self) -> list[PartitionId]:
@@ -136,7 +136,7 @@ class Logs:
         return self._storage.size(topic_id, partition)
 
     def bounds(self, partitions: Sequence[PartitionId]) -> list[tuple[int, int] | None]:
-        """Start and end offset of each; None where only a log that is not open knows them. OSError."""
+        """Start and end offset of each; None if only a closed log knows them. OSError."""
         known = {each: self.known(each) for each in partitions}
         left = [each for each in partitions if known[each] is None]
         stored = self._storage.bounds(left) if left else {}
@@ -170,15 +170,15 @@ class Logs:
         self._storage.delete(topic_id)
 
     def delete_except(self, topic_ids: Iterable[UUID]) -> list[UUID]:
-        """Remove what topics left behind that were deleted when nobody could remove their logs (the process
-        died in between); which. Only before the first broker of the process serves, with all topics of the
-        store."""
+        """Remove what is left of topics that were deleted when nobody could remove their logs (the process
+        died in between); return which. Only before the first broker of the process serves, with all topics of
+        the store."""
         return self._storage.delete_except(set(topic_ids))
 
     def remove_left_over(self) -> list[UUID]:
-        """Remove what deleted topics left behind since, of which. OSError."""
+        """Remove what topics deleted since then have left behind; return which. OSError."""
         return self._storage.remove_left_over()
 
     def close(self) -> None:
-        """Let go of the storage, once no log is open any more. Harmless when repeated."""
+        """Release the storage, once no log is open any more. Harmless when repeated."""
         self._storage.close()

@@ -54,7 +54,7 @@ _log = Logger(part="topics")
 
 
 _AT_ONCE_BYTES: Final = 1 << 20
-"""A fetch that has read so much on the loop reads the rest elsewhere."""
+"""A fetch that has read this much on the loop reads the rest in the executor."""
 _AT_THE_ENDS: Final = frozenset({int(ListTimestamp.LATEST), int(ListTimestamp.EARLIEST)})
 _LOOKED_INTO_MAX: Final = 100
 """Closed logs that one `look` opens."""
@@ -67,11 +67,11 @@ def _lend_all(wanted: int) -> int:
 class Partitions:
     """All of one broker's leaderships. Lives on one event loop; file access runs in `executor`.
 
-    `logs` is shared by all brokers of the process. The broker calls `own`/`disown` with what happens to its
-    data leases. A partition's log is opened at its first use. Refusals are KafkaErrors; code 6 is
+    `logs` is shared by all brokers of the process. The broker calls `own`/`disown` as its data leases come
+    and go. A partition's log is opened at its first use. Refusals are KafkaErrors; code 6 is
     NOT_LEADER_OR_FOLLOWER, 3 UNKNOWN_TOPIC_OR_PARTITION (also when the topic was deleted meanwhile,
     however the client named it), 56 KAFKA_STORAGE_ERROR with the reason in its text, 74 and 75 for
-    a client's leader epoch that is older or newer.
+    an older or newer leader epoch of the client.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class Partitions:
         cleaner_backoff_ms: int = 15_000,
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
-        """`shards`: how many data leases the store has; `lease_of`: the lease that a partition is led and its
-        log is written under, by default as `placement.data_shard` says, None while nobody may lead it;
-        `elsewhere`: what has the records of topics that are in no log, by topic id; `serving`: whether a
-        lease certainly still is this broker's, asked at each use. `validation_executor` runs what takes long
+        """`shards`: number of data leases in the store; `lease_of`: the lease under which a partition is led
+        and its log written, by default as `placement.data_shard` says, None while nobody may lead it;
+        `elsewhere`: the sources of topics whose records are in no log, by topic id; `serving`: whether a
+        lease is certainly still this broker's, called at each use. `validation_executor` runs what takes long
         to validate, by default `executor` does; `upkeep_executor`, of one thread, runs what nobody waits for.
         The intervals are Kafka's log.retention.check.interval.ms, log.cleaner.backoff.ms and
         producer.id.expiration.ms. At `fetches_parked_max` waiting fetches a further one is answered at once
-        with what there is; at `append_queue_bytes_max` waiting bytes an append gets REQUEST_TIMED_OUT; of
-        those, batches that take long to validate may be half.
+        with what there is; at `append_queue_bytes_max` waiting bytes an append gets REQUEST_TIMED_OUT;
+        batches that take long to validate may use half of them.
         """
         self._node_id = node_id
         self._catalogue = catalogue
@@ -118,7 +118,7 @@ class Partitions:
         self._epochs: dict[Lease, int] = {}  # of the leases this broker has
         self._led: dict[tuple[UUID, int], Led] = {}
         self._looked: dict[tuple[UUID, int], tuple[int, Bounds]] = {}
-        """What `look` saw of logs that are closed since, with the leader epoch."""
+        """What `look` found in logs that have been closed since, with the leader epoch."""
         self._closed = False
         self._writer: Writer[Led] = Writer(
             opened=self._opened,
@@ -142,7 +142,7 @@ class Partitions:
             producer_expiration_ms=producer_expiration_ms,
         )
         self.storage_error: str | None = None
-        """Why the disk last refused a write; None again after the next one that succeeds."""
+        """Why the disk last refused a write; None again after the next successful one."""
 
     def __repr__(self) -> str:
         counts = f"leases={len(self._epochs)} led={len(self._led)} parked={len(self._fetches)}"
@@ -157,11 +157,11 @@ class Partitions:
 
     @property
     def busy(self) -> bool:
-        """Whether a thread works on a log."""
+        """Whether a thread is working on a log."""
         return bool(self._running)
 
     async def at_rest(self) -> None:
-        """Return when what threads work on now is done."""
+        """Return when threads have finished what they are working on now."""
         if self._running:
             await asyncio.wait(self._running)
 
@@ -192,8 +192,8 @@ class Partitions:
     # --- leadership -------------------------------------------------------------------------------
 
     def own(self, lease: Lease, epoch: int) -> None:
-        """This broker holds the lease with this epoch, which is the leader epoch of its partitions, or counts
-        into it (`Topic.epoch_base`)."""
+        """This broker holds the lease in this epoch, which is the leader epoch of its partitions, or part of
+        it (`Topic.epoch_base`)."""
         if self._closed or self._epochs.get(lease, -1) >= epoch:
             return
         self._give_up(lease)
@@ -203,7 +203,7 @@ class Partitions:
         """The lease is lost or about to be released: refuse at once (parked fetches get 6), then close the
         logs.
 
-        The awaitable is done when they are closed. Handing over, release the lease after that; when it was
+        The awaitable is done when they are closed. In a handover, release the lease after that; if it was
         lost, nothing need wait.
         """
         return Deferred(partial(_all_done, self._give_up(lease)))
@@ -224,7 +224,7 @@ class Partitions:
         return [self._in_executor(led.close) for led in ended]
 
     def _pop_led(self, chosen: Callable[[Led], bool]) -> list[Led]:
-        """Take the chosen partitions off the list and send their parked fetches to look again."""
+        """Remove the chosen partitions and make their parked fetches look again."""
         keys = [key for key, led in self._led.items() if chosen(led)]
         popped = [self._led.pop(key) for key in keys]
         for led in popped:
@@ -247,8 +247,8 @@ class Partitions:
                         led.log.config = topic.config
 
     def _delete(self, topic_id: UUID, ended: Sequence[Led]) -> None:
-        """In the executor. Of `ended` no log is opened any more; an opening under way is waited for, or its
-        files would come after those that are removed."""
+        """In the executor. No log of `ended` is opened any more; waits for an opening under way, which would
+        otherwise create files after the removal."""
         for led in ended:
             with led.lock:
                 pass
@@ -261,7 +261,7 @@ class Partitions:
         return led
 
     def _leading_with(self, serving: set[Lease], topic: Topic, partition: int) -> Led:
-        """As `_leading`, for one of many: `serving` are leases that were asked about in this turn."""
+        """As `_leading`, for one of many: `serving` are leases that were checked in this turn."""
         led = self._led.get((topic.topic_id, partition))
         if led is None or led.lease not in serving:
             led = self._find(topic, partition)
@@ -289,7 +289,7 @@ class Partitions:
         return led
 
     def _check_serving(self, lease: Lease | None, topic: Topic, partition: int) -> None:
-        # A broker that was stopped for longer than its term is asked before it has heard of the loss.
+        # A broker that stood still for longer than its term gets requests before it learns of the loss.
         if lease is None or lease not in self._epochs or not self._serving(lease):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -333,7 +333,7 @@ class Partitions:
         """Produce for one partition: exactly one record batch v2. Done when durable at the topic's flush
         level.
 
-        There is one replica, so a request's acks of -1, 0 and 1 come to the same. `zstd_allowed` is False
+        There is one replica, so a request's acks of -1, 0 and 1 are equivalent. `zstd_allowed` is False
         below Produce v7, `transactional` True with a transactional id; `guard` is from `begin_verification`.
         Never raises itself; the future's KafkaError codes: 2 corrupt, 3 no such partition, 6 not the leader
         (any more), 7 too much waits already, 10 batch too large, 18 larger than a segment, 32 timestamp out
@@ -353,9 +353,10 @@ class Partitions:
     async def begin_verification(
         self, topic: Topic, partition: int, records: bytes, *, epoch_raised: bool
     ) -> Guard | None:
-        """Before the coordinator of a transaction is asked whether that has the partition: the guard to
-        append under if it has; None if the transaction is open here, and the coordinator need not be asked.
-        A batch whose guard is not the one that is kept when it is appended is refused with 48 (`guards`).
+        """Call before asking a transaction's coordinator whether the transaction has the partition. Returns
+        the guard to append under if it has; None if the transaction is open here, and the coordinator need
+        not be asked. A batch whose guard is no longer the one kept when it is appended is refused with 48
+        (`guards`).
 
         `records` begin with the header of a transactional batch; `epoch_raised`: every transaction has an
         epoch of its own (transaction.version 2). Codes 3, 6, 47 if the producer is known here with a higher
@@ -375,8 +376,8 @@ class Partitions:
             raise
 
     def append_marker(self, topic: Topic, partition: int, marker: Marker) -> asyncio.Future[Appended]:
-        """End a producer's transaction in a partition; as durable as what is produced, and in order with it.
-        Never raises itself; the future's codes: 3, 6, 7, 47, 52, 56."""
+        """End a producer's transaction in a partition, with the durability of produced batches and in order
+        with them. Never raises itself; the future's codes: 3, 6, 7, 47, 52, 56."""
         try:
             return self._writer.append_marker(self._leading(topic, partition), marker)
         except KafkaError as refusal:
@@ -412,11 +413,11 @@ class Partitions:
         max_wait_ms: int,
         lend: Callable[[int], int] = _lend_all,
     ) -> list[FetchedPartition]:
-        """Fetch, parts in the order asked. Answers as Kafka does (see `fetches`): when `min_bytes` are there,
-        at `max_wait_ms`, or at once when no append could make the answer longer, or a partition has an error
-        or a diverging epoch. Whole batches only; the first batch may exceed both limits. `lend(max_bytes)` is
-        asked for memory before each look at the logs and may lend less; `lend(0)` gives it back while the
-        fetch waits.
+        """Fetch, parts in the order asked. Answers when Kafka does (see `fetches`): when `min_bytes` are
+        there, at `max_wait_ms`, or at once if no append could make the answer longer, or a partition has an
+        error or a diverging epoch. Whole batches only; the first batch may exceed both limits.
+        `lend(max_bytes)` is called for memory before each look at the logs and may lend less; `lend(0)` gives
+        it back while the fetch waits.
 
         Codes per partition: 1 offset outside the log, 3, 6, 56, 74, 75.
         """
@@ -425,13 +426,13 @@ class Partitions:
         )
 
     def of(self, topic: Topic) -> Source:
-        """What has the topic's records; its refusals are those said above."""
+        """The source of the topic's records; its refusals are those of this class."""
         return self._elsewhere.get(topic.topic_id, self)
 
     async def read(
         self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
-        """See `Source`. Only what has to be waited for, or is long, costs a trip to the executor."""
+        """See `Source`. Only reads that would block, or are long, cost a trip to the executor."""
         answers: list[FetchedPartition | None] = []
         to_read: list[tuple[int, Led, FetchPartition]] = []
         serving: set[Lease] = set()
@@ -479,7 +480,7 @@ class Partitions:
         first_may_exceed: bool,
         at_once: bool = False,
     ) -> list[FetchedPartition]:
-        """In the executor; or `at_once` on the loop, as far as it comes without waiting for anything."""
+        """In the executor; or `at_once` on the loop, as far as possible without waiting."""
         answers: list[FetchedPartition] = []
         left, nothing_yet = max_bytes, first_may_exceed
         for led, part in parts:
@@ -502,7 +503,7 @@ class Partitions:
                         )
                     else:
                         found = log.read(offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
-                # If the lease went while the read ran, what was read is no longer known to be the log's.
+                # If the lease was lost during the read, what was read may no longer be the log's.
                 log.check_open()
                 led.damage.look(log, found)
                 answers.append(_fetched(led, log, found, diverging, aborted))
@@ -526,7 +527,7 @@ class Partitions:
                 for number, start in zip(unknown, found, strict=True):
                     starts[number] = start
                 if leds != self._led_for_all(asked):
-                    parked.wake()  # a leadership went meanwhile, and came back
+                    parked.wake()  # a leadership was lost meanwhile, and regained
             return [
                 led.watch(part, start, parked)
                 for part, led, start in zip(asked, leds, starts, strict=True)
@@ -545,7 +546,7 @@ class Partitions:
     def listed(
         self, topic: Topic, asked: Sequence[ListPartition], *, read_committed: bool = False
     ) -> list[Listed | KafkaError | None]:
-        """See `Source`. From memory: the ends of logs that are open."""
+        """See `Source`. Answers from memory: the ends of open logs."""
         found: list[Listed | KafkaError | None] = []
         serving: set[Lease] = set()
         for each in asked:
@@ -586,8 +587,8 @@ class Partitions:
         return await self._with_log(led, lambda log: log.end_of_epoch(epoch))
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
-        """DeleteRecords below `before_offset` (-1: the high watermark); the new low watermark. Codes 1, 3, 6,
-        44, 56."""
+        """DeleteRecords below `before_offset` (-1: the high watermark); returns the new low watermark. Codes
+        1, 3, 6, 44, 56."""
         return await self._with_log(
             self._leading(topic, partition), lambda log: log.delete_records(before_offset)
         )
@@ -601,9 +602,9 @@ class Partitions:
         return await self._with_log(led, lambda log: (log.start_offset, log.high_watermark))
 
     async def look(self, partitions: Sequence[PartitionId]) -> list[Bounds | None]:
-        """(log start offset, high watermark) of partitions that nobody may be using, in the order asked: of
-        those led here, and over a database of all. Logs that are not open are opened for a look, a few with
-        each call, and given back; None for those that are not known (yet). OSError."""
+        """(log start offset, high watermark) of partitions that may not be in use, in the order asked: of
+        those led here, and with a database of all. Closed logs are opened for a look, a few per call, and
+        given back; None for those that are not known (yet). OSError."""
         found = {each: self.known(each) for each in partitions}
         for each in partitions:
             if found[each] is None and each.topic_id in self._elsewhere:
@@ -618,7 +619,7 @@ class Partitions:
         return [found[each] for each in partitions]
 
     def known(self, partition: PartitionId) -> Bounds | None:
-        """(log start offset, high watermark) as far as a broker of this process knows them, at once."""
+        """(log start offset, high watermark) if a broker of this process knows them; returns at once."""
         if partition.topic_id in self._elsewhere:
             return self._elsewhere[partition.topic_id].known(partition.partition)
         led = self._led.get(partition)
@@ -655,8 +656,8 @@ class Partitions:
         return await self._with_log(self._leading(topic, partition), PartitionLog.active_producers)
 
     async def held_back(self) -> dict[tuple[str, int], HeldBack]:
-        """What open transactions hold back on the partitions led here, as far as those are in use: by topic
-        and partition."""
+        """What open transactions hold back on the partitions led here that are in use, by topic and
+        partition."""
         held = [
             (led, log)
             for led in self._led.values()
@@ -670,7 +671,7 @@ class Partitions:
         return await self._in_executor(look) if held else {}
 
     async def sizes(self, partitions: Sequence[PartitionId]) -> list[int]:
-        """Bytes of each partition's records, in the order asked. OSError when the disk does not say."""
+        """Bytes of each partition's records, in the order asked. OSError when the disk cannot tell."""
         in_logs = [each for each in partitions if each.topic_id not in self._elsewhere]
         measured = await self._in_executor(lambda: [self._logs.size(*each) for each in in_logs])
         sizes = dict(zip(in_logs, measured, strict=True))
@@ -680,7 +681,7 @@ class Partitions:
         return [sizes[each] for each in partitions]
 
     async def volume(self) -> Volume:
-        """Where the logs are, and how much room is there."""
+        """Where the logs are, and how much room there is."""
         return await self._in_executor(self._logs.volume)
 
     async def _with_log(self, led: Led, use: Callable[[PartitionLog], _T]) -> _T:
@@ -688,7 +689,7 @@ class Partitions:
             log = self._opened(led)
             with led.damage.naming():
                 found = use(log)
-            log.check_open()  # what a log says whose leadership went meanwhile is no longer known to be so
+            log.check_open()  # if the leadership was lost meanwhile, the answer may be outdated
             return found
 
         return await self._in_executor(call)
@@ -704,7 +705,7 @@ class Partitions:
         await self._upkeep.sweep_quietly(retention=True)
 
     def set_upkeep(self, *, cleaner_backoff_ms: int, producer_expiration_ms: int) -> None:
-        """From the next sweep on."""
+        """Takes effect from the next sweep on."""
         self._upkeep.cleaner_backoff_ms = cleaner_backoff_ms
         self._upkeep.producer_expiration_ms = producer_expiration_ms
 
@@ -716,7 +717,7 @@ class Partitions:
         self._upkeep.resume()
 
     def under_way(self) -> Iterator[str]:
-        """What is being done, in words; nothing when fetches wait at most, and all appends are done."""
+        """Describe the work under way; yields nothing when all appends are done and all fetches wait."""
         if self._running:
             yield "logs are still being read or written"
         if self._writer.busy:
@@ -732,7 +733,7 @@ class Partitions:
             await source.expire()
 
     def in_use(self) -> list[PartitionId]:
-        """See `upkeep.Leaderships`, as for what follows."""
+        """See `upkeep.Leaderships`, also for what follows."""
         return [PartitionId(*key) for key, led in self._led.items() if led.log is not None]
 
     def borrow(self, topic_id: UUID, partition: int) -> Callable[[], PartitionLog] | None:
@@ -745,7 +746,7 @@ class Partitions:
     def give_back(self, topic_id: UUID, partition: int) -> None:
         led = self._led.get((topic_id, partition))
         if led is not None and not led.asked_for:
-            # Who has many idle partitions does not want them all open.
+            # A broker with many idle partitions should not keep them all open.
             del self._led[topic_id, partition]
             self._looked.pop((topic_id, partition), None)  # its start may have moved
             self._in_executor(led.close)
@@ -762,7 +763,7 @@ class Partitions:
     def _finished(self, turn: asyncio.Future[Any]) -> None:
         self._running.discard(turn)
         if not turn.cancelled():
-            turn.exception()  # whoever waits for it gets it too; closing a log that failed has nobody waiting
+            turn.exception()  # whoever waits for it gets it too; nobody waits for the closing of a failed log
 
 
 def _refused(refusal: KafkaError) -> asyncio.Future[Appended]:
@@ -772,8 +773,8 @@ def _refused(refusal: KafkaError) -> asyncio.Future[Appended]:
 
 
 def _check_epoch(led: Led, current_leader_epoch: int) -> None:
-    """`check_epoch`, which is told the partition's name only where the client sent an epoch: it is put
-    together anew each time."""
+    """`check_epoch`, called only if the client sent an epoch: the partition's name is built anew each
+    time."""
     if current_leader_epoch >= 0:
         check_epoch(led.name, led.leader_epoch, current_leader_epoch)
 

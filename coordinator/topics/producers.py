@@ -1,9 +1,9 @@
 """Producers as one partition sees them: which batch is next, which one is a repeat, and which of them have a
 transaction open here (KIP-98, KIP-360, KIP-890).
 
-Derived from the batches of the log alone: `observe` and `observe_marker` are the only ways in, when a batch
-was appended and when a log is opened. The snapshot spares a start the scan of closed segments. Only the
-guards of transactions that begin are known to nobody else, and gone with the log (`guards`).
+Derived only from the log's batches, through the `observe` methods, when a batch is appended and when a log is
+opened. The snapshot saves a start the scan of closed segments. Only the guards of beginning transactions are
+kept nowhere else, and are lost with the log (`guards`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCH = Struct(">iiqi")
 
 
 class Written(NamedTuple):
-    """A batch of a producer, as long as a repeat of it may come."""
+    """A batch of a producer, kept while a repeat of it may come."""
 
     first_sequence: int
     last_sequence: int
@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """What DescribeProducers tells of a producer. `last_ms` is the timestamp of its last batch or marker."""
+    """A producer as DescribeProducers shows it. `last_ms` is the timestamp of its last batch or marker."""
 
     producer_id: int
     epoch: int
@@ -50,7 +50,7 @@ class ActiveProducer(NamedTuple):
 
 
 class Producer:
-    """What is known of one producer id."""
+    """The state of one producer id."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_ms", "transaction_start")
 
@@ -67,7 +67,7 @@ class Producer:
 
     @property
     def due(self) -> int:
-        """The next sequence of its epoch."""
+        """The next sequence expected in its epoch."""
         batches = self.batches
         return (batches[-1].last_sequence + 1) & SEQUENCE_MAX if batches else 0
 
@@ -89,7 +89,7 @@ class Producers:
     def __init__(self) -> None:
         self.guards = Guards()
         self._by_id: dict[int, Producer] = {}
-        self._open: dict[int, int] = {}  # first offsets of open transactions by producer, which ascend
+        self._open: dict[int, int] = {}  # first offsets of open transactions by producer, ascending
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -108,7 +108,7 @@ class Producers:
         return [(each, self._by_id[each].epoch, start) for each, start in self._open.items()]
 
     def active(self) -> list[ActiveProducer]:
-        """All of them, by id."""
+        """All producers, by id."""
         return [
             ActiveProducer(
                 producer_id,
@@ -126,7 +126,7 @@ class Producers:
     def begin_verification(self, header: Header, *, epoch_raised: bool, now_ms: int) -> Guard | None:
         """The guard that a transactional batch needs, to be made before its coordinator is asked
         (`Guards.make`); None if its transaction is open. INVALID_PRODUCER_EPOCH (47) as for `check`. From any
-        thread, beside appends: what it sees may be old a moment later, which `check` finds out."""
+        thread, beside appends: what it sees may be outdated a moment later, which `check` detects."""
         producer = self._by_id.get(header.producer_id)
         if producer is not None:
             self._check_epoch(header, producer)
@@ -135,13 +135,13 @@ class Producers:
         return self.guards.make(header, epoch_raised=epoch_raised, now_ms=now_ms)
 
     def check(self, header: Header, guard: Guard | None = None) -> int | None:
-        """None if the batch may be appended now; the offset of the first time if it is a repeat.
+        """Return None if the batch may be appended now, or the original's offset if it is a repeat.
 
         INVALID_PRODUCER_EPOCH (47) for an epoch older than the last; OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a
-        gap, for a repeat older than the last five batches, and for a new epoch that does not begin at 0. Of a
-        producer that is not known (it never wrote, or its records are gone) any first sequence is taken.
+        gap, for a repeat older than the last five batches, and for a new epoch that does not begin at 0. Any
+        first sequence is accepted from an unknown producer (it never wrote, or its records are gone).
         INVALID_TXN_STATE (48) for a transactional batch that would open a transaction under a `guard` that is
-        not kept (any more), and for a plain one of a producer that has one open.
+        not (or no longer) kept, and for a plain one of a producer that has one open.
         """
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID:
@@ -197,8 +197,8 @@ class Producers:
             raise self._out_of_order(header, f"sequence {kept.lowest_sequence} came before")
 
     def check_marker(self, marker: Marker) -> None:
-        """Raises unless the marker may be appended now, as `transactions.marker.check_marker` says; one of a
-        producer that is not known may."""
+        """Raises unless the marker may be appended now, as `transactions.marker.check_marker` says; one of an
+        unknown producer may."""
         producer = self._by_id.get(marker.producer_id)
         if producer is not None:
             check_marker(
@@ -209,15 +209,15 @@ class Producers:
             )
 
     def due(self, header: Header) -> int | None:
-        """The first sequence that `check` would take for a new batch; None for any, since the producer is not
-        known."""
+        """The first sequence that `check` would accept for a new batch; None for any, since the producer is
+        unknown."""
         producer = self._by_id.get(header.producer_id)
         if producer is None:
             return None
         if header.producer_epoch > producer.epoch:
             return 0
         if header.producer_epoch < producer.epoch:
-            return header.base_sequence  # its sequence is not what it is refused for
+            return header.base_sequence  # it is not refused for its sequence
         return producer.due
 
     # --- what is in the log -----------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Producers:
             producer.transaction_start = self._open[producer_id] = header.base_offset
 
     def observe_marker(self, header: Header, coordinator_epoch: int) -> int:
-        """A marker is in the log; where the transaction began that it ended, or NO_TRANSACTION."""
+        """A marker is in the log. Returns where the transaction it ended began, or NO_TRANSACTION."""
         producer_id = header.producer_id
         producer = self._by_id.get(producer_id)
         if producer is None:
@@ -253,8 +253,8 @@ class Producers:
         return self._open.pop(producer_id, NO_TRANSACTION)
 
     def observe_empty_marker(self, header: Header) -> None:
-        """A marker whose record compaction took is in the log: it ends nothing, and says which epoch its
-        producer had."""
+        """A marker whose record compaction removed is in the log: it ends nothing, but tells its producer's
+        epoch."""
         producer = self._by_id.get(header.producer_id)
         if producer is None:
             self._by_id[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp)
@@ -262,8 +262,8 @@ class Producers:
             producer.enter(header.producer_epoch)
 
     def is_newest(self, header: Header) -> bool:
-        """Whether this batch holds its producer's last sequence, or its epoch if it has sent nothing in it:
-        compaction keeps its header even without records."""
+        """Whether this batch holds its producer's last sequence, or its epoch if no batch was sent in that:
+        compaction keeps the header even without records."""
         producer = self._by_id.get(header.producer_id)
         if producer is None:
             return False
@@ -274,7 +274,7 @@ class Producers:
 
     def expire(self, before_ms: int) -> int:
         """Forget producers whose last batch or marker is older (producer.id.expiration.ms), unless they have
-        a transaction open; how many. And drop the guards that are older."""
+        a transaction open; return how many. Also drop older guards."""
         self.guards.expire(before_ms)
         expired = [
             producer_id
@@ -299,7 +299,7 @@ class Producers:
         return b"".join(parts)
 
     def restore(self, snapshot: bytes, *, with_transactions: bool = True) -> int:
-        """Take over a snapshot; how many bytes of `snapshot` it took. ValueError when it is cut short.
+        """Restore a snapshot; return how many bytes of `snapshot` it took. ValueError if it is truncated.
 
         `with_transactions`: False for one from before there were any.
         """

@@ -1,10 +1,10 @@
 """Batches of idempotent producers that this process refused though nothing was wrong with them: their log
-could not be written, or its leadership was in doubt. They come again, and what their producers had sent
-behind them must not be judged before.
+could not be written, or its leadership was in doubt. They come again, and what their producers sent after
+them must not be judged before that.
 
-A gap in its sequence is answered with OUT_OF_ORDER_SEQUENCE_NUMBER when it is the producer's own. Producers
-take it for a loss, and some begin anew under another id or epoch: whatever was stored of theirs, in any
-partition, and not acknowledged yet, would then stand there twice.
+A sequence gap is answered with OUT_OF_ORDER_SEQUENCE_NUMBER only when it is the producer's own. Producers
+take it for a loss, and some start over under another id or epoch: whatever of theirs was stored, in any
+partition, and not acknowledged yet, would then be there twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMES_AGAIN: Final = (
 KEPT_MS: Final = 120_000
 """Kafka's delivery.timeout.ms: producers give a record up after that."""
 PRODUCERS_MAX: Final = 10_000
-"""Of which one partition keeps anything; the oldest go first."""
+"""Producers for which one partition keeps anything; the oldest are dropped first."""
 
 
 class _Range(NamedTuple):
@@ -37,7 +37,7 @@ class _Range(NamedTuple):
 
 
 class Refused:
-    """Those of one partition. Usable from any thread."""
+    """The refused batches of one partition. Usable from any thread."""
 
     __slots__ = ("_by_id", "_lock")
 
@@ -66,7 +66,7 @@ class Refused:
                 )
 
     def _forget(self, now_ms: int) -> None:
-        """What is too old, or too much."""
+        """Forget what is too old, or too much."""
         while self._by_id:
             producer_id, oldest = next(iter(self._by_id.items()))
             if now_ms - oldest.since_ms <= KEPT_MS and len(self._by_id) < PRODUCERS_MAX:
@@ -74,8 +74,8 @@ class Refused:
             del self._by_id[producer_id]
 
     def misses(self, header: Header, due: int | None, now_ms: int) -> bool:
-        """Whether a batch came before one that was refused; `due` is the sequence that would be its
-        producer's next, None when the log does not know the producer."""
+        """Whether a batch came ahead of an earlier one that was refused; `due` is the next sequence of its
+        producer, None when the log does not know the producer."""
         noted = self._by_id.get(header.producer_id)
         if (
             noted is None
@@ -90,5 +90,5 @@ class Refused:
 
 
 def _behind(one: int, other: int) -> bool:
-    """Whether a sequence comes before another; they begin at 0 again after SEQUENCE_MAX."""
+    """Whether `one` comes before `other`; sequences begin at 0 again after SEQUENCE_MAX."""
     return 0 < (other - one) & SEQUENCE_MAX <= SEQUENCE_MAX // 2

@@ -1,4 +1,4 @@
-"""Replica lists: which ones a request may ask for, and those that are made for a replication factor."""
+"""Replica lists: which ones a request may ask for, and how they are made for a replication factor."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Hosts(NamedTuple):
     racks: Mapping[int, str | None]
     """By node id."""
     drained: Collection[int] = ()
-    """Those that get no new partitions as long as there are enough others."""
+    """Brokers that get no new partitions while there are enough others."""
     keeps_replicas: bool = True
     """Whether all of them know replica lists; while one does not, none are made."""
 
     def spread(self, topic_id: UUID, partitions: range, factor: int) -> dict[int, Assignment]:
-        """Assignments for new partitions of a topic. INVALID_REPLICATION_FACTOR (38) unless there are as many
-        brokers. A partition with one replica gets none: any broker may lead it."""
+        """Assignments for new partitions of a topic. INVALID_REPLICATION_FACTOR (38) unless there are that
+        many brokers. A partition with one replica gets no assignment: any broker may lead it."""
         if not 1 <= factor <= len(self.racks):
             many = len(self.racks)
             raise KafkaError(
@@ -38,9 +38,8 @@ class Hosts(NamedTuple):
         return {partition: Assignment(replicas) for partition, replicas in lists.items()}
 
     def assigned(self, lists: Mapping[int, Replicas], factor: int | None = None) -> dict[int, Assignment]:
-        """Assignments as they are asked for, by partition. INVALID_REPLICA_ASSIGNMENT (39) unless each is to
-        at least one broker, to none twice, to live ones only and to `factor` of them, by default as many as
-        the first."""
+        """The requested assignments, by partition. INVALID_REPLICA_ASSIGNMENT (39) unless each names at least
+        one broker, none twice, only live ones, and `factor` of them, by default as many as the first."""
         for replicas in lists.values():
             factor = len(replicas) if factor is None else factor
             self.check(replicas)

@@ -1,5 +1,5 @@
-"""Retention of one partition's log: whole segments go when they are too old, or the log is too large (KIP-405
-aside)."""
+"""Retention of one partition's log: whole segments are removed when they are too old, or the log is too large
+(KIP-405 aside)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from muster.coordinator.topics.log import PartitionLog
 
 
 def expire(log: PartitionLog, now_ms: int) -> int:
-    """Remove the oldest segments as retention.ms and retention.bytes demand; how many went.
+    """Remove the oldest segments as retention.ms and retention.bytes demand; return how many.
 
-    By time, a segment goes when its newest record is too old, or its last append when its records have no
-    time; if even the active one is, a new one is begun and all go. By size, the oldest go as long as what
-    remains is at least retention.bytes; the active one stays. Only with cleanup.policy delete.
+    By time, a segment is removed when its newest record is too old, or its last append if its records have no
+    time; if even the active one is, a new one is begun and all are removed. By size, the oldest are removed
+    while at least retention.bytes remain; the active one stays. Only with cleanup.policy delete.
     """
     with log.lock:
         if log.closed or not log.config.deletes:

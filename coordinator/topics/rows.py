@@ -1,8 +1,8 @@
 """Topics whose records are rows of the store: a partition for each lease of a kind, led by whoever holds it.
 
-Batches are made when they are asked for, so their leader epoch is that of the leader who was asked. As a row
-is durable before anybody sees it, and is never taken back, no epoch ends before the log does. Nothing is held
-for a partition that nobody reads but the number and the epoch of its lease.
+Batches are made on request, so their leader epoch is that of the leader who was asked. As a row is durable
+before anybody sees it, and is never taken back, no epoch ends before the log does. For a partition that
+nobody reads, only the number and the epoch of its lease are held.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import HEADER_BYTES, Record, build
 
 BATCH_RECORDS_MAX: Final = 500
-"""Records in one batch: it is made within a turn of the loop, in some two milliseconds."""
+"""Records in one batch, which is made within one turn of the loop, in about two milliseconds."""
 _OFFSET_DELTA_MAX: Final = 2**31 - 1
 _RECORD_OVERHEAD_BYTES: Final = 32
-"""More than a record has beside its key and value: lengths, differences, attributes, the count of headers."""
+"""More than a record takes beside its key and value: lengths, deltas, attributes, the header count."""
 
 _log = Logger(part="topics")
 
@@ -57,13 +57,13 @@ class RowsRead(NamedTuple):
 
     records: Sequence[Record]
     end: int
-    """Behind the last row, be it one that no reader is shown."""
+    """The offset after the last row, even if that is hidden from readers."""
     rows: int
-    """How many, those included."""
+    """Number of rows, including hidden ones."""
 
 
 class LedRows:
-    """One partition, for as long as its lease is held in one epoch."""
+    """One partition, while its lease is held in one epoch."""
 
     __slots__ = ("bounds", "changes", "damage", "epoch", "lease", "watchers", "written_bytes")
 
@@ -71,15 +71,15 @@ class LedRows:
         self.lease = lease
         self.epoch = epoch
         self.watchers: dict[Watched, int] = {}
-        """Of fetches that wait, with what `written_bytes` was where they are going to read."""
+        """Those of waiting fetches, with the value of `written_bytes` at the point they will read from."""
         self.written_bytes = 0  # as far as anybody watched
-        self.bounds: Bounds | None = None  # None: to be asked for
+        self.bounds: Bounds | None = None  # None: must be queried
         self.changes = 0  # of the bounds
         self.damage = ""  # the last that was logged
 
     @property
     def number(self) -> int:
-        """Of the lease and of the partition."""
+        """The number of the lease and of the partition."""
         return self.lease.number
 
     def changed(self) -> None:
@@ -88,7 +88,7 @@ class LedRows:
         self.changes += 1
 
     def credit(self, size_bytes: int) -> None:
-        """Tell the fetches that wait of as many bytes more."""
+        """Tell waiting fetches of this many more bytes."""
         self.written_bytes += size_bytes
         for watched, start in self.watchers.items():
             watched.see(self.written_bytes - start)
@@ -97,22 +97,22 @@ class LedRows:
 class RowPartitions(ABC):
     """The partitions of one such topic that one broker leads; an `Elsewhere`. Lives on its event loop.
 
-    The broker calls `own`/`disown` with what happens to its leases of the kind. Refusals are as those of
-    `Partitions`: 1 for an offset that is not there, 3, 6, 56 when the store fails, 74, 75.
+    The broker calls `own`/`disown` as its leases of the kind come and go. Refusals are those of
+    `Partitions`: 1 for an offset that does not exist, 3, 6, 56 when the store fails, 74, 75.
     """
 
     kind: ClassVar[LeaseKind]
-    """Of the leases whose holders lead the partitions."""
+    """The kind of the leases whose holders lead the partitions."""
     gapless: ClassVar[bool]
-    """Whether every offset from start to end has a record, so that one that is missing was removed."""
+    """Whether every offset from start to end has a record, so that a missing one was removed."""
     read_rows_max: ClassVar[int]
-    """Rows that one read brings at most."""
+    """The most rows that one read returns."""
 
     def __init__(
         self, topic: Topic, store: Store, clock: Clock, *, node_id: int, serving: Callable[[Lease], bool]
     ) -> None:
-        """`topic` says how many partitions there are and what is kept; `serving`: whether a lease certainly
-        still is this broker's, asked at each use."""
+        """`topic` says how many partitions there are and what is kept; `serving`: whether a lease is
+        certainly still this broker's, called at each use."""
         self.topic = topic
         self._store = store
         self._clock = clock
@@ -128,20 +128,20 @@ class RowPartitions(ABC):
 
     @abstractmethod
     async def _stored_bounds(self, lease: Lease) -> RowBounds:
-        """Which rows there are. StoreError."""
+        """The bounds of the stored rows. StoreError."""
 
     async def _stored_ends(self, lease: Lease) -> Bounds:
-        """Their first two. StoreError."""
+        """Start and end of `_stored_bounds`. StoreError."""
         return (await self._stored_bounds(lease))[:2]
 
     @abstractmethod
     async def _stored_rows(self, lease: Lease, offset: int, *, bytes_max: int) -> RowsRead:
-        """Rows from `offset` on, of `bytes_max` in all, but at least one if there is any. StoreError."""
+        """Rows from `offset` on, up to `bytes_max` in all, but at least one if there is any. StoreError."""
 
     @abstractmethod
     async def _stored_at(self, lease: Lease, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first row with a timestamp as high or higher, or of the first with the
-        highest (ListTimestamp.MAX_TIMESTAMP); None when there is none. StoreError."""
+        """Offset and timestamp of the first row at or after `timestamp`, or of the first with the highest
+        timestamp (ListTimestamp.MAX_TIMESTAMP); None when there is none. StoreError."""
 
     @abstractmethod
     async def expire(self) -> None:
@@ -158,7 +158,7 @@ class RowPartitions(ABC):
         self._led[number] = LedRows(self._lease(number), epoch)
 
     def disown(self, number: int) -> None:
-        """The lease is lost or about to be released: refuse at once; fetches that wait get 6."""
+        """The lease is lost or about to be released: refuse at once; waiting fetches get 6."""
         led = self._led.pop(number, None)
         for watched in () if led is None else led.watchers:
             watched.wake()
@@ -234,15 +234,15 @@ class RowPartitions(ABC):
             if self.gapless and (not records or records[0].offset > offset):  # trimmed meanwhile
                 led.changed()
                 raise self._out_of_range(led, offset, records[0].offset if records else end, end)
-            if read.end > end:  # more was appended, and is about to be told of
+            if read.end > end:  # more was appended, and is about to be reported
                 led.changed()
                 end = read.end
             found = await _batches(read, offset, limit, led.epoch, first_may_exceed=first_may_exceed)
         return FetchedPartition(None, found, end, end, start, led.epoch)
 
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
-        """See `Source`. A read that brings all the rows it may is as a segment's end: with more rows the
-        answer grows no longer."""
+        """See `Source`. A read that returns as many rows as it may is like a segment's end: more rows would
+        not make the answer longer."""
         available = []
         for part in asked:
             try:
@@ -255,7 +255,7 @@ class RowPartitions(ABC):
     async def _watch(self, part: FetchPartition, parked: Parked) -> Available:
         led = self._leading(part.topic, part.partition)
         check_epoch(self._name(led), led.epoch, part.current_leader_epoch)
-        # Before the store is asked: what is written meanwhile is rather counted twice than missed.
+        # Before the store is queried: better to count what is written meanwhile twice than to miss it.
         written_bytes = led.written_bytes
         watched = parked.watch(led.watchers, written_bytes, part.max_bytes)
         size = 0
@@ -307,7 +307,7 @@ class RowPartitions(ABC):
     async def end_offset_for_epoch(
         self, topic: Topic, partition: int, epoch: int, *, current_leader_epoch: int = -1
     ) -> tuple[int, int]:
-        """See `Source`, and the module."""
+        """See `Source`, and the module's docstring."""
         led = self._leading(topic, partition)
         check_epoch(self._name(led), led.epoch, current_leader_epoch)
         return (epoch, (await self._bounds(led))[1]) if 0 <= epoch <= led.epoch else (-1, -1)
@@ -317,7 +317,7 @@ class RowPartitions(ABC):
         return await self._bounds(self._leading(topic, partition))
 
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
-        """Nobody produces to it."""
+        """See `Source`. Always empty: nobody produces to the topic."""
         self._leading(topic, partition)
         return []
 
@@ -342,14 +342,14 @@ class RowPartitions(ABC):
             with self._asking(led):
                 bounds = await self._stored_ends(led.lease)
             if led.changes != changes:
-                return bounds  # there are others by now
+                return bounds  # they have changed by now
             led.bounds = bounds
         return led.bounds
 
     @contextmanager
     def _asking(self, led: LedRows) -> Iterator[None]:
-        """Around questions to the store. What it said is not known to be so any more if the lease went while
-        it was asked."""
+        """Wrap queries to the store. Its answer may be outdated, and is refused, if the lease was lost
+        meanwhile."""
         try:
             yield
         except StoreError as error:
@@ -386,9 +386,9 @@ def _as_os_error() -> Iterator[None]:
 async def _batches(
     read: RowsRead, offset: int, limit: int, leader_epoch: int, *, first_may_exceed: bool
 ) -> bytes:
-    """As many of the records from `offset` on as have room in `limit` bytes; the first one anyway if it may
-    exceed it. Rows at the end that no reader is shown are covered by the last batch, which is one without
-    records if there are no others: so readers get behind them."""
+    """Batches of as many records from `offset` on as fit into `limit` bytes; the first one anyway if it may
+    exceed it. Hidden rows at the end are covered by the last batch, which has no records if there are no
+    other rows, so that readers get past them."""
     records = read.records
     if not records:
         if read.end == offset or (limit < HEADER_BYTES and not first_may_exceed):
@@ -414,8 +414,8 @@ async def _batches(
 
 
 def _fitting(records: Sequence[Record], limit: int, *, first_may_exceed: bool) -> Sequence[Record]:
-    """The first of `records` whose batch has at most `limit` bytes; the first one anyway if it may exceed it.
-    Offsets that are too far apart go into different batches."""
+    """The first `records` whose batch takes at most `limit` bytes; the very first anyway if it may exceed
+    it. Offsets that are too far apart go into different batches."""
     size = HEADER_BYTES
     for count, record in enumerate(records):
         if record.offset - records[0].offset > _OFFSET_DELTA_MAX:
@@ -427,5 +427,5 @@ def _fitting(records: Sequence[Record], limit: int, *, first_may_exceed: bool) -
 
 
 def _size(record: Record) -> int:
-    """Bytes of it in a batch, at most."""
+    """The most bytes it takes in a batch."""
     return len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD_BYTES

@@ -1,5 +1,5 @@
-"""What reads partitions, wherever their records stand: in logs (`partitions`) or in rows of the store
-(`rows`)."""
+"""The interface for reading partitions, wherever their records are: in logs (`partitions`) or in rows of the
+store (`rows`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FetchPartition(NamedTuple):
 
 
 class ListPartition(Protocol):
-    """One partition of a ListOffsets request, as its message has it."""
+    """One partition of a ListOffsets request, as in its message."""
 
     partition_index: int
     timestamp: int
@@ -50,23 +50,23 @@ class FetchedPartition(NamedTuple):
     log_start_offset: int
     leader_epoch: int
     diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
-    aborted: Sequence[AbortedTransaction] = ()  # among the records, for who reads committed ones
+    aborted: Sequence[AbortedTransaction] = ()  # among the records, for read_committed
 
 
 class Available(NamedTuple):
-    """What is there of one partition's records, whatever one answer has room for."""
+    """What is available of one partition's records, whether or not it fits into one answer."""
 
     size: int
-    """Bytes that count towards the fewest that a fetch wants: up to the partition's limit."""
+    """Bytes that count towards a fetch's minimum: up to the partition's limit."""
     high_watermark: int
 
 
 NOTHING_AVAILABLE: Final = Available(0, -1)
-"""Of a partition that cannot be read."""
+"""For a partition that cannot be read."""
 
 
 def refused_partition(refusal: KafkaError) -> FetchedPartition:
-    """The answer of a partition that cannot be read."""
+    """The answer for a partition that cannot be read."""
     return FetchedPartition(refusal, b"", -1, -1, -1, -1)
 
 
@@ -90,21 +90,21 @@ class Parked:
 
     def __init__(self, min_bytes: int) -> None:
         self.woken = False
-        """There is nothing to wait for (any more)."""
+        """Whether there is nothing (more) to wait for."""
         self._missing_bytes = min_bytes
         self._waiter: asyncio.Future[None] | None = None
         self._watched: list[Watched] = []
 
     def watch(self, watchers: dict[Watched, _T], start: _T, max_bytes: int) -> Watched:
-        """Be among the `watchers` of a partition, of which at most `max_bytes` count; whoever leads it counts
-        from `start`, and tells the result."""
+        """Join the `watchers` of a partition, of which at most `max_bytes` count; its leader counts from
+        `start`, and reports the result."""
         watched = Watched(self, watchers, max_bytes)
         watchers[watched] = start
         self._watched.append(watched)
         return watched
 
     def leave(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         for watched in self._watched:
             watched.leave()
 
@@ -121,7 +121,7 @@ class Parked:
 
     @property
     def waits(self) -> bool:
-        """Whether it goes on waiting, as far as is known."""
+        """Whether it is still waiting, as far as is known."""
         return self._waiter is not None and not self._waiter.done()
 
     async def wait(self) -> None:
@@ -134,7 +134,7 @@ class Parked:
 
 
 class Watched:
-    """A partition of a fetch that waits."""
+    """A partition of a waiting fetch."""
 
     __slots__ = ("_max_bytes", "_parked", "_watchers", "available_bytes")
 
@@ -147,12 +147,12 @@ class Watched:
         """See `Available.size`."""
 
     def see(self, size: int) -> None:
-        """`size` bytes are there now."""
+        """`size` bytes are available now."""
         before, self.available_bytes = self.available_bytes, min(size, self._max_bytes)
         self._parked.gain(self.available_bytes - before)
 
     def wake(self) -> None:
-        """The fetch has nothing to wait for, however many bytes are there."""
+        """The fetch has nothing to wait for, however many bytes are available."""
         self._parked.wake()
 
     def leave(self) -> None:
@@ -160,23 +160,22 @@ class Watched:
 
 
 class Source(Protocol):
-    """Partitions that this broker leads, as requests read them. Codes of all: 3, 6, 56."""
+    """Partitions that this broker leads, as requests read them. Codes of all methods: 3, 6, 56."""
 
     async def read(
         self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
-        """One look at each partition. Whole batches only, of `max_bytes` in all but for the first if
+        """Read each partition once. Whole batches only, of `max_bytes` in all except the first if
         `first_may_exceed`. Also 1, 74, 75."""
 
     async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
-        """Have `parked` watch each partition from now on, and say what is there. It is woken if there is
-        nothing to wait for: a read would end before the log does, with an older segment, or be refused."""
+        """Have `parked` watch each partition from now on, and return what is available. It is woken if there
+        is nothing to wait for: a read would end before the log does, with an older segment, or be refused."""
 
     def listed(
         self, topic: Topic, asked: Sequence[ListPartition], *, read_committed: bool = False
     ) -> list[Listed | KafkaError | None]:
-        """What `list_offsets` returns or raises for each partition, as far as that can be told at once; None:
-        it is to be asked."""
+        """What `list_offsets` returns or raises for each partition, if known at once; None: call it."""
 
     async def list_offsets(
         self,
@@ -187,8 +186,8 @@ class Source(Protocol):
         current_leader_epoch: int = -1,
         read_committed: bool = False,
     ) -> Listed:
-        """`timestamp`: epoch ms or a `ListTimestamp`. Which of them a request version may ask is the
-        handler's check. Also 74, 75."""
+        """`timestamp`: epoch ms or a `ListTimestamp`. The handler checks which of them a request version may
+        use. Also 74, 75."""
 
     async def end_offset_for_epoch(
         self, topic: Topic, partition: int, epoch: int, *, current_leader_epoch: int = -1
@@ -197,23 +196,23 @@ class Source(Protocol):
         75."""
 
     async def offsets(self, topic: Topic, partition: int) -> Bounds:
-        """For lag and tests."""
+        """Log start offset and high watermark, for lag and tests."""
 
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
-        """DescribeProducers: who has written with a producer id and is not forgotten yet."""
+        """DescribeProducers: the producers that have written with an id and are not forgotten yet."""
 
 
 class Elsewhere(Source, Protocol):
-    """A topic whose records stand in no log."""
+    """A topic whose records are in no log."""
 
     def known(self, partition: int) -> Bounds | None:
-        """As far as they are known at once."""
+        """The bounds, if known at once."""
 
     async def look(self, partition: int) -> Bounds:
-        """Also of partitions that others lead. OSError."""
+        """The bounds, also of partitions that others lead. OSError."""
 
     async def size(self, partition: int) -> int:
-        """Bytes. OSError."""
+        """Size in bytes. OSError."""
 
     async def expire(self) -> None:
-        """Retention, now; what fails is logged."""
+        """Apply retention now; failures are logged."""

@@ -1,5 +1,5 @@
-"""Transactions that are open on a partition, and what they hold back: who reads only committed records stops
-at the last stable offset, which is where the oldest of them begins (KIP-98)."""
+"""Transactions that are open on a partition, and what they hold back: readers of committed records stop at
+the last stable offset, where the oldest of them begins (KIP-98)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that has written to a partition, and whose marker has not come there."""
+    """A transaction that has written to a partition and has no marker there yet."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
     began_ms: int | None
-    """The time of its first record in epoch milliseconds, as the producer or the topic has set it; None if
-    that cannot be read."""
+    """The time of its first record in epoch milliseconds, as set by the producer or the topic; None if it
+    cannot be read."""
 
 
 class HeldBack(NamedTuple):

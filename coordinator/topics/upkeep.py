@@ -1,5 +1,5 @@
-"""What is done to led partitions from time to time: retention, compaction, syncing by time, forgetting
-producers, and sealing segments that were closed."""
+"""The periodic upkeep of led partitions: retention, compaction, syncing by time, forgetting producers, and
+sealing closed segments."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from muster.coordinator.topics.writer import Run
 from muster.protocol.errors import KafkaError
 
 MARK_BYTES: Final = 64 << 20
-"""A start after a crash scans about so much of a log, and what was written since the last sweep."""
+"""A start after a crash scans about this much of a log, and what was written since the last sweep."""
 _TURN_LOGS_MAX: Final = 100
-"""Logs that one turn of a sweep takes on, so that sealing and other brokers' sweeps come in between."""
+"""Logs that one turn of a sweep handles, so that sealing and other brokers' sweeps get in between."""
 
 _log = Logger(part="topics")
 
 
 class Leaderships(Protocol):
-    """What a sweep asks of a broker's partitions, on the loop."""
+    """What a sweep needs from a broker's partitions, on the loop."""
 
     def in_use(self) -> list[PartitionId]:
-        """Those whose logs are open."""
+        """The partitions whose logs are open."""
 
     def borrow(self, topic_id: UUID, partition: int) -> Callable[[], PartitionLog] | None:
-        """How to get the log, in the executor (KafkaError: it cannot be had); None when it is not led here or
-        the lease may have run out."""
+        """A call that gets the log, in the executor (KafkaError: it is not available); None when it is not
+        led here or the lease may have expired."""
 
     def give_back(self, topic_id: UUID, partition: int) -> None:
-        """What was borrowed is not needed any more; once for each."""
+        """The borrowed log is no longer needed; called once for each."""
 
     async def expire_elsewhere(self) -> None:
-        """Retention of records that are in no log."""
+        """Apply retention to records that are in no log."""
 
 
 class Upkeep:
     """One broker's upkeep, on the event loop; `run` hands the work to an executor of one thread.
 
-    The work comes in turns, for other brokers may share that thread: a sweep is one turn after the other,
-    each of so many logs or up to the first compaction.
+    The work comes in turns, since other brokers may share that thread: a sweep is a series of turns, each of
+    a limited number of logs or up to the first compaction.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Upkeep:
         self.cleaner_backoff_ms = cleaner_backoff_ms
         self.producer_expiration_ms = producer_expiration_ms
         self._retention_due_ms = clock.now_ms() + retention_check_interval_ms
-        self._sealing: set[PartitionLog] = set()  # a turn for it waits or runs
+        self._sealing: set[PartitionLog] = set()  # logs with a turn waiting or running
         self._sweeping = asyncio.Lock()
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Upkeep:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Sweep from time to time from now on."""
+        """Sweep periodically from now on."""
         self._arm()
 
     def end(self) -> None:
@@ -101,7 +101,7 @@ class Upkeep:
             self._task.cancel()
 
     def hold(self) -> None:
-        """Begin no sweep by itself until `resume`; one that is under way goes on."""
+        """Begin no sweep by itself until `resume`; one that is under way continues."""
         self._held = True
         if self._timer is not None:
             self._timer.cancel()
@@ -136,14 +136,14 @@ class Upkeep:
     # --- on the loop ------------------------------------------------------------------------------
 
     def seal(self, log: PartitionLog) -> None:
-        """Make a start after a crash quick: sync and index the segments that were closed since, soon."""
+        """Make a start after a crash quick: soon sync and index newly closed segments."""
         if log not in self._sealing:
             self._sealing.add(log)
             self._run(_seal, log).add_done_callback(lambda _: self._sealing.discard(log))
 
     async def sweep(self, *, retention: bool) -> None:
-        """Tend the logs that are open; with `retention` all led partitions that have files, and records that
-        are in no log: old ones go also where nobody reads or writes."""
+        """Tend the open logs; with `retention` all led partitions that have files, and records that are in no
+        log: old ones are removed even if nobody reads or writes there."""
         async with self._sweeping:
             if retention:
                 self._retention_due_ms = self._clock.now_ms() + self._retention_check_interval_ms
@@ -163,7 +163,7 @@ class Upkeep:
             _log.error("upkeep sweep failed", exc_info=error)
 
     async def _turn(self, ids: Sequence[PartitionId], *, retention: bool) -> int:
-        """Tend the first of `ids`, if not all; how many of them are done with."""
+        """Tend the first of `ids`, if not all; return how many of them are done."""
         borrowed: list[int] = []
         logs: list[Callable[[], PartitionLog]] = []
         for index, each in enumerate(ids):
@@ -183,21 +183,21 @@ class Upkeep:
     # --- in the executor --------------------------------------------------------------------------
 
     def _stored(self) -> list[PartitionId]:
-        """What is stored of topics that there are."""
+        """The stored partitions of existing topics."""
         gone = self._logs.remove_left_over()
         if gone:
             _log.info("removed the logs of deleted topics", topic_ids=[str(topic_id) for topic_id in gone])
         return self._logs.stored()
 
     def _tend_some(self, logs: Sequence[Callable[[], PartitionLog]], *, retention: bool) -> int:
-        """Tend all, or up to the first that took long; how many. What fails with one of them is logged, and
-        keeps none of the others from it."""
+        """Tend all, or up to the first that took long; return how many. A failure with one of them is logged,
+        and does not affect the others."""
         now_ms = self._clock.now_ms()
         for number, opened in enumerate(logs, start=1):
             try:
                 log = opened()
             except KafkaError:
-                continue  # the leadership went, or the disk refuses: requests say so
+                continue  # the leadership was lost, or the disk refuses: requests report it
             except Exception as error:
                 _log.error("failed to open a log", exc_info=error)
                 continue
@@ -209,7 +209,7 @@ class Upkeep:
         return len(logs)
 
     def _tend(self, log: PartitionLog, now_ms: int, *, retention: bool) -> bool:
-        """Whether it took long."""
+        """Tend one log; return whether it took long."""
         log.seal()
         log.sync_if_due()
         log.mark(MARK_BYTES)
@@ -240,6 +240,6 @@ def _seal(log: PartitionLog) -> None:
 
 def _report(log: PartitionLog, error: Exception) -> None:
     if log.closed:
-        return  # it went while it was tended: whoever has it now goes on
+        return  # it was lost while it was tended: whoever has it now continues
     expected = isinstance(error, (KafkaError, OSError))
     _log.warning("upkeep failed", partition=log.name, error=str(error), exc_info=None if expected else error)

@@ -1,4 +1,4 @@
-"""What a produced batch must be before it may enter a log (Kafka's LogValidator and ProduceRequest rules)."""
+"""The rules that a produced batch must meet to enter a log (Kafka's LogValidator and ProduceRequest)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _UNPACKED_BYTES_ALWAYS: Final = 16 << 20
 
 _BYTES_AT_ONCE: Final = 256 << 10
 _RECORDS_AT_ONCE: Final = 4_000
-"""What is validated within a few milliseconds."""
+"""A batch of this size is validated within a few milliseconds."""
 
 
 class Validated(NamedTuple):
-    """A batch as it is to be stored. `log_append_time_ms` is -1 when the producers' timestamps stand."""
+    """A batch ready to be stored. `log_append_time_ms` is -1 when the producer's timestamps stand."""
 
     batch: bytes
     header: Header
@@ -51,7 +51,7 @@ class Laborious(Exception):
 
 
 class InvalidRecords(KafkaError):
-    """With the records to blame: what Produce v8 and later say per record (KIP-467)."""
+    """Names the records to blame, as Produce v8 and later report them (KIP-467)."""
 
     def __init__(self, code: ErrorCode, why: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, why)
@@ -71,7 +71,7 @@ def validate(
     """Check a produced record set and stamp or recompress it as the topic demands. For the codes see
     `Partitions.append`. `transactional`: whether it came with a transactional id.
 
-    `at_once` gives up with Laborious where it would take more than some milliseconds.
+    `at_once` gives up with Laborious if it would take more than a few milliseconds.
     """
     header = _one_batch(data)
     _check_size(header, config)
@@ -139,8 +139,8 @@ def _check_size(header: Header, config: TopicConfig) -> None:
 
 
 def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool) -> bytes:
-    """The batch's records section. MESSAGE_TOO_LARGE (10) beyond what this broker bounds it to: Java's
-    producer splits the batch then and sends the parts. INVALID_RECORD (87) beyond the topic's own bound."""
+    """The batch's records section. MESSAGE_TOO_LARGE (10) beyond this broker's bound: Java's producer then
+    splits the batch and sends the parts. INVALID_RECORD (87) beyond the topic's own bound."""
     if header.codec == Codec.LZ4 and lz4_blocks_depend(data, HEADER_BYTES):
         raise KafkaError(ErrorCode.INVALID_RECORD, "lz4 frames with dependent blocks are not supported")
     allowed = max(_UNPACKED_BYTES_ALWAYS, _UNPACKED_RATIO_MAX * config.max_message_bytes)

@@ -1,4 +1,4 @@
-"""How a broker's appends reach their logs: gathered into turns, in each partition in the order they came."""
+"""Takes a broker's appends to their logs: gathered into turns, in each partition in the order they came."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.protocol.control_batch import CONTROL_BATCH_BYTES_MAX
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _TURN_BYTES_MAX: Final = 16 << 20
-"""What one turn takes on, so that a burst does not delay the first answers."""
+"""Bytes that one turn takes on, so that a burst does not delay the first answers."""
 
 _T = TypeVar("_T")
 P = TypeVar("P", bound=Hashable)
@@ -27,29 +27,29 @@ class Run(Protocol):
 
 
 class _Write(NamedTuple, Generic[P]):
-    """An append that waits."""
+    """A waiting append."""
 
     partition: P
     records: bytes
     zstd_allowed: bool
     transactional: bool
     done: asyncio.Future[Appended]
-    validated: Validated | None = None  # beforehand, since it was laborious
+    validated: Validated | None = None  # in advance, since it was laborious
     guard: Guard | None = None  # under which it may open a transaction
-    marker: Marker | None = None  # in place of records, of which there are none then
+    marker: Marker | None = None  # in place of records
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate size in bytes."""
         return len(self.records) or CONTROL_BATCH_BYTES_MAX
 
 
 class Writer(Generic[P]):
     """Takes appends on the loop and writes them in an executor, one turn at a time: everything that came
-    while the last turn ran goes into the next, and all logs of a turn are made durable in one go.
+    while the last turn ran goes into the next, and all logs of a turn are made durable at once.
 
     A batch that takes long to validate is held, and validated in another executor; so is whatever follows it
-    in its partition, which must not overtake it. Other partitions do not wait for that.
+    in its partition, which must not overtake it. Other partitions do not wait for this.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Writer(Generic[P]):
         queue_bytes_max: int,
     ) -> None:
         """`opened` gives a partition's log and `commit` makes what was written to several durable, both in an
-        executor. `settled` hears of each append's outcome before the one who waits for it does. `refused`
-        hears of each that is refused, before any that follows is looked at; on the loop or in an executor.
+        executor. `settled` is called with each append's outcome before its waiter gets it. `refused` is
+        called for each refused append before any that follows is looked at, on the loop or in an executor.
         `write` and `validate` run the two kinds of work.
         """
         self._opened = opened
@@ -78,7 +78,7 @@ class Writer(Generic[P]):
         self._validate_in_executor = validate
         self._queue_bytes_max = queue_bytes_max
         self._queue: list[_Write[P]] = []
-        self._held: dict[P, list[_Write[P]]] = {}  # of each partition the first is being validated
+        self._held: dict[P, list[_Write[P]]] = {}  # the first of each partition is being validated
         self._writing = False
         self._due = False  # a turn begins as soon as the loop comes round
         self._bytes = 0  # of all appends that are not done
@@ -86,7 +86,7 @@ class Writer(Generic[P]):
 
     @property
     def busy(self) -> bool:
-        """Whether an append is not done yet."""
+        """Whether any append is not done yet."""
         return self._bytes > 0
 
     def append(
@@ -111,8 +111,8 @@ class Writer(Generic[P]):
         self._bytes += write.size
         self._enqueue(write)
         if not self._writing and not self._due:
-            # What other connections bring in this turn of the loop goes along: a trip to a thread and back
-            # costs as much as a small request.
+            # Appends that other connections bring in this turn of the loop go along: a trip to a thread and
+            # back costs as much as a small request.
             self._due = True
             write.done.get_loop().call_soon(self._begin_turn)
 
@@ -138,7 +138,7 @@ class Writer(Generic[P]):
         turn.add_done_callback(lambda turn: self._end_turn(writes, turn))
 
     def _write(self, writes: Sequence[_Write[P]]) -> list[Appended | Exception]:
-        """Append all, then make the logs durable (in the executor). A laborious batch is left, and what
+        """Append all, then make the logs durable (in the executor). A laborious batch is left out, like what
         follows it in its partition."""
         outcomes: list[Appended | Exception] = []
         left: set[P] = set()
@@ -150,7 +150,7 @@ class Writer(Generic[P]):
                     raise Laborious
                 log = self._opened(write.partition)
                 if log_of.setdefault(write.partition, log) is not log:
-                    # What this turn appended to the partition so far is lost, and comes first.
+                    # What this turn appended to the partition so far is lost, and must come first.
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name} was reopened meanwhile")
                 if write.marker is not None:
                     outcomes.append(log.write_marker(write.marker))
@@ -196,7 +196,7 @@ class Writer(Generic[P]):
         if isinstance(outcome, KafkaError):
             self._refused(write.partition, write.records, outcome)
         if write.done.done():
-            return  # whoever asked has gone
+            return  # the caller is gone
         if isinstance(outcome, Appended):
             write.done.set_result(outcome)
         else:
@@ -205,9 +205,9 @@ class Writer(Generic[P]):
     # --- what takes long to validate --------------------------------------------------------------
 
     def _hold(self, write: _Write[P]) -> None:
-        """Keep an append back until what is held of its partition has been validated.
+        """Hold an append back until the held ones of its partition have been validated.
 
-        That may be half of what waits: the rest is for those who need not be held.
+        Held appends may use half of the queue: the rest is for those that need not be held.
         """
         size = write.size
         if self._held_bytes and self._held_bytes + size > self._queue_bytes_max // 2:
@@ -234,7 +234,7 @@ class Writer(Generic[P]):
         )
 
     def _release(self, partition: P, turn: asyncio.Future[Validated]) -> None:
-        """The first held append was validated: it goes to its log, and what waited behind it may be tried."""
+        """The first held append was validated: it goes to its log, and those behind it may be tried."""
         held = self._held.pop(partition)
         self._held_bytes -= sum(write.size for write in held)
         broken = asyncio.CancelledError() if turn.cancelled() else turn.exception()
@@ -248,4 +248,4 @@ class Writer(Generic[P]):
 
 def refuse(done: asyncio.Future[Appended], refusal: BaseException) -> None:
     done.set_exception(refusal)
-    done.exception()  # whoever asked may have gone by the time it would look
+    done.exception()  # marked as retrieved: the caller may be gone

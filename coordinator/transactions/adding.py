@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: the partitions that a transaction writes to, added or asked for (KIP-98, KIP-890)."""
+"""AddPartitionsToTxn: adds or verifies the partitions that a transaction writes to (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from muster.protocol.errors import ErrorCode
 
 
 class AddPartitions(NamedTuple):
-    """Partitions that a producer is about to write to. A group that it commits offsets to is the partition of
-    `__consumer_offsets` that the group belongs to."""
+    """Partitions that a producer is about to write to. A group that it commits offsets to is represented by
+    the group's partition of `__consumer_offsets`."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartition]
     client_version: int = 0
-    """2: a broker adds them for a client that leaves that to brokers (KIP-890)."""
+    """2: a broker adds them for a client that leaves this to brokers (KIP-890)."""
 
 
 class VerifyPartitions(NamedTuple):
-    """Whether a producer's transaction has these partitions: a broker asks before it takes the first
-    batch."""
+    """Asks whether a producer's transaction has these partitions: a broker does so before it accepts the
+    first batch."""
 
     transactional_id: str
     producer_id: int
@@ -39,8 +39,8 @@ Verified = Mapping[TopicPartition, ErrorCode]
 
 def added(transaction: Transaction, asked: AddPartitions, now_ms: int) -> Transaction | None:
     """The transaction with these partitions; None if it has them already. Raises CONCURRENT_TRANSACTIONS
-    while the one before is being ended, above all others: after a rotation, its producer id and epoch are
-    not yet those that its producer has been told. Else INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
+    while the previous one is being ended, which is checked first: after a rotation, its producer id and epoch
+    are not yet those its producer was given. Else INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
     if transaction.state.is_prepared:
         raise concurrent(asked.transactional_id, transaction)
     _check(transaction, asked)

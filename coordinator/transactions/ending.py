@@ -1,9 +1,8 @@
-"""EndTxn, and what ends a transaction without one: a newer producer, the transaction's timeout (KIP-98,
-KIP-890).
+"""EndTxn, and what else ends a transaction: a newer producer, the transaction's timeout (KIP-98, KIP-890).
 
 There are two generations of clients, told apart by the version of EndTxn. Those of the second (v5,
-transaction.version 2) get a new epoch with the end of every transaction, so that nothing late of an old
-transaction can be taken for part of the next.
+transaction.version 2) get a new epoch at the end of every transaction, so that nothing that arrives late from
+an old transaction can be taken for part of the next.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class End(NamedTuple):
 
 
 def to_prepare(transaction: Transaction, asked: End) -> bool:
-    """Whether the transaction is to be prepared: False for a request that is repeated, which succeeds again.
+    """Whether to prepare the transaction: False for a repeated request, which succeeds again.
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE."""
     return _second_generation(transaction, asked) if asked.raises_epoch else _first(transaction, asked)
 
@@ -63,12 +62,12 @@ def _first(transaction: Transaction, asked: End) -> bool:
 
 
 def _second_generation(transaction: Transaction, asked: End) -> bool:
-    # Above all others: after a rotation, the producer has been told an id that the transaction does not
-    # have yet.
+    # Checked first: after a rotation, the producer has been given an id that the transaction does not have
+    # yet.
     if transaction.state.is_prepared:
         raise concurrent(asked.transactional_id, transaction)
-    # What was ended by the rules of the first generation raised no epoch: it is not the next one of whoever
-    # asks in the epoch before, but that of the producer that came after (which Kafka does not tell apart).
+    # Under the first generation's rules, ending raises no epoch: an epoch one above the request's is then not
+    # its producer's next one, but that of the producer that came after (Kafka does not tell them apart).
     completed = transaction.state in _COMPLETED.values() and transaction.client_version >= _RAISES_EPOCH
     rotated = (
         completed
@@ -91,8 +90,8 @@ def _second_generation(transaction: Transaction, asked: End) -> bool:
 def prepared(
     transaction: Transaction, *, commits: bool, version: int, now_ms: int, new_id: Callable[[], int]
 ) -> Transaction:
-    """The transaction with its outcome decided. By the rules of version 2 its epoch is raised, and after
-    the last one it will go on with another producer id, which `new_id` gives."""
+    """The transaction with its outcome decided. Under the rules of version 2 its epoch is raised; after the
+    last one it continues with another producer id, which `new_id` gives."""
     epoch, next_id = transaction.producer_epoch, NO_PRODUCER_ID
     if version >= _RAISES_EPOCH:
         next_id = new_id() if transaction.is_exhausted else NO_PRODUCER_ID
@@ -111,13 +110,13 @@ def prepared(
 
 
 def fenced_off(transaction: Transaction) -> Transaction:
-    """The transaction in an epoch that its producer does not have: to be aborted by the rules of version 0
-    or 1, which raise no epoch themselves."""
+    """The transaction in an epoch that its producer does not have, to be aborted under the rules of version 0
+    or 1, which do not raise the epoch themselves."""
     return transaction._replace(producer_epoch=min(transaction.producer_epoch + 1, FENCING_EPOCH))
 
 
 def completed(transaction: Transaction, now_ms: int) -> Transaction:
-    """A prepared transaction whose partitions have all been told."""
+    """A prepared transaction, completed: all its partitions have their markers."""
     rotates = transaction.next_producer_id != NO_PRODUCER_ID
     return transaction._replace(
         state=_COMPLETED[transaction.state is TransactionState.PREPARE_COMMIT],
@@ -131,7 +130,7 @@ def completed(transaction: Transaction, now_ms: int) -> Transaction:
 
 
 class Ended(NamedTuple):
-    """The producer id and epoch of the next transaction, which a client of the second generation is told."""
+    """The producer id and epoch of the next transaction, sent to clients of the second generation."""
 
     producer_id: int
     producer_epoch: int

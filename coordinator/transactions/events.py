@@ -1,4 +1,4 @@
-"""What happened to transactional ids, as data, recorded at the moment it happened."""
+"""Events of transactional ids, as data, recorded when they happen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.coordinator.transactions.transaction import TopicPartition
 
 
 class StateChanged(NamedTuple):
-    """A transactional id went from one state to another."""
+    """A transactional id moved from one state to another."""
 
     transactional_id: str
     before: TransactionState
@@ -18,7 +18,7 @@ class StateChanged(NamedTuple):
     producer_id: int
     producer_epoch: int
     partitions: int
-    """How many the transaction has."""
+    """Number of partitions in the transaction."""
     started_ms: int
     """Epoch milliseconds; -1 without a transaction."""
 
@@ -33,13 +33,13 @@ class IdExpired(NamedTuple):
 
 
 class MarkersDue(NamedTuple):
-    """Every one of these partitions is owed a marker. Told when the outcome is durable, and again when the
-    shard was loaded."""
+    """Each of these partitions is owed a marker. Emitted when the outcome is durable, and again when the
+    shard has been loaded."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    """The marker's: that of the decision, which fences whoever wrote before it."""
+    """The marker's epoch: that of the decision, which fences whoever wrote before it."""
     commits: bool
     partitions: frozenset[TopicPartition]
     version: int

@@ -1,5 +1,5 @@
-"""How a transaction ends where it wrote: the coordinator's marker, and which markers are let in (KIP-98,
-KIP-890, KIP-1228). Partition logs and group shards go by the same rule."""
+"""The coordinator's marker, which ends a transaction where it wrote, and which markers are accepted (KIP-98,
+KIP-890, KIP-1228). Partition logs and group shards follow the same rule."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from muster.coordinator.transactions.transaction import FENCING_EPOCH
 from muster.protocol.errors import ErrorCode, KafkaError
 
 NO_COORDINATOR_EPOCH: Final = -1
-"""Of a producer that has had no marker."""
+"""For a producer that has had no marker."""
 _EPOCH_RAISED_BY_MARKERS: Final = 2
 """The transaction.version from which every marker has a higher epoch than its transaction."""
 
 
 class Marker(NamedTuple):
-    """How a coordinator ends a transaction in a partition."""
+    """A coordinator's marker, which ends a transaction in a partition."""
 
     producer_id: int
     producer_epoch: int
@@ -30,8 +30,8 @@ class Marker(NamedTuple):
 
 
 def check_marker(marker: Marker, *, epoch: int, is_open: bool, coordinator_epoch: int) -> None:
-    """Raises unless the marker may be written now, of a producer that is known at this `epoch`, has a
-    transaction open or not, and had its last marker from a coordinator of this epoch.
+    """Raises unless the marker may be written now. Its producer is known at `epoch` and has an open
+    transaction if `is_open`; its last marker came from a coordinator at `coordinator_epoch`.
 
     INVALID_PRODUCER_EPOCH (47) for an epoch older than the last, and from transaction.version 2 on for
     one that is not newer, unless it is a repeat; TRANSACTION_COORDINATOR_FENCED (52) for a coordinator
@@ -41,7 +41,7 @@ def check_marker(marker: Marker, *, epoch: int, is_open: bool, coordinator_epoch
     if not marker.epoch_raised:
         stale = marked < epoch
     else:
-        repeat = marked == epoch and (not is_open or epoch == FENCING_EPOCH)  # which cannot be raised
+        repeat = marked == epoch and (not is_open or epoch == FENCING_EPOCH)  # the latter cannot be raised
         stale = marked <= epoch and not repeat
     if stale:
         raise KafkaError(

@@ -1,4 +1,4 @@
-"""What the transaction coordinator refuses, and why."""
+"""The transaction coordinator's refusals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 
 def unknown_id(transactional_id: str) -> KafkaError:
-    """For whoever wants to go on with an id that is not there: it never was, or has expired."""
+    """For requests about an id that does not exist: it never did, or has expired."""
     return KafkaError(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         f"transactional id {transactional_id} is not known; it may have expired",
@@ -30,7 +30,7 @@ def fenced(transactional_id: str, transaction: Transaction, producer_id: int, ep
 
 
 def concurrent(transactional_id: str, transaction: Transaction) -> KafkaError:
-    """For whoever comes before every partition has its marker."""
+    """For requests that come before every partition has its marker."""
     return KafkaError(
         ErrorCode.CONCURRENT_TRANSACTIONS,
         f"the transaction of {transactional_id} is being ended: {transaction.state.wire_name}",

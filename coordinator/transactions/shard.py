@@ -1,5 +1,5 @@
-"""A shard: the transactional ids of one partition of `__transaction_state`, and one method for each thing
-that can be asked of them."""
+"""A shard: the transactional ids of one partition of `__transaction_state`, and a method for each request
+about them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from muster.protocol.messages.transactions import (
 )
 
 _PASSING_IN_KAFKA: Final = frozenset({"Dead", "PrepareEpochFence"})
-"""States of ids there while a record is being written; here none is ever in them."""
+"""Kafka's states of ids whose record is being written; here no id is ever in them."""
 _TRY_AGAIN_MS: Final = 1_000
-"""How long what is overdue waits when there is no producer id for it."""
+"""How long an overdue abort waits when there is no producer id for it."""
 
 
 class _TimerKind(StrEnum):
     TIMEOUT = "timeout"
-    """A transaction has been under way for its timeout."""
+    """A transaction has been open for its timeout."""
     EXPIRATION = "expiration"
     """An id has had no transaction for so long that it is forgotten."""
 
@@ -59,13 +59,13 @@ class _TimerKey(NamedTuple):
 class TransactionShard:
     """The transactional ids of one coordinator partition.
 
-    Its life: `apply` what the store has, `loaded`, then requests, `advance` whenever `next_deadline` has
-    come, and at the end `unload`. Requests have one signature, `(request, step)`; they raise KafkaError
+    Life cycle: `apply` what the store holds, `loaded`, then requests, `advance` whenever `next_deadline` has
+    come, and `unload` at the end. Requests have one signature, `(request, step)`; they raise KafkaError
     before they have changed anything, or are answered in their step.
 
     Kafka refuses nearly everything with CONCURRENT_TRANSACTIONS while a record of an id is being written.
-    Here a step changes the id at once and its answer waits for the record, so that only those are refused
-    who come between a transaction's decision and its last marker.
+    Here a step changes the id at once and its answer waits for the record, so that only requests between a
+    transaction's decision and its last marker are refused.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class TransactionShard:
         version: Callable[[], int] = lambda: 2,
     ) -> None:
         """`new_id` gives a producer id that nobody has had. It raises
-        KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if there is none at hand: clients then try again. `version`
-        is the level in force of the feature transaction.version: by its rules transactions are aborted that
+        KafkaError(COORDINATOR_LOAD_IN_PROGRESS) if none is at hand: clients then retry. `version` is the
+        level in force of the feature transaction.version, whose rules apply to aborting transactions that
         no client ends."""
         self.number = number
         self.config = config
         self.transactions: dict[str, Transaction] = {}
-        """By transactional id; changed by records alone."""
+        """By transactional id; changed only by records."""
         self.deadlines: Deadlines[_TimerKey] = Deadlines()
         self._last_epochs: dict[str, int] = {}
-        """The epoch before the present one of ids whose InitProducerId may be repeated. As in Kafka, a
-        coordinator that takes over does not know it."""
+        """The previous epoch of ids whose InitProducerId may be repeated. As in Kafka, a coordinator that
+        takes over does not know it."""
         self._unmarked: dict[str, set[TopicPartition]] = {}
-        """The partitions that have yet to be marked, of transactions that are prepared."""
+        """The partitions of prepared transactions that have yet to be marked."""
         self._new_id = new_id
         self._version = version
 
@@ -99,18 +99,18 @@ class TransactionShard:
     # --- its life -------------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply a row of the store. Rows of unknown types are passed over. Raises DecodeError for one that is
-        damaged."""
+        """Apply a row of the store. Rows of unknown types are skipped. Raises DecodeError for a damaged
+        row."""
         found = from_row(key, value)
         if found is not None:
             self._put(*found)
 
     def unmarked(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """The partitions that have yet to be marked, of a transaction whose outcome is decided."""
+        """The partitions of a transaction with a decided outcome that have yet to be marked."""
         return frozenset(self._unmarked.get(transactional_id, ()))
 
     def durable(self) -> dict[str, Transaction]:
-        """What the rows so far say, in a form that compares."""
+        """The state according to the rows so far, in a comparable form."""
         return dict(self.transactions)
 
     def contents(self) -> dict[str, int]:
@@ -118,7 +118,7 @@ class TransactionShard:
         return {"transactional_ids": len(self.transactions)} if self.transactions else {}
 
     def loaded(self, step: Step) -> None:
-        """Every row of the store has been applied: what is prepared is owed its markers, once more."""
+        """Every row of the store has been applied: prepared transactions are owed their markers once more."""
         for transactional_id, transaction in sorted(self.transactions.items()):
             self._schedule(transactional_id, transaction, step.now_ms)
             if transaction.state.is_prepared:
@@ -132,7 +132,7 @@ class TransactionShard:
         return self.deadlines.next()
 
     def deadline_bound(self) -> int | None:
-        """A time before which `next_deadline` does not lie, at less cost; None when there is none."""
+        """A lower bound of `next_deadline` that costs less; None when there is none."""
         return self.deadlines.bound()
 
     def advance(self, step: Step) -> None:
@@ -151,16 +151,16 @@ class TransactionShard:
         raise BrokenInvariant(f"nobody here began {job!r}")
 
     def unheard(self, responses: Sequence[object], step: Step) -> None:
-        """Clients were not given these responses. They ask again, and are recognized."""
+        """Clients did not get these responses. They retry, and are recognized."""
 
     # --- what producers ask ---------------------------------------------------------------------------------
 
     def start(self, request: InitProducerIdRequest, step: Step) -> None:
-        """Give the id to this producer: InitProducerIdResponse with its producer id and epoch.
+        """Give the id to this producer; answers InitProducerIdResponse with its producer id and epoch.
 
-        Raises INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, and CONCURRENT_TRANSACTIONS as
-        long as the transaction of the producer before is not over. One that is under way is aborted, and
-        the request is answered CONCURRENT_TRANSACTIONS in this step.
+        Raises INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, and CONCURRENT_TRANSACTIONS
+        until the previous producer's transaction is over. An open one is aborted, and the request is
+        answered CONCURRENT_TRANSACTIONS in this step.
         """
         transactional_id = request.transactional_id
         if not transactional_id:
@@ -192,8 +192,8 @@ class TransactionShard:
         step.reply(InitProducerIdResponse(producer_id=after.producer_id, producer_epoch=after.producer_epoch))
 
     def add_partitions(self, request: AddPartitions, step: Step) -> None:
-        """Add partitions to the id's transaction, and begin it with the first: None when they are in it.
-        Raises what `adding.added` does."""
+        """Add partitions to the id's transaction, and begin it with the first; answers None when they are in
+        it. Raises what `adding.added` does."""
         transaction = self._known(request.transactional_id)
         after = adding.added(transaction, request, step.now_ms)
         if after is None:
@@ -203,14 +203,14 @@ class TransactionShard:
         step.reply(None)
 
     def verify_partitions(self, request: VerifyPartitions, step: Step) -> None:
-        """Whether the id's transaction has these partitions: `Verified`. Raises what `adding.verified`
-        does."""
+        """Check whether the id's transaction has these partitions; answers `Verified`. Raises what
+        `adding.verified` does."""
         found: Verified = adding.verified(self._known(request.transactional_id), request)
         step.reads_hard_state = True
         step.reply(found)
 
     def end(self, request: End, step: Step) -> None:
-        """Decide the outcome of the id's transaction: `Ended`. The markers follow. Raises what
+        """Decide the outcome of the id's transaction; answers `Ended`. The markers follow. Raises what
         `ending.to_prepare` does."""
         transactional_id = request.transactional_id
         transaction = self._known(transactional_id)
@@ -234,7 +234,7 @@ class TransactionShard:
         step: Step,
     ) -> None:
         """These partitions have the marker of `MarkersDue`, or are gone. With the last one the transaction is
-        complete. Nothing, if the id is no longer in that transaction's end."""
+        complete. Does nothing if the id is no longer ending that transaction."""
         transaction = self.transactions.get(transactional_id)
         unmarked = self._unmarked.get(transactional_id)
         if (
@@ -250,7 +250,7 @@ class TransactionShard:
     # --- what admins ask ------------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str, step: Step) -> None:
-        """Where the id stands: DescribeTransactionsResponse.TransactionState, with those partitions that
+        """Describe the id; answers DescribeTransactionsResponse.TransactionState, with the partitions that
         have no marker yet. Raises INVALID_REQUEST for an empty id, TRANSACTIONAL_ID_NOT_FOUND."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
@@ -277,9 +277,8 @@ class TransactionShard:
         )
 
     def list_transactions(self, request: ListTransactionsRequest, step: Step) -> None:
-        """The ids that pass the filters of states, producer ids and duration: a list of
-        ListTransactionsResponse.TransactionState, by id. The pattern is the caller's business: it may take
-        long."""
+        """List the ids that pass the filters by state, producer id and duration; answers a list of
+        ListTransactionsResponse.TransactionState, by id. The caller applies the pattern: it may take long."""
         step.reads_hard_state = True
         step.reply(
             [
@@ -304,7 +303,7 @@ class TransactionShard:
         return transaction
 
     def _abort(self, transactional_id: str, transaction: Transaction, trigger: Trigger, step: Step) -> None:
-        """End a transaction that its producer does not end, which is fenced by that."""
+        """Abort a transaction that its producer does not end, and thereby fence the producer."""
         version = self._version()
         ended = transaction if version >= 2 else ending.fenced_off(transaction)
         self._prepare(transactional_id, transaction, ended, version, trigger, step)
@@ -318,8 +317,8 @@ class TransactionShard:
         trigger: Trigger,
         step: Step,
     ) -> Transaction:
-        """Decide the outcome of `before`, which ends as `ended`. Returns what it has become: complete
-        already, if no partition is to be told."""
+        """Decide the outcome of `before`, which ends as `ended`. Returns the result, already complete if no
+        partition needs a marker."""
         after = ending.prepared(
             ended,
             commits=trigger is Trigger.COMMITTED,
@@ -370,7 +369,7 @@ class TransactionShard:
         )
 
     def _put(self, transactional_id: str, transaction: Transaction | None) -> None:
-        """What a record stands for; also what replays a store."""
+        """Apply what a record says; also used to replay the store."""
         self._unmarked.pop(transactional_id, None)
         if transaction is None:
             self.transactions.pop(transactional_id, None)
@@ -414,8 +413,8 @@ class TransactionShard:
 
 
 def unknown_states(names: Collection[str]) -> list[str]:
-    """Those of a filter that are no state, which ListTransactions names in its answer. A filter of only
-    such lets nothing pass."""
+    """The names in a filter that are not states, which ListTransactions returns in its answer. A filter with
+    only such names lets nothing pass."""
     return [name for name in names if name not in BY_WIRE_NAME and name not in _PASSING_IN_KAFKA]
 
 

@@ -1,4 +1,4 @@
-"""InitProducerId: who has a transactional id from now on, and in which epoch (KIP-98, KIP-360, KIP-890)."""
+"""InitProducerId: who owns a transactional id from now on, and in which epoch (KIP-98, KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.coordinator.transactions.transaction import (
 
 
 class Had(NamedTuple):
-    """The producer id and epoch that a producer had before, to continue after an error; both -1: it
+    """The producer id and epoch that a producer had before, to continue after an error; both are -1 when it
     starts."""
 
     producer_id: int = NO_PRODUCER_ID
@@ -28,23 +28,21 @@ class Had(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What an id is after InitProducerId."""
+    """The state of an id after InitProducerId."""
 
     transaction: Transaction
     last_epoch: int
-    """The epoch that the same request, repeated since its answer was lost, would come with; NO_EPOCH:
-    none."""
+    """The epoch that the same request would carry if repeated because its answer was lost; NO_EPOCH: none."""
 
 
 def unused(producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    """An id that nobody has had, before its first epoch."""
+    """An id that no producer has had, before its first epoch."""
     return Transaction(producer_id, NO_EPOCH, timeout_ms, TransactionState.EMPTY, now_ms)
 
 
 def check(transactional_id: str, transaction: Transaction, had: Had) -> None:
-    """Raises CONCURRENT_TRANSACTIONS while markers are on their way, and PRODUCER_FENCED for a producer
-    whose id is not this one's: an id of before a rotation is only known with the last epoch that it was
-    given."""
+    """Raises CONCURRENT_TRANSACTIONS while markers are on their way, and PRODUCER_FENCED for a producer with
+    another producer id: the one before a rotation is accepted only with the last epoch it was given."""
     if transaction.state.is_prepared:
         raise concurrent(transactional_id, transaction)
     if had.is_none or transaction.producer_epoch == NO_EPOCH or had.producer_id == transaction.producer_id:
@@ -63,7 +61,7 @@ def started(
     now_ms: int,
     new_id: Callable[[], int],
 ) -> Started:
-    """The next epoch of an id that has no transaction. After the last one `new_id` gives another producer id.
+    """Give an id without a transaction its next epoch; after the last one, another producer id from `new_id`.
     Raises PRODUCER_FENCED for a producer in an epoch that is over."""
     continues = transaction.producer_epoch == NO_EPOCH or had.epoch == transaction.producer_epoch
     producer_id, epoch = transaction.producer_id, transaction.producer_epoch

@@ -1,8 +1,8 @@
-"""The states of a transactional id, and every way from one to another.
+"""The states of a transactional id, and every transition between them.
 
-Kafka's are in the documentation of `TransactionState.java`; the names are those of ListTransactions, the
-numbers those of `__transaction_state`. Kafka's Dead and PrepareEpochFence are never written; here an id
-that is forgotten is gone with the step, and fencing is a trigger.
+Kafka's are documented in `TransactionState.java`; the names are those of ListTransactions, the numbers those
+of `__transaction_state`. Kafka's Dead and PrepareEpochFence are never written; here a forgotten id is gone
+with the step, and fencing is a trigger.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """Where a transactional id stands: the number that records have, and the name on the wire."""
+    """The state of a transactional id: its number in records, and its name on the wire."""
 
     EMPTY = (0, "Empty")
-    """No transaction yet by the producer that has the id now."""
+    """The id's present producer has had no transaction yet."""
     ONGOING = (1, "Ongoing")
     """Partitions have been added."""
     PREPARE_COMMIT = (2, "PrepareCommit")
@@ -36,12 +36,12 @@ class TransactionState(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """Its outcome is decided, and its markers are on their way."""
+        """Whether the outcome is decided, and the markers are on their way."""
         return self in _PREPARED
 
     @property
     def is_idle(self) -> bool:
-        """There is no transaction, so the id may expire."""
+        """Whether there is no transaction, so that the id may expire."""
         return self in _IDLE
 
 
@@ -90,7 +90,7 @@ TRANSITIONS: Final[Mapping[tuple[TransactionState, TransactionState], frozenset[
     (_PREPARE_COMMIT, _COMPLETE_COMMIT): _MARKED,
     (_PREPARE_ABORT, _COMPLETE_ABORT): _MARKED,
 }
-"""From where to where, and what may lead there."""
+"""Every allowed transition (from, to), with the triggers that may cause it."""
 
 BY_NUMBER: Final[Mapping[int, TransactionState]] = {each.number: each for each in TransactionState}
 BY_WIRE_NAME: Final[Mapping[str, TransactionState]] = {each.wire_name: each for each in TransactionState}

@@ -1,4 +1,4 @@
-"""What a shard keeps of each transactional id, in memory and as a record."""
+"""The state of a transactional id, as a shard keeps it in memory and as a record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 
 LAST_EPOCH: Final = 32_766
-"""The highest epoch that a producer is given: 32,767 is kept for fencing it."""
+"""The highest epoch given to a producer: 32,767 is reserved for fencing it."""
 FENCING_EPOCH: Final = 32_767
 
 
@@ -40,21 +40,21 @@ class Transaction(NamedTuple):
     started_ms: int = NO_TIME
     """When its first partition was added. NO_TIME: no transaction."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """Before the last change; differs from `producer_id` only right after a rotation."""
+    """The id before the last change; differs from `producer_id` only right after a rotation."""
     next_producer_id: int = NO_PRODUCER_ID
-    """After a transaction whose end uses up the last epoch."""
+    """The id after a transaction whose end uses up the last epoch."""
     client_version: int = 0
     """2 if partitions are added by the brokers that write to them (transaction.version 2, KIP-890), else
     0."""
 
     @property
     def is_exhausted(self) -> bool:
-        """Its epochs are used up: the next one comes with another producer id."""
+        """Whether its epochs are used up, so that the next one comes with another producer id."""
         return self.producer_epoch >= LAST_EPOCH
 
 
 def to_row(transactional_id: str, transaction: Transaction | None) -> Row:
-    """The record that says so; None: a tombstone."""
+    """The id's record; a tombstone if `transaction` is None."""
     key = encode_key(TransactionLogKey(transactional_id=transactional_id))
     if transaction is None:
         return key, None
@@ -76,7 +76,7 @@ def to_row(transactional_id: str, transaction: Transaction | None) -> Row:
 
 
 def from_row(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | None:
-    """The transactional id, and what the record says of it; None for a record of an unknown type. Raises
+    """The transactional id and its state in the record; None for a record of an unknown type. Raises
     DecodeError."""
     decoded = decode_record(key, value)
     if decoded is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
 from muster.protocol.errors import ErrorCode
 from tests.runtime.support import LEASE, SHARD, Bench, CounterShard, code
@@ -114,6 +116,23 @@ async def test_a_failed_load_is_tried_again(bench: Bench) -> None:
     await bench.runtime.loaded()
     assert bench.runtime.shards()[0].failure == "StoreError: load: cannot read"
     bench.store.load_error = None
+    bench.clock.advance(100)
+    await reloaded(bench)
+    assert await bench.ask(CounterShard.beat) == "alive"
+
+
+async def test_a_load_that_trips_over_a_bug_at_its_end_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contents(shard: CounterShard) -> dict[str, int]:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CounterShard, "contents", contents)
+        await bench.claim(LEASE)
+        await bench.runtime.loaded()
+        (status,) = bench.runtime.shards()
+        assert (status.state, status.failure) == ("failed", "ZeroDivisionError: a bug")
     bench.clock.advance(100)
     await reloaded(bench)
     assert await bench.ask(CounterShard.beat) == "alive"
