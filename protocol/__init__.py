@@ -1,1 +1,1 @@
-"""Bytes to Kafka messages and back. Pure: imports construct, and nothing else of muster."""
+"""Converts bytes to Kafka messages and back. Pure: imports nothing else of muster but its build."""

@@ -124,14 +124,14 @@ that does not offer Produce v0 (KAFKA-18659)."""
 
 @cache
 def load_messages() -> None:
-    """Import all declarations, once. The lookups below do so for an API whose messages are not imported: a
-    client that has its own does not need the others."""
+    """Import all declarations, once. The lookups below do so only for an API whose messages are not imported
+    yet: a client that imported its own does not need the others."""
     for family in pkgutil.iter_modules(messages.__path__, f"{messages.__name__}."):
         importlib.import_module(family.name)
 
 
 def declared_apis() -> list[ApiKey]:
-    """The APIs of which both messages are declared, by key."""
+    """The APIs whose request and response are both declared, in key order."""
     load_messages()
     return [ApiKey(key) for key in sorted(REQUESTS.keys() & RESPONSES.keys())]
 

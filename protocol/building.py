@@ -1,8 +1,9 @@
-"""Which codecs a compiled wheel has built in, and their modules.
+"""Chooses the codecs built into a compiled wheel, and generates their modules.
 
-`hatch_build.py` calls `write` before it compiles: one module below `muster/protocol/generated` for each that
-declares messages. Its functions are those that `muster.protocol.compiler` makes on first use, from the same
-generators; `muster.protocol.built` finds them. The sources never have these modules, nor has the pure wheel.
+`hatch_build.py` calls `write` before it compiles. It writes one module below `muster/protocol/generated` for
+each module that declares messages. Their functions are those that `muster.protocol.compiler` creates on first
+use, from the same generators; `muster.protocol.built` finds them. Neither the sources nor the pure wheel
+contain these modules.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ OLDER: Final = {
     ApiKey.END_TXN: (0, 1, 3),
     ApiKey.TXN_OFFSET_COMMIT: (0, 3),
 }
-"""What stock clients send beside the newest version of an API: librdkafka 2.16, Java's 4.x, kafka-python 3,
-aiokafka 0.14, kafkajs 2.2, franz-go 1.21 and sarama 1.50, asked by a broker that offers everything."""
+"""Versions that stock clients use besides an API's newest one: librdkafka 2.16, Java's 4.x, kafka-python 3,
+aiokafka 0.14, kafkajs 2.2, franz-go 1.21 and sarama 1.50, with a broker that offers everything."""
 
 OLDER_RECORDS: Final[dict[type[Message], tuple[int, ...]]] = {
     GroupMetadataValue: (GROUP_METADATA_VALUE_VERSION,)
 }
-"""What coordinators write beside the newest version of a record."""
+"""Versions that coordinators write besides a record's newest one."""
 
 _OF_COORDINATORS: Final = frozenset({coordinator_records.__name__, transaction_records.__name__})
-"""What declares their records, whatever else is declared by now."""
+"""The modules that declare coordinators' records, whatever else is declared by now."""
 
 WRITTEN_AS_FAST: Final = frozenset({ApiKey.FETCH, ApiKey.OFFSET_FETCH, ApiKey.API_VERSIONS})
-"""Responses whose encoders are left out, since mypyc's are no faster: most of their time goes into reading
-the attributes of many elements, at which Python is better."""
+"""Responses whose encoders are left out, since mypyc's are no faster: they spend most of their time reading
+attributes of many elements, at which Python is better."""
 
 
 class Codec(NamedTuple):
-    """A function that is built in."""
+    """A built-in codec."""
 
     kind: str
     """`built.DECODE` or `ENCODE`."""
@@ -66,8 +67,8 @@ class Codec(NamedTuple):
 
 
 def codecs() -> Iterator[Codec]:
-    """Every codec that is built in: what a broker reads and writes of each API's newest version and of
-    `OLDER`, what clients of ours write and read in the newest version of the same APIs, and coordinators'
+    """Every built-in codec: what a broker reads and writes in each API's newest version and in those of
+    `OLDER`, what our clients write and read in the newest version of the APIs in `OLDER`, and coordinators'
     records."""
     for key in api.declared_apis():
         request, response = api.request_class(key), api.response_class(key)
@@ -100,7 +101,7 @@ def write(folder: Path) -> None:
 
 
 def module_text(declaring: str, of_family: Iterable[Codec]) -> str:
-    """The module with the codecs of the messages that the module `declaring` declares."""
+    """The source of the module with the codecs of the messages that `declaring` declares."""
     scope = Scope()
     functions = []
     for kind, cls, version in of_family:
@@ -138,7 +139,7 @@ boolean: Final = {{False: 0, True: 1}}'''
 
 
 def _kind(name: str) -> str:
-    """The type of a global, as mypyc makes the most of it."""
+    """The annotation that lets mypyc make the most of a global."""
     operation, _, codes = name.rpartition("_")
     if operation == "unpack":
         values = codes.replace("16s", "s")

@@ -1,7 +1,7 @@
-"""The codecs that a compiled wheel has built in (`muster.protocol.building`); anywhere else there are none.
+"""Finds the codecs built into a compiled wheel (`muster.protocol.building`); other installations have none.
 
-One that was built from other sources than those that lie here is passed over: the module of each family of
-messages has a fingerprint of what it was made from.
+Codecs built from sources other than the installed ones are ignored: the module of each message family has a
+fingerprint of its sources.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _GENERATORS: Final = tuple(
     f"muster.protocol.{name}"
     for name in ("types", "message", "layout", "source", "decoder_source", "encoder_source", "elements")
 )
-"""The modules from which a codec follows, beside that of its message."""
+"""The modules that determine a codec, besides the one that declares its message."""
 
 
 def find(kind: str, cls: type[Message], version: int) -> Any:
-    """A codec of this `kind`; None if it is not built in."""
+    """The codec of this `kind`; None if it is not built in."""
     generated = _generated(cls.__module__)
     return None if generated is None else getattr(generated, function_name(kind, cls, version), None)
 
@@ -37,12 +37,13 @@ def function_name(kind: str, cls: type[Message], version: int) -> str:
 
 
 def family(declaring: str) -> str:
-    """The name of what is generated for a module of declarations."""
+    """The name of the module generated for a module of declarations."""
     return declaring.rpartition(".")[2]
 
 
 def fingerprint(declaring: str) -> str | None:
-    """Of all from which codecs of that module's messages follow; None if the sources are not there."""
+    """The fingerprint of all sources that determine the codecs of that module's messages; None if they are
+    missing."""
     sources = []
     try:
         for name in (*_GENERATORS, declaring):

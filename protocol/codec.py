@@ -1,4 +1,4 @@
-"""Encodes and decodes messages: compiled on first use; if something is refused, the reference explains it."""
+"""Encodes and decodes messages. Codecs are compiled on first use; the reference explains what they refuse."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ _encoders: dict[tuple[type[Message], int], Encoder] = {}
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The message's bytes in `version`. Raises EncodeError, naming the field, for what that version cannot
-    carry."""
+    """Encode the message. Raises EncodeError, naming the field, if `version` cannot carry it."""
     key = (message.__class__, version)
     try:
         encoder = _encoders[key]
@@ -47,7 +46,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_pieces(message: Message, version: int) -> Pieces:
-    """Like `encode`, but in pieces: bytes fields, which may be most of it, are not copied."""
+    """Like `encode`, but returns pieces: bytes fields, which may be most of a message, are not copied."""
     try:
         return compiler.pieces_encoder(message.__class__, version)(message)
     except _ENCODE_FAILURES as error:
@@ -55,7 +54,7 @@ def encode_pieces(message: Message, version: int) -> Pieces:
 
 
 def decode(cls: type[M], version: int, data: bytes | bytearray | memoryview, offset: int = 0) -> M:
-    """The message from `offset` to the end of `data`. Raises nothing but DecodeError, whatever the bytes."""
+    """Decode the message from `offset` to the end of `data`. Raises only DecodeError, whatever the bytes."""
     if data.__class__ is not bytes:
         data = bytes(data)
     end = len(data)
@@ -85,8 +84,8 @@ def decode_prefix(
     offset: int = 0,
     elements_max: int = ELEMENTS_UNLIMITED,
 ) -> tuple[M, int]:
-    """The message that begins at `offset`, and the offset of the first byte after it. Raises DecodeError;
-    TooLargeError if all its arrays and tags have more than `elements_max` elements."""
+    """Decode the message at `offset`; also returns the offset of the first byte after it. Raises DecodeError,
+    or TooLargeError if its arrays and tags have more than `elements_max` elements in total."""
     if data.__class__ is not bytes:
         data = bytes(data)
     end = len(data)
@@ -97,8 +96,8 @@ def decode_prefix(
 
 
 def skip_tags(data: bytes | bytearray, offset: int, tags_max: int = ELEMENTS_UNLIMITED) -> int:
-    """The offset after the tag block that begins at `offset`. Raises DecodeError; TooLargeError for more than
-    `tags_max` tags."""
+    """The offset after the tag block that begins at `offset`. Raises DecodeError, or TooLargeError for more
+    than `tags_max` tags."""
     try:
         position, _ = source.skip_tags(data, offset + 1, data[offset], len(data), tags_max)
     except IndexError:

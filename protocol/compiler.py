@@ -55,7 +55,7 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 
 @cache
 def pieces_encoder(cls: type[Message], version: int) -> Callable[[Any], Pieces]:
-    """Like `encoder`, but it returns pieces."""
+    """Like `encoder`, but the function returns pieces."""
     compiled: Callable[[Any], Pieces] = _compile(
         encoder_source(cls, version, pieces=True), cls, version, "encode"
     )

@@ -16,7 +16,7 @@ _LZ4_INDEPENDENT: Final = 0x20
 
 
 class UnpackedTooLarge(DecodeError):
-    """Valid as far as it was read, but it decompresses to more bytes than allowed."""
+    """The data is valid as far as it was read, but decompresses to more bytes than allowed."""
 
 
 class Codec(IntEnum):
@@ -36,7 +36,7 @@ def compress(codec: Codec, payload: bytes) -> bytes:
         return payload
     from muster.protocol import (
         packing,
-    )  # imported with the first compressed batch: 1.5 MB that many never need
+    )  # imported on the first compressed batch: 1.5 MB that many never need
 
     return packing.pack(codec, payload)
 

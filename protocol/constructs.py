@@ -1,7 +1,7 @@
-"""Kafka's wire types as construct classes: the plain, slow truth.
+"""Kafka's wire types as construct classes: the plain, slow reference.
 
-Lengths stand in front: int16 (strings) or int32 (bytes, arrays) with -1 for null, or, in flexible versions,
-an unsigned varint of length + 1 with 0 for null (KIP-482).
+Values are preceded by their length: int16 (strings) or int32 (bytes, arrays) with -1 for null, or, in
+flexible versions, an unsigned varint of length + 1 with 0 for null (KIP-482).
 
 Only muster.protocol.reference imports this, and only when something is refused: construct would take a tenth
 of a broker's memory and a twentieth of its start-up time.
@@ -36,8 +36,8 @@ else:
 
 
 class UnsignedVarint(AnyConstruct):
-    """An unsigned integer in groups of 7 bits, lowest first; at most 5 bytes and 32 bits. Longer than needed
-    is allowed."""
+    """An unsigned integer in groups of 7 bits, lowest first; at most 5 bytes and 32 bits. Overlong encodings
+    are allowed."""
 
     def _parse(self, stream: Any, context: Any, path: Any) -> int:
         value = 0
@@ -62,7 +62,7 @@ class UnsignedVarint(AnyConstruct):
 
 
 class Length(AnyConstruct):
-    """A length in front of something, or None: int16 or int32 with -1 for null."""
+    """A length prefix, or None: int16 or int32 with -1 for null."""
 
     def __init__(self, code: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Length(AnyConstruct):
 
 
 class CompactLength(AnyConstruct):
-    """A length in front of something, or None: an unsigned varint of length + 1 with 0 for null."""
+    """A length prefix, or None: an unsigned varint of length + 1 with 0 for null."""
 
     _number = UnsignedVarint()
 
@@ -92,12 +92,12 @@ class CompactLength(AnyConstruct):
 
 
 def length_encoding(code: str, *, flexible: bool) -> AnyConstruct:
-    """What counts the bytes or elements of a string, bytes or array."""
+    """The length prefix of a string, bytes or array."""
     return CompactLength() if flexible else Length(code)
 
 
 class _Prefixed(AnyConstruct):
-    """Something behind its length; None is null."""
+    """A length-prefixed value; None is null."""
 
     def __init__(self, length: AnyConstruct, *, nullable: bool) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _Prefixed(AnyConstruct):
 
 
 class Utf8(_Prefixed):
-    """A string behind its length."""
+    """A length-prefixed string."""
 
     def _parse(self, stream: Any, context: Any, path: Any) -> str | None:
         length = self._parse_length(stream, context, path)
@@ -148,7 +148,7 @@ class Utf8(_Prefixed):
 
 
 class Opaque(_Prefixed):
-    """Bytes behind their length."""
+    """Length-prefixed bytes."""
 
     def _parse(self, stream: Any, context: Any, path: Any) -> bytes | None:
         length = self._parse_length(stream, context, path)
@@ -169,11 +169,11 @@ class Opaque(_Prefixed):
 
 
 ELEMENTS: Final = "_elements"
-"""Under this name the context of a parse carries its ElementAllowance, if there is one."""
+"""The name of the ElementAllowance in the context of a parse, if it has one."""
 
 
 class ElementAllowance:
-    """How many elements one message may still have: of its arrays, and tags."""
+    """How many more array elements and tags one message may have."""
 
     def __init__(self, elements_max: int) -> None:
         self._left = elements_max
@@ -193,7 +193,7 @@ def take_elements(context: Any, count: int) -> None:
 
 
 class Sequence(_Prefixed):
-    """An array behind its length."""
+    """A length-prefixed array."""
 
     def __init__(
         self, length: AnyConstruct, element: AnyConstruct, element_bytes_min: int, *, nullable: bool
@@ -225,7 +225,7 @@ class Sequence(_Prefixed):
 
 
 class Truth(AnyConstruct):
-    """One byte; any but zero is true, one is written."""
+    """One byte: any value but zero reads as true; true is written as one."""
 
     def _parse(self, stream: Any, context: Any, path: Any) -> bool:
         return bool(construct.stream_read(stream, 1, path)[0])
@@ -251,12 +251,12 @@ class Uuid16(AnyConstruct):
 
 
 _FIXED: Final[Mapping[WireType, AnyConstruct]] = {Boolean: Truth(), Uuid: Uuid16()}
-"""Of a fixed width, but no plain number."""
+"""Fixed-width types that are not plain numbers."""
 
 
 def encoding(wire_type: WireType, *, flexible: bool, nullable: bool) -> AnyConstruct:
-    """The construct of a type in one kind of version. Elements of an array that are Structs have a version of
-    their own: see `sequence`."""
+    """The construct of a type in flexible or inflexible versions. Arrays of Structs depend on the version:
+    see `sequence`."""
     match wire_type:
         case FixedWidth():
             return _FIXED.get(wire_type) or construct.FormatField(">", wire_type.code)
@@ -274,12 +274,12 @@ def encoding(wire_type: WireType, *, flexible: bool, nullable: bool) -> AnyConst
 def sequence(
     element: AnyConstruct, element_bytes_min: int, *, flexible: bool, nullable: bool
 ) -> AnyConstruct:
-    """The construct of an array whose elements read as `element`, each at least `element_bytes_min` long."""
+    """The construct of an array of `element`, each at least `element_bytes_min` bytes long."""
     return Sequence(length_encoding("l", flexible=flexible), element, element_bytes_min, nullable=nullable)
 
 
 class NullableStruct(AnyConstruct):
-    """A struct behind an int8: negative for null, 1 for present."""
+    """A struct preceded by an int8: negative for null, 1 for present."""
 
     def __init__(self, inner: AnyConstruct) -> None:
         super().__init__()
@@ -298,8 +298,8 @@ class NullableStruct(AnyConstruct):
 class TagBlock(AnyConstruct):
     """The tagged fields at the end of a flexible struct (KIP-482): count, then tag, size and value of each.
 
-    Tags ascend and none comes twice, else the block is refused. Unknown tags are passed over and dropped. The
-    value of a known tag must fill its size.
+    A block whose tags do not ascend, or repeat, is refused. Unknown tags are skipped. The value of a known
+    tag must fill its size.
     """
 
     _number = UnsignedVarint()

@@ -1,5 +1,5 @@
 """The control batch that ends a transaction in a partition (KIP-98): one record, whose key says whether the
-transaction was committed, and whose value names the epoch of the coordinator that says so.
+transaction was committed, and whose value holds the epoch of the coordinator that ended it.
 
 Key: version int16, type int16 (`ControlType`). Value: version int16, coordinator epoch int32.
 """
@@ -18,18 +18,18 @@ _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 
 CONTROL_BATCH_BYTES_MAX: Final = 128
-"""More than a control batch has: 78 of version 0."""
+"""More than any control batch has: one of version 0 has 78."""
 
 
 class EndMarker(NamedTuple):
-    """What a control batch says of its producer's transaction."""
+    """What a control batch says about its producer's transaction."""
 
     committed: bool
     coordinator_epoch: int
 
 
 def build_marker(producer_id: int, producer_epoch: int, end: EndMarker, now_ms: int) -> bytes:
-    """The batch, to be given its offset and leader epoch."""
+    """The batch, still without its offset and leader epoch."""
     kind = ControlType.COMMIT if end.committed else ControlType.ABORT
     record = Record(0, now_ms, _KEY.pack(_VERSION, kind), _VALUE.pack(_VERSION, end.coordinator_epoch))
     return build(
@@ -38,7 +38,7 @@ def build_marker(producer_id: int, producer_epoch: int, end: EndMarker, now_ms: 
 
 
 def read_marker(header: Header, batch: bytes) -> EndMarker | None:
-    """What a control batch says; None when it ends no transaction: it is of another type, or compaction took
+    """What a control batch says; None if it ends no transaction: it has another type, or compaction removed
     its record."""
     try:
         for record in records(batch, 0, header):
@@ -47,5 +47,5 @@ def read_marker(header: Header, batch: bytes) -> EndMarker | None:
                 _, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
                 return EndMarker(kind == ControlType.COMMIT, coordinator_epoch)
     except (DecodeError, StructError):
-        return None  # not for a log to judge: readers pass over it
+        return None  # not for a log to judge: readers skip it
     return None

@@ -1,4 +1,4 @@
-"""Writes the decoding function of a message version; see muster.protocol.compiler."""
+"""Generates the decoding function of a message version; see muster.protocol.compiler."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def decoder_source(
     name: str = "decode",
     scope: Scope | None = None,
 ) -> Source:
-    """A function `decode(data, at, end, elements)`, or of another `name`; `views`: records are not copied out
-    of the data. Raises ValueError for a version the message does not have."""
+    """The source of a function `decode(data, at, end, elements)`, or one called `name`. With `views`, it does
+    not copy records out of the data. Raises ValueError for a version the message does not have."""
     return _Decoder(message_layout(cls, version), views, name, scope).source
 
 
 def struct_decoder_source(cls: StructType, version: int, *, flexible: bool) -> Source:
-    """The same for a struct nested in messages, in a version of theirs."""
+    """The same for a struct nested in messages, in one of their versions."""
     return _Decoder(layout(cls, version, flexible=flexible), False, "decode", None).source
 
 
 class _Read(NamedTuple):
-    """One value of a run: its struct code and where it goes."""
+    """One value of a run: its struct code and its target."""
 
     code: str
     target: str
@@ -50,8 +50,8 @@ class _Read(NamedTuple):
 class _Decoder:
     """Writes statements that read at `at`.
 
-    A run collects fixed-width values until something of variable length needs what was read; then one
-    unpack_from reads them all. Whatever reads by itself must flush the run first.
+    A run collects fixed-width values until a variable-length value needs them; then one unpack_from reads the
+    whole run. Code that reads on its own must flush the run first.
     """
 
     def __init__(self, whole: Layout, views: bool, name: str, scope: Scope | None) -> None:
@@ -209,7 +209,7 @@ class _Decoder:
         element = wire_type.element
         self._length("l")
         with self._present(nullable, target, path):
-            # In a name of its own: to mypyc a loop ends at what the range's end has become meanwhile.
+            # Needs its own name: mypyc ends the loop at the current value of the range's end.
             count = self.source.local("count")
             line(f"{count} = {self._count}")
             # Elements of zero bytes would let four bytes demand two billion objects; no Kafka array has them.
@@ -263,7 +263,7 @@ class _Decoder:
     # --- lengths ---
 
     def _length(self, code: str) -> None:
-        """Read the count of a string, bytes or array into `length`, and everything before it."""
+        """Read the pending run, then the count of a string, bytes or array into `length`."""
         self._read("B" if self._whole.flexible else code, "length")
         self._flush()
 
@@ -306,7 +306,7 @@ class _Decoder:
             yield
 
     def _take(self, count: str, path: str) -> None:
-        """Count array elements or tags, before any of them is made."""
+        """Count array elements or tags before any of them is created."""
         self.source.line(f"elements -= {count}")
         with self.source.block("if elements < 0:"):
             self._refuse(path, "more elements than are accepted", "TooLargeError")
@@ -317,5 +317,5 @@ class _Decoder:
 
 
 def _snake(name: str) -> str:
-    """A local's name for an object of the class `name`."""
+    """The name of a local variable for an object of class `name`."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

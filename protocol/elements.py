@@ -1,8 +1,8 @@
-"""Elements of an array that are encoded already, so that an answer of thousands of them is a join of slices.
+"""Pre-encoded array elements, so that encoding a response with thousands of them is a join of slices.
 
-A field whose `Array` is declared with `encoded=True` takes `EncodedElements` in place of a list. Both codecs
-write the same for either: the compiled one copies the bytes where the version has them in this form, the
-reference makes the objects and encodes each.
+A field whose `Array` is declared with `encoded=True` accepts `EncodedElements` in place of a list. Both
+codecs write the same bytes for either: the compiled one copies the bytes if the version uses this form, the
+reference creates the objects and encodes each.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Form(NamedTuple):
 
     element: type[Struct]
     versions: Versions
-    """The versions of the message in which elements look like that; those of `element`, if it came later, are
-    among them."""
+    """The message versions that encode elements this way; they may begin before those of `element`, if that
+    came later."""
     version: int
-    """The one of them that is read, if somebody looks at the elements."""
+    """The version used to decode the elements when they are accessed."""
     flexible: bool = True
-    """Whether they have compact lengths and end with a tag block."""
+    """Whether elements have compact lengths and end with a tag block."""
 
 
 @cache
@@ -39,14 +39,14 @@ def form_in(message: type[Message], element: type[Struct], version: int) -> Form
 
 
 def encode_element(form: Form, element: Struct) -> bytes:
-    """The bytes of one element; many of them, one after the other, are the content of `EncodedElements`."""
+    """The bytes of one element. The content of `EncodedElements` is a concatenation of these."""
     encoded: bytes = _encoder(form)(element)
     return encoded
 
 
 class EncodedElements(Sequence[E]):
-    """The elements of an array in some form. They become objects when somebody looks at one; from then on the
-    objects are what counts, so they may be changed."""
+    """The encoded elements of an array. The first access turns them into objects; from then on the objects
+    are what counts, so they may be changed."""
 
     __slots__ = ("_content", "_count", "_elements", "form")
 
@@ -57,8 +57,8 @@ class EncodedElements(Sequence[E]):
         self._elements: list[Any] | None = None
 
     def encoded(self, version: int) -> bytes | None:
-        """The bytes of all, one after the other; None if they look different in that version, or somebody
-        has looked at them."""
+        """The bytes of all elements, concatenated; None if `version` encodes them differently, or they have
+        been accessed."""
         if self._elements is None and version in self.form.versions:
             return self._content
         return None
@@ -107,7 +107,7 @@ def _decoder(form: Form) -> Any:
 
 @cache
 def _encoder(form: Form) -> Any:
-    # That module knows of this one.
+    # That module imports this one.
     from muster.protocol.encoder_source import struct_encoder_source
 
     source = struct_encoder_source(form.element, form.version, flexible=form.flexible)

@@ -1,4 +1,4 @@
-"""The blobs that members of protocol type "consumer" carry through the group: subscriptions and assignments.
+"""The blobs that members of protocol type "consumer" pass through the group: subscriptions and assignments.
 
 To the coordinator and to JoinGroup and SyncGroup they are opaque bytes; the members' assignors read and write
 them, and the coordinator looks inside only for the topics a member subscribes to. Each blob is an int16
@@ -24,7 +24,7 @@ _LATEST_VERSION: Final = 3
 
 @record(versions="0-3")
 class ConsumerProtocolSubscription(Message):
-    """What a member brings to JoinGroup, v0-3: v1 owned partitions (KIP-429), v2 the generation in which it
+    """What a member sends in JoinGroup, v0-3: v1 owned partitions (KIP-429), v2 the generation in which it
     owned them (KIP-792; -1 unknown), v3 rack (KIP-881)."""
 
     @struct
@@ -43,7 +43,8 @@ class ConsumerProtocolSubscription(Message):
 
 @record(versions="0-3")
 class ConsumerProtocolAssignment(Message):
-    """What a member gets from SyncGroup, v0-3: all alike; the number follows the subscription's."""
+    """What a member receives from SyncGroup, v0-3: all versions are alike; the number follows the
+    subscription's."""
 
     @struct
     class TopicPartition(Struct):
@@ -69,8 +70,8 @@ def encode_subscription(subscription: ConsumerProtocolSubscription, version: int
 
 
 def decode_assignment(blob: bytes | memoryview) -> ConsumerProtocolAssignment:
-    """Raises DecodeError for a negative version and for bytes that do not fit, including the empty blob,
-    which a member gets if the leader left it out, and which is not an empty assignment."""
+    """Raises DecodeError for a negative version and for bytes that do not fit, including the empty blob: a
+    member gets it if the leader left that member out, and it is not an empty assignment."""
     return _decode(ConsumerProtocolAssignment, blob)
 
 
@@ -79,9 +80,8 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = _LA
 
 
 def subscribed_topics(blob: bytes | memoryview) -> list[str]:
-    """The topics of a subscription of any version, read as Kafka's coordinator reads them: only the part that
-    all versions share is looked at, so a client that claims a version but writes its later fields wrong still
-    works.
+    """The topics of a subscription of any version, read as Kafka's coordinator reads them: it reads only the
+    part common to all versions, so a client still works if it gets the later fields of its version wrong.
 
     Raises DecodeError for a negative version or a broken topic list.
     """

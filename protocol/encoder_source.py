@@ -1,4 +1,4 @@
-"""Writes the encoding function of a message version; see muster.protocol.compiler."""
+"""Generates the encoding function of a message version; see muster.protocol.compiler."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ def encoder_source(
     name: str = "encode",
     scope: Scope | None = None,
 ) -> Source:
-    """A function `encode(message)`, or of another `name`; with `pieces`, it returns the list of pieces, not
-    joined. Raises ValueError for a version the message does not have."""
+    """The source of a function `encode(message)`, or one called `name`. With `pieces`, it returns a list of
+    pieces instead of joining them. Raises ValueError for a version the message does not have."""
     return _Encoder(message_layout(cls, version), pieces, name, scope).source
 
 
 def struct_encoder_source(cls: StructType, version: int, *, flexible: bool) -> Source:
-    """The same for a struct nested in messages, in a version of theirs."""
+    """The same for a struct nested in messages, in one of their versions."""
     return _Encoder(layout(cls, version, flexible=flexible), False, "encode", None).source
 
 
 class _Write(NamedTuple):
-    """One value of a run: its struct code and an expression for it. Code "x" is a byte 0 and needs none."""
+    """One value of a run: its struct code and its expression. Code "x" writes a zero byte and needs no
+    expression."""
 
     code: str
     value: str
@@ -45,8 +46,8 @@ class _Write(NamedTuple):
 class _Encoder:
     """Writes statements that append bytes to a list.
 
-    A run collects fixed-width values until something of variable length follows; its length still joins the
-    run, and one pack writes them all.
+    A run collects fixed-width values until a variable-length value follows, whose length still joins the run.
+    One pack writes the whole run.
     """
 
     def __init__(self, whole: Layout, pieces: bool, name: str, scope: Scope | None) -> None:
@@ -64,7 +65,7 @@ class _Encoder:
         self._run: list[_Write] = []
         self._out = "out"
         self._whole = whole
-        # These are used up before the next value is written, so all values share them.
+        # Each is used up before the next value is written, so all values share these names.
         shared = {
             "length": "i64",
             "content": "bytes",
@@ -116,7 +117,7 @@ class _Encoder:
             self._tags(inner, owner, path)
 
     def _differs(self, inner: Layout, field: Field, value: str) -> str:
-        """A condition: the value is not the default, and may not be left out."""
+        """A condition that holds if the value is not the default and must be written."""
         default = field.make_default()
         if isinstance(default, list) and not default:
             return f"{value} is None or len({value})"
@@ -125,7 +126,7 @@ class _Encoder:
         if isinstance(default, Struct):
             values = {each.name: getattr(default, each.name) for each in type(default).__fields__}
             if all(type(each) is int for each in values.values()):
-                # Without a call of `Struct.__eq__`: a Fetch has three such defaults a partition.
+                # Avoids calling `Struct.__eq__`: a Fetch has three such defaults per partition.
                 return " or ".join(f"{value}.{name} != {each}" for name, each in values.items())
         return f"{value} != {self.source.default(inner.cls, field, default)}"
 
@@ -139,7 +140,7 @@ class _Encoder:
         outer = self._out
         first, _ = inner.tagged[0]
         if len(inner.tagged) == 1 and isinstance(first.type, FixedWidth):
-            # All but its value is known beforehand.
+            # Everything but the value is known in advance.
             head = uvarint(1) + uvarint(first.tag or 0) + uvarint(first.type.width)
             with block(f"if {differs[0]}:"):
                 line(f"{outer}.append({head!r})")
@@ -239,7 +240,7 @@ class _Encoder:
             self._elements(wire_type, nullable, items, path)
 
     def _elements(self, wire_type: Array, nullable: bool, items: str, path: str) -> None:
-        """Write the elements of `items`, with their number in front of them."""
+        """Write the elements of `items`, preceded by their count."""
         line, block = self.source.line, self.source.block
         if nullable:
             with block(f"if {items} is None:"):
@@ -249,7 +250,7 @@ class _Encoder:
                 line(f"length = len({items}){self._more}")
         else:
             line(f"length = len({items}){self._more}")
-        # A str or a dict can be iterated as well, and would be written as nonsense.
+        # A str or a dict is iterable too, and would be written as garbage.
         lists = "(list, tuple, EncodedElements)" if wire_type.encoded else "(list, tuple)"
         with block(f"if not isinstance({items}, {lists}):"):
             self._refuse(path, "no list")
@@ -285,7 +286,7 @@ class _Encoder:
 
     @property
     def _more(self) -> str:
-        """What compact lengths add to the count."""
+        """The term that compact lengths add to the count."""
         return " + 1" if self._whole.flexible else ""
 
     @property
@@ -294,8 +295,7 @@ class _Encoder:
         return 0 if self._whole.flexible else -1
 
     def _write_length(self, code: str, long_form: str) -> None:
-        """Write `length` behind what waits in the run. `long_form` encodes it where one byte does not hold
-        it."""
+        """Write the pending run, then `length`. `long_form` encodes lengths that do not fit in one byte."""
         line, block = self.source.line, self.source.block
         if not self._whole.flexible:
             self._write(code, "length")

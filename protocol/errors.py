@@ -164,12 +164,12 @@ class ErrorCode(IntEnum):
 
 
 WHY_LENGTH_MAX: Final = 1_000
-"""In characters. Many texts repeat what a client sent, and a Kafka string takes at most 32767 bytes."""
+"""In characters. Many texts repeat what a client sent, and a Kafka string holds at most 32767 bytes."""
 
 
 class KafkaError(Exception):
-    """A refusal with a Kafka error code. `why` is for people: for the log, and error messages on the wire. It
-    is truncated to `WHY_LENGTH_MAX`."""
+    """A refusal with a Kafka error code. `why` is for people: it appears in the log and in error messages on
+    the wire, truncated to `WHY_LENGTH_MAX`."""
 
     def __init__(self, code: ErrorCode, why: str = "") -> None:
         super().__init__(code, why)
@@ -194,7 +194,7 @@ class ForeignProtocolError(DecodeError):
 
 
 class UnknownApiError(DecodeError):
-    """A request of an API whose messages are not declared."""
+    """A request for an API whose messages are not declared."""
 
     def __init__(self, text: str, api_key: int) -> None:
         super().__init__(text)

@@ -10,7 +10,7 @@ from muster.protocol.errors import DecodeError, ForeignProtocolError
 from muster.protocol.foreign import BEGINNING_BYTES, protocol_of
 
 FRAME_BYTES_MAX_DEFAULT: Final = 100 * 1024 * 1024
-"""Kafka's default of socket.request.max.bytes."""
+"""Kafka's default for socket.request.max.bytes."""
 
 _SIZE: Final = structs.Struct(">i")
 SIZE_BYTES: Final = _SIZE.size
@@ -18,8 +18,8 @@ _API_KEY: Final = structs.Struct(">h")
 
 
 def impossible_size(size: int, frame_bytes_max: int) -> DecodeError:
-    """The error for a frame with an invalid size. If the size is the beginning of another protocol, it names
-    that."""
+    """The error for a frame with an invalid size. If its bytes are the beginning of another protocol, the
+    error names that protocol."""
     protocol = protocol_of(_SIZE.pack(size))
     if protocol is not None:
         return ForeignProtocolError(
@@ -34,12 +34,12 @@ class FrameSplitter:
         splitter = FrameSplitter(frame_bytes_max=…)
         for frame in splitter.feed(piece): …
 
-    Frames come without their size, as bytes of their own. A size below zero or above `frame_bytes_max` raises
-    DecodeError; from then on the stream makes no sense, and every further call raises it again. Never holds
-    more than one unfinished frame beside the piece being fed.
+    Frames are returned without their size, as separate bytes objects. A size below zero or above
+    `frame_bytes_max` raises DecodeError; the rest of the stream is meaningless then, and every further call
+    raises the error again. Holds at most one incomplete frame besides the piece being fed.
 
-    `admit(api_key, size)` is called for each frame as soon as its first two bytes are there, which in a
-    request are the api key; it may refuse the frame with DecodeError before the rest is buffered.
+    `admit(api_key, size)` is called for each frame as soon as its first two bytes have arrived: the api key
+    of a request. It may refuse the frame with DecodeError before the rest is buffered.
     """
 
     __slots__ = (
@@ -69,24 +69,24 @@ class FrameSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an incomplete frame, its size included: at the end of a stream, anything but 0 is a
-        truncated frame."""
+        """Bytes of an incomplete frame, including its size field: at the end of a stream, anything but 0
+        means a truncated frame."""
         return len(self._pending)
 
     @property
     def beginning(self) -> bytes:
-        """The first bytes of an incomplete frame, its size included."""
+        """The first bytes of an incomplete frame, including its size field."""
         return bytes(self._pending[:BEGINNING_BYTES])
 
     @property
     def announced_bytes(self) -> int:
-        """The full size of the incomplete frame, its size field included; 0 between frames. A reader must
+        """The full size of the incomplete frame, including its size field; 0 between frames. A reader must
         make room for it."""
         return self._wanted if self._pending else 0
 
     def whole(self, piece: bytes) -> bytes | None:
-        """The frame that `piece` is, when it is exactly one, admitted unasked, and none is unfinished: what
-        `feed` would return, sooner. None, with nothing changed, for any other piece.
+        """A fast path for `feed`: returns the frame if `piece` is exactly one that needs no call of `admit`,
+        and no other is incomplete. Otherwise returns None and changes nothing.
         """
         size = len(piece) - SIZE_BYTES
         if (
@@ -102,7 +102,8 @@ class FrameSplitter:
     def feed(self, piece: bytes | bytearray | memoryview) -> list[bytes]:
         """The frames that `piece` completes, in order.
 
-        An invalid size after complete frames is reported by the next call: those can still be answered.
+        An invalid size after complete frames is reported by the next call, so that those frames can still be
+        answered.
         """
         broken = self._broken
         if broken is not None:

@@ -1,8 +1,8 @@
 """Headers: the part of a frame before the message.
 
-A request has api key int16, version int16, correlation id int32 and client id, a string with an int16 length
-even in header version 2, which adds a tag block. A response has the correlation id, and in header version 1 a
-tag block.
+A request header holds api key int16, version int16, correlation id int32 and client id, a string with an
+int16 length even in header version 2, which adds a tag block. A response header holds the correlation id and,
+in version 1, a tag block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZE_BYTES: Final = 4
 _NO_TAGS: Final = b"\x00"
 _PIECE_BYTES_MIN: Final = 8 * 1024
 _TAGS_MAX: Final = 1_000
-"""Tags skipped in a request's header; Kafka has defined none so far."""
+"""Maximum number of tags skipped in a request's header; Kafka has defined none so far."""
 
 
 _request_header_version = lru_cache(maxsize=1024)(api.request_header_version)
@@ -33,7 +33,7 @@ _response_header_version = lru_cache(maxsize=1024)(api.response_header_version)
 
 
 class RequestHeader(NamedTuple):
-    """`client_id` is None when the client sent null."""
+    """`client_id` is None if the client sent null."""
 
     api_key: int
     api_version: int

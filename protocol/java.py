@@ -1,4 +1,4 @@
-"""Java behaviour that clients of a broker can see: hashes, and the order of a hash table."""
+"""Java behaviour that clients of a broker can see: hashes, and hash table order."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from struct import unpack
 from typing import Final
 
 _FIBONACCI: Final = 0x9E37_79B9_7F4A_7C15
-"""2^64 over the golden ratio."""
+"""2^64 divided by the golden ratio."""
 
 
 @lru_cache(maxsize=1 << 16)
 def java_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, as a signed 32-bit number. Member ids are asked for again and
-    again, so the newest answers are kept."""
+    """String.hashCode: over UTF-16 code units, as a signed 32-bit number. Cached, since the same member ids
+    are hashed again and again."""
     value = 0
     units = text.encode("utf-16-le", "surrogatepass")
     for unit in unpack(f"<{len(units) // 2}H", units):
@@ -35,14 +35,14 @@ def uuid_order(value: uuid.UUID) -> int:
 
 
 def spread(hash_code: int) -> int:
-    """What a java.util.HashMap makes of a hash code; the lowest bits of it are the bucket."""
+    """A hash code as spread by java.util.HashMap; its lowest bits select the bucket."""
     bits = hash_code & 0xFFFF_FFFF
     return bits ^ bits >> 16
 
 
 def buckets_when_grown(keys: int) -> int:
-    """Of a HashMap or HashSet that so many keys were added to one by one: it begins with 16 and doubles when
-    it is more than three quarters full."""
+    """The buckets of a HashMap or HashSet to which this many keys were added one by one: it begins with 16
+    and doubles when it is more than three quarters full."""
     buckets = 16
     while keys > buckets * 3 // 4:
         buckets *= 2
@@ -50,14 +50,15 @@ def buckets_when_grown(keys: int) -> int:
 
 
 def buckets_when_copied(keys: int) -> int:
-    """Of `new HashSet<>(collection)`, which doubles already when it is three quarters full."""
+    """The buckets of `new HashSet<>(collection)`, which doubles as soon as it is three quarters full."""
     return buckets_when_grown(keys + (keys % 3 == 0))
 
 
 def timeline_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
-    """The order in which Kafka's TimelineHashMap iterates keys that were put as given, each more than once.
+    """The order in which Kafka's TimelineHashMap iterates keys put in the given order, each more than once.
 
-    `most` is how many it had at once at most, if that is more: it never shrinks. A bucket has the last first.
+    `most` is the most keys it ever held, if that is more: it never shrinks. A bucket lists its newest key
+    first.
     """
     keys = list(keys)
     buckets = 2
@@ -69,10 +70,9 @@ def timeline_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
 
 
 def hash_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
-    """Distinct keys in the order in which a java.util.HashMap iterates them when they were inserted as given.
+    """Distinct keys in the order in which a java.util.HashMap iterates them if inserted in the given order.
 
-    A bucket keeps the order of insertion. `most` is how many there were at once, if that is more: the table
-    never shrinks.
+    A bucket keeps insertion order. `most` is the most keys it ever held, if that is more: it never shrinks.
     """
     keys = list(keys)
     mask = buckets_when_grown(max(most, len(keys))) - 1

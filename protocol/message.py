@@ -1,4 +1,4 @@
-"""How messages are declared: one typed class per message, for all of its versions.
+"""Message declarations: one typed class per message, covering all its versions.
 
     @request(12, versions="0-4", flexible="4+")
     class HeartbeatRequest(Message):
@@ -8,11 +8,11 @@
         group_instance_id: str | None = field(String, "3+", nullable="3+", default=None)
 
 A declaration costs little at import: a class with `__slots__` and a tuple of `Field`s. `__init__` is
-generated when the first object is made, the codec when the first object crosses the wire
+generated when the first object is created, the codec when the first object crosses the wire
 (muster.protocol.compiler).
 
-Field versions, nullability and tags follow Kafka's message definitions. Versions are written as Kafka writes
-them: "3+", "0-4", "2", or "none".
+Field versions, nullability and tags follow Kafka's message definitions. Versions use Kafka's notation: "3+",
+"0-4", "2", or "none".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWN_TAGS: Final = 10_000
 (KIP-482)."""
 
 VERSION_MAX: Final = 32767
-"""The largest version an int16 can name; the open end of "3+"."""
+"""The largest version that fits in an int16; the open end of "3+"."""
 
 
 _REPR_BYTES_MAX: Final = 64
@@ -72,7 +72,7 @@ def parse_versions(text: str) -> Versions:
 
 
 class _Required:
-    """The type of `REQUIRED`, which stands where a field has no default."""
+    """The type of `REQUIRED`, which marks a field without a default."""
 
     __slots__ = ()
 
@@ -88,8 +88,8 @@ class Field:
 
     `type` is a WireType or a Struct subclass. `versions` are those that carry the field at all, `nullable`
     those in which None may be written, `tagged` those in which it lives in the tag block under `tag`.
-    `ignorable` fields are left out silently in versions that lack them; any other field refuses to be encoded
-    there unless it holds its default.
+    `ignorable` fields are left out silently in versions that lack them; any other field must hold its default
+    there, or encoding fails.
     """
 
     __slots__ = (
@@ -136,19 +136,19 @@ class Field:
 
     @property
     def required(self) -> bool:
-        """Whether the constructor must be given a value."""
+        """Whether the constructor requires a value."""
         return self.default is REQUIRED and self.default_factory is None
 
     @property
     def own(self) -> bool:
-        """Whether it is muster's own, not in Kafka's definition."""
+        """Whether the field is muster's own and not in Kafka's definition."""
         return self.tag is not None and self.tag >= OWN_TAGS
 
     def make_default(self) -> Any:
         """The value a reader sees in a version that lacks this field.
 
-        For a required field, which every version carries, that is never asked for except by a tagged block;
-        the wire type's own implicit default stands in.
+        Every version carries a required field, so only a tag block can need its default: the implicit default
+        of the wire type.
         """
         if self.default_factory is not None:
             return self.default_factory()
@@ -170,10 +170,10 @@ def field(
     kafka_name: str | None = None,
     secret: bool = False,
 ) -> Any:
-    """Declare one field. `tagged` is by default every version that has the field, once a `tag` is given.
+    """Declare one field. With a `tag`, `tagged` defaults to every version that has the field.
 
-    `kafka_name` names the field in Kafka's definition where capitalising the snake_case words does not give
-    it. A `secret` is not shown in a repr.
+    `kafka_name` is the field's name in Kafka's definition if capitalising the snake_case words does not yield
+    it. A `secret` field is not shown in a repr.
     """
     tagged_versions = NO_VERSIONS if tag is None else parse_versions(versions if tagged is None else tagged)
     return Field(
@@ -209,7 +209,7 @@ class StructType(type):
             namespace["__slots__"] = tuple(fields)
         cls = super().__new__(mcs, name, bases, namespace)
         cls.__fields__ = tuple(fields.values())
-        # One C call fetches all values, which is what equality compares.
+        # One C call fetches all the values that equality compares.
         cls.__values__ = attrgetter(*fields) if fields else _no_values
         return cls
 
@@ -246,14 +246,14 @@ class Struct(metaclass=StructType):
 
 
 def _shortened(value: object) -> str:
-    """`repr`, but long bytes as their length: record batches tell a log's reader nothing."""
+    """`repr`, but with long bytes shown as their length: record batches are useless in a log."""
     if isinstance(value, bytes) and len(value) > _REPR_BYTES_MAX:
         return f"<{len(value)} bytes>"
     return repr(value)
 
 
 class Schema(NamedTuple):
-    """The decorators' declaration of a whole message."""
+    """What a decorator declares about a whole message."""
 
     kind: str
     """"request", "response" or "record"."""
@@ -266,14 +266,14 @@ class Schema(NamedTuple):
 
 
 class Message(Struct):
-    """A whole request, response or record: a Struct that can be encoded and decoded by itself."""
+    """A whole request, response or record: a Struct that can be encoded and decoded on its own."""
 
     __slots__ = ()
     __schema__: ClassVar[Schema]
 
 
 def _constructor(cls: type[Struct]) -> Callable[..., None]:
-    """Generate the keyword-only `__init__` of a class; done once, when its first object is made."""
+    """Generate the keyword-only `__init__` of a class; done once, when its first object is created."""
     scope: dict[str, Any] = {}
     parameters = []
     body = []
@@ -305,12 +305,12 @@ M = TypeVar("M", bound=Message)
 REQUESTS: Final[dict[int, type[Message]]] = {}
 RESPONSES: Final[dict[int, type[Message]]] = {}
 RECORDS: Final[dict[str, type[Message]]] = {}
-"""Every declared message, entered by the decorators: requests and responses by api key, records by class
+"""All declared messages, registered by the decorators: requests and responses by api key, records by class
 name."""
 
 
 def struct(cls: type[S]) -> type[S]:
-    """Close the declaration of a nested struct."""
+    """Check the declaration of a nested struct."""
     _check(cls)
     return cls
 
@@ -342,9 +342,8 @@ def record(
 ) -> Callable[[type[M]], type[M]]:
     """Declare a schema that no request carries: a coordinator record's key or value, a ConsumerProtocol blob.
 
-    Each stands behind an int16 that is not part of its fields: in front of a key its `record_type`, in front
-    of a value or a blob the schema version. Who stores them writes it (messages.coordinator_records,
-    embedded).
+    Each is preceded by an int16 that is not one of its fields: a key by its `record_type`, a value or a blob
+    by the schema version. The code that stores them writes it (messages.coordinator_records, embedded).
     """
 
     def declare(cls: type[M]) -> type[M]:
@@ -373,7 +372,7 @@ def _declare(cls: type[Message], schema: Schema) -> None:
 
 
 def _check(cls: type[Struct]) -> None:
-    """Refuse declarations that the codec could not honour; at import, where the mistake is easy to find."""
+    """Refuse declarations that the codec cannot honour: at import, a mistake is easy to find."""
     tags: set[int] = set()
     for declared in cls.__fields__:
         where = f"{cls.__qualname__}.{declared.name}"

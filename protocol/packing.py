@@ -85,7 +85,7 @@ def _unpack(decompress_into: Any, name: str, packed: bytes, bytes_max: int) -> b
 @cache
 def _words_for_no_room(name: str) -> str:
     """cramjam's message when the buffer is too small. Its exceptions distinguish that from corrupt data only
-    by text, so this asks it for the text."""
+    by text, so this provokes the error to learn its text."""
     codec = getattr(cramjam, name)
     try:
         codec.decompress_into(bytes(codec.compress(b"two")), bytearray(1))

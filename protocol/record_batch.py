@@ -1,6 +1,6 @@
-"""Record batches, magic 2: the only form in which records travel and are stored.
+"""Record batches, magic 2: the only format in which records are sent and stored.
 
-Layout (Kafka's documentation, "Record Batch"): base offset int64, length int32 (of what follows it),
+Layout (Kafka's documentation, "Record Batch"): base offset int64, length int32 (of everything after it),
 partition leader epoch int32, magic int8, CRC int32, attributes int16, last offset delta int32, base and max
 timestamp int64, producer id int64, producer epoch int16, base sequence int32, record count int32, records.
 The CRC-32C covers everything from the attributes on, so base offset and leader epoch can be rewritten without
@@ -26,7 +26,7 @@ from muster.protocol.errors import DecodeError
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
 MAGIC_POSITION: Final = 16  # at the same place in older formats, so that they can be recognised
-PREFIX_BYTES: Final = 16  # base offset, length, leader epoch: rewritten, outside the CRC
+PREFIX_BYTES: Final = 16  # base offset, length, leader epoch: rewritten, not covered by the CRC
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -40,7 +40,7 @@ _LENGTH = Struct(">8xi")
 _LENGTH_START: Final = 12  # the length counts from here
 _CRC = Struct(">I")
 _CRC_POSITION: Final = 17
-_CRC_START: Final = 21  # what the CRC covers
+_CRC_START: Final = 21  # the CRC covers everything from here on
 _ATTRIBUTES = Struct(">h")
 _MAX_TIMESTAMP = Struct(">q")
 _MAX_TIMESTAMP_POSITION: Final = 35
@@ -56,7 +56,7 @@ _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 RECORDS_BLAMED_MAX: Final = 100
-"""Most invalid records named of a batch: a batch can hold a million."""
+"""Maximum number of invalid records named per batch: a batch can hold a million."""
 
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths and a count of one byte each
 
@@ -90,7 +90,7 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return _LENGTH_START + self.length
 
     @property
@@ -112,7 +112,7 @@ class Header(NamedTuple):
 
     @property
     def first_timestamp(self) -> int:
-        """Of the first record; meaningless in a batch with a delete horizon."""
+        """The first record's timestamp; meaningless in a batch with a delete horizon."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
     @property
@@ -161,13 +161,13 @@ def advance_sequence(sequence: int, by: int) -> int:
 
 
 def batch_size(data: bytes | memoryview) -> int:
-    """The size of the batch at the start of `data` by its length field, which must be there, but may be
-    wrong."""
+    """The size of the batch at the start of `data` according to its length field, which must be present but
+    may be wrong."""
     return _LENGTH_START + int.from_bytes(data[_LENGTH_START - 4 : _LENGTH_START], "big", signed=True)
 
 
 def peek(data: bytes | bytearray | memoryview, position: int = 0) -> Header:
-    """The header at `position`, checked enough to find the batch's end; the batch may reach beyond `data`."""
+    """The header at `position`, checked enough to find the batch's end, which may lie beyond `data`."""
     try:
         header = Header._make(_HEADER.unpack_from(data, position))
     except StructError:
@@ -204,13 +204,13 @@ def crc_matches(data: bytes | memoryview, position: int, header: Header) -> bool
 
 
 def end_of(data: bytes | memoryview) -> int:
-    """The offset behind the last batch in `data`, which must hold complete batches, one at least. Looks at
-    each batch, but at the header of the last one alone."""
+    """The offset after the last batch in `data`, which must hold only complete batches, and at least one.
+    Steps over each batch, but checks only the last header."""
     position = at = 0
     end = len(data)
     while position < end:
         at = position
-        # Not by `batch_size`, since this is done for each batch that consumers of committed records get.
+        # Not with `batch_size`, since this runs for each batch that consumers of committed records receive.
         try:
             position += _LENGTH_START + _LENGTH.unpack_from(data, position)[0]
         except StructError:
@@ -231,10 +231,10 @@ def payload(
 
 
 def check_records(unpacked: bytes, header: Header) -> Checked:
-    """Check all records of a decompressed batch from a producer: complete, and numbered 0, 1, 2, ... Raises
-    DecodeError if a record does not parse, is out of place, or has a timestamp that is not an int64, or if
-    the record count is wrong. Written out in one loop, varints of one and two bytes too, because every
-    produced record passes here.
+    """Check that all records of a producer's decompressed batch are complete and numbered 0, 1, 2, ... Raises
+    DecodeError if a record does not parse, is out of place, or has a timestamp beyond int64, or if the record
+    count is wrong. A single loop with one- and two-byte varints inlined, because every produced record passes
+    through it.
     """
     count, end = header.record_count, len(unpacked)
     if count * RECORD_BYTES_MIN > end:
@@ -361,12 +361,12 @@ def records(
 
 
 def prefix(header: Header, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch's first 16 bytes, which the CRC does not cover, with another base offset and leader epoch."""
+    """The batch's first 16 bytes, which the CRC does not cover, with a new base offset and leader epoch."""
     return _PREFIX.pack(base_offset, header.length, leader_epoch)
 
 
 def assign(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Rewrite base offset and leader epoch of the batch at `position` in place; the CRC does not cover
+    """Rewrite the base offset and leader epoch of the batch at `position` in place; the CRC does not cover
     them."""
     _, length, _ = _PREFIX.unpack_from(buffer, position)
     _PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
@@ -410,7 +410,7 @@ def build(
     """A batch of `contents`, whose offsets ascend and may have gaps.
 
     `base_offset` and `last_offset` default to those of the first and last record. A batch without records
-    preserves offsets and its producer's sequence (compaction leaves such batches); it needs both.
+    needs both; compaction leaves such batches to preserve offsets and the producer's sequence.
     """
     first = contents[0].offset if base_offset is None else base_offset
     last = contents[-1].offset if last_offset is None else last_offset
@@ -472,7 +472,7 @@ def _sealed(batch: bytearray) -> bytes:
 
 
 def sealed(header: Header, packed: bytes) -> bytes:
-    """The batch of this header and these compressed records, with its length and CRC computed."""
+    """A batch of this header and these compressed records, with its length and CRC computed."""
     head = _HEADER.pack(*header._replace(length=HEADER_BYTES - _LENGTH_START + len(packed)))
     crc = google_crc32c.extend(google_crc32c.value(head[_CRC_START:]), packed)
     return b"".join((head[:_CRC_POSITION], _CRC.pack(crc), head[_CRC_START:], packed))
@@ -482,8 +482,8 @@ def sealed(header: Header, packed: bytes) -> bytes:
 
 
 def read_unsigned(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
-    """Kafka's readers stop after 5 bytes of an int32 and 10 of an int64: a longer or larger one is a record
-    that no consumer gets past."""
+    """Longer or larger varints are refused: Kafka's readers stop after 5 bytes of an int32 and 10 of an
+    int64, so no consumer would get past such a record."""
     value = shift = 0
     while shift < bits:
         byte = data[position]

@@ -1,10 +1,10 @@
-"""The records of a batch as columns, for consumers: the fast twin of `record_batch.records`.
+"""Reads the records of a batch as columns, for consumers: the fast twin of `record_batch.records`.
 
-A record is a chain of varints, each of which says where the next one begins, so a batch is read in one loop
-with the varints of one and two bytes written out. Where records follow each other that are alike in every
-length, as most do that come from one program, the places of their parts are known without looking: a *run* is
-then checked and taken column by column, each a slice with a stride. That is faster than an interpreted loop,
-and slower than a compiled one, which takes no runs.
+A record is a chain of varints, each of which determines where the next one begins, so a batch is read in one
+loop with one- and two-byte varints inlined. If consecutive records agree in every length, as most records
+from one program do, the positions of their parts are known in advance. Such a *run* is checked and taken
+column by column, each a slice with a stride. That is faster than an interpreted loop, but slower than a
+compiled one, which takes no runs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NO_HEADERS: Final[Headers] = ()
 
 _TAKES_RUNS: Final = build() == "pure"
 _RUN_MIN: Final = 8
-"""Least records that make a run worth its set-up."""
+"""The fewest records that make a run worth its set-up."""
 _STRETCH_MAX: Final = 4096
 
-# What the offset deltas 0, 1, 2, ... look like as varints: one byte below 64, two below 8192.
+# The offset deltas 0, 1, 2, ... as varints: one byte below 64, two below 8192.
 _ONE_BYTE: Final = 64
 _TWO_BYTES: Final = 8192
 _ONLY: Final = bytes(range(0, 128, 2))
@@ -45,7 +45,7 @@ _LOW: Final = bytes(range(0x80, 0x100, 2)) * (_TWO_BYTES // _ONE_BYTE)
 _HIGH: Final = b"".join(bytes((high,)) * _ONE_BYTE for high in range(_TWO_BYTES // _ONE_BYTE))
 
 _SHORT_MAX: Final = 8192
-"""No delta of one or two bytes is further from 0."""
+"""A delta of one or two bytes is no further from 0 than this."""
 
 _LAST: Final = bytes(range(0x80))
 _NOT_LAST: Final = bytes(range(0x80, 0x100))
@@ -71,9 +71,9 @@ def read_records(
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Places:
-    """The records of the batch at `position` of `data`; their keys and values are appended to the lists
-    given, so that batches can be read into the same ones. If this raises, the lists are unchanged:
-    DecodeError if the records do not parse, UnpackedTooLarge if they take more than `bytes_max`."""
+    """Read the records of the batch at `position` of `data`, and append their keys and values to the given
+    lists, which several batches can share. Raises DecodeError if the records do not parse, UnpackedTooLarge
+    if they take more than `bytes_max`; either leaves the lists unchanged."""
     known = len(values)
     try:
         if header.attributes & CODEC_MASK:
@@ -96,14 +96,14 @@ def _read(
     keys: list[bytes | None],
     values: list[bytes | None],
 ) -> Places:
-    """The decompressed records from `position` to `end`."""
+    """Read the decompressed records from `position` to `end`."""
     count = header.record_count
     if count * RECORD_BYTES_MIN > end - position:
         raise DecodeError(f"{count} records cannot be in {end - position} bytes")
     base_offset, base = header.base_offset, header.base_timestamp
-    is_in_range = _INT64_MIN + _SHORT_MAX <= base <= _INT64_MAX - _SHORT_MAX  # whatever the deltas below
+    is_in_range = _INT64_MIN + _SHORT_MAX <= base <= _INT64_MAX - _SHORT_MAX  # whatever the short deltas are
     times: list[int] = []
-    offsets: list[int] | None = None  # None: no gap was met yet
+    offsets: list[int] | None = None  # None: no gap so far
     headers: list[Headers] | None = None
     done = begin = 0
     stretch = 1 if _TAKES_RUNS else count
@@ -219,18 +219,18 @@ def _take_run(
     keys: list[bytes | None],
     values: list[bytes | None],
 ) -> int:
-    """Take as many records from `position` on as are alike in all lengths to the one from `begin` to there,
-    which has no headers, and whose offset deltas go on without a gap; how many that are. None when they are
-    too few to be worth it.
+    """Take the records from `position` on that agree in all lengths with the one from `begin` to `position`,
+    which has no headers, and that continue its offset deltas without a gap. Returns how many it took: 0 if
+    there are too few to be worth it.
 
-    `done` records were taken before, of `count`; the last one ends at `end` at most.
+    `done` of `count` records were taken before; the last record ends at `end` or earlier.
     """
     size = position - begin
     below = _ONE_BYTE if done < _ONE_BYTE else _TWO_BYTES
     most = min(below - done, count - done, (end - position) // size)
     if most < _RUN_MIN:
         return 0
-    # Where the parts of the first record are. It was read before, so they are valid.
+    # The positions of the first record's parts. It was read before, so they are valid.
     time = _past_varint(unpacked, begin) + 1
     offset = _past_varint(unpacked, time)
     key_size = _past_varint(unpacked, offset)
@@ -242,7 +242,7 @@ def _take_run(
     if offset - time > 2 or key_size - offset != (1 if below == _ONE_BYTE else 2):
         return 0
 
-    # What they all share: the sizes, and the header count, which is 0.
+    # What all records share: the sizes, and the header count, which is 0.
     places = (*range(begin, time - 1), *range(key_size, key), *range(value_size, value), position - 1)
     for place in places:
         column = unpacked[place + size : position + most * size : size]
@@ -250,7 +250,7 @@ def _take_run(
             most = _leading(column, unpacked[place : place + 1])
             if most < _RUN_MIN:
                 return 0
-    # What may differ, in this many bytes: only the last byte of a varint lacks the top bit.
+    # What may differ, but must take as many bytes: only the last byte of a varint lacks the top bit.
     column = unpacked[offset - 1 + size : position + most * size : size]
     if not column.isascii():
         most = _leading(column, _LAST)
@@ -287,7 +287,7 @@ def _take_run(
 
 
 def _leading(column: bytes, of: bytes) -> int:
-    """How many bytes at the start are among `of`."""
+    """The number of leading bytes that are in `of`."""
     return len(column) - len(column.lstrip(of))
 
 

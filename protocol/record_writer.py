@@ -1,5 +1,5 @@
-"""A record batch written record by record, as a producer fills it. The bytes equal those of
-`record_batch.build`, its slow twin; here a record is encoded once, when added, and the size of the batch is
+"""Writes a record batch record by record, as a producer fills it. The bytes equal those of
+`record_batch.build`, its slow twin; here each record is encoded once, when added, and the batch's size is
 always known.
 """
 
@@ -21,13 +21,13 @@ from muster.protocol.record_batch import (
 )
 
 Octets = bytes | bytearray | memoryview
-"""What keys and values may be given as."""
+"""The types accepted for keys and values."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 
 
 def _varint(value: int) -> bytes:
-    """Kafka's signed varint: zigzag, then seven bits a byte."""
+    """Kafka's signed varint: zigzag, then seven bits per byte."""
     value = (value << 1) ^ (value >> 63)
     out = bytearray()
     while value >= 0x80:
@@ -38,13 +38,13 @@ def _varint(value: int) -> bytes:
 
 
 _SMALL: Final = tuple(_varint(value) for value in range(8192))
-"""The non-negative varints of one and two bytes: nearly all that a batch needs."""
+"""The one- and two-byte varints of non-negative numbers: nearly all that a batch needs."""
 
 _SMALL_END: Final = len(_SMALL)
 
 
 class RecordBatchWriter:
-    """Records 0, 1, 2, ... of a batch. The first one's timestamp is the batch's base timestamp."""
+    """Collects records 0, 1, 2, ... of a batch. The first one's timestamp is its base timestamp."""
 
     __slots__ = ("_base_timestamp", "_max_timestamp", "_records", "count")
 
@@ -67,11 +67,11 @@ class RecordBatchWriter:
         headers: Iterable[tuple[str, Octets | None]] = (),
         size_bytes_max: int = _INT64_MAX,
     ) -> int:
-        """Add a record and return how many bytes it takes; 0, with nothing added, if the batch would grow
-        beyond `size_bytes_max`. The first record is always taken.
+        """Add a record and return its size in bytes. If the batch would grow beyond `size_bytes_max`, add
+        nothing and return 0. The first record is always added.
 
-        Written out for the common record: short deltas, a key or none, no headers. Raises TypeError for
-        values that are not bytes, ValueError for a header whose name is not Unicode text.
+        Optimised for the common record: short deltas, a key or none, no headers. Raises TypeError for values
+        that are not bytes, ValueError for a header whose name is not Unicode text.
         """
         if value.__class__ is not bytes and value is not None:
             value = _octets(value)
@@ -137,7 +137,7 @@ class PackedRecords:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the batch."""
+        """The size of the batch in bytes."""
         return HEADER_BYTES + len(self._records)
 
     def batch(
@@ -148,7 +148,7 @@ class PackedRecords:
         *,
         transactional: bool = False,
     ) -> bytes:
-        """The batch, with offsets from 0."""
+        """The batch, with offsets starting at 0."""
         header = Header(
             base_offset=0,
             length=0,
@@ -173,8 +173,8 @@ def _length(data: Octets) -> bytes:
 
 
 def _octets(data: object) -> bytes:
-    """Accepts bytes-like types. Not any buffer: its length may not be in bytes, and a record with a wrong
-    length corrupts its batch."""
+    """Accepts bytes-like types, but not every buffer: its length may not be in bytes, and a record with a
+    wrong length corrupts its batch."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise TypeError(f"{type(data).__name__} is not bytes")

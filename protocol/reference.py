@@ -1,7 +1,7 @@
 """The slow twin of the compiled codec: a plain construct per message version.
 
-Nothing here is clever, which is its worth: the compiled codec is held against it in the tests, and asks it
-which field was at fault when bytes or messages are refused. It can also be used by hand:
+Deliberately not clever: the tests compare the compiled codec with it, and the codec asks it which field is at
+fault when bytes or messages are refused. It can also be used by hand:
 
     >>> reference.struct(HeartbeatRequest, 4).parse(body)
     Container(group_id='orders', generation_id=7, …)
@@ -85,7 +85,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def holds_default(field: Field, value: object) -> bool:
-    """Whether a field may be left out: of a version that lacks it, or of a tag block."""
+    """Whether a field with this value may be omitted: from a version that lacks it, or from a tag block."""
     default = field.make_default()
     if isinstance(default, list):
         return isinstance(value, (list, tuple)) and len(value) == len(default) == 0

@@ -1,5 +1,4 @@
-"""What both generators of muster.protocol.compiler share: lines of source, the names they use, and
-varints."""
+"""Shared by both generators of muster.protocol.compiler: source lines, the names they use, and varints."""
 
 from __future__ import annotations
 import __future__
@@ -18,7 +17,7 @@ from muster.protocol.message import Field, StructType
 from muster.protocol.types import STRING_BYTES_MAX, UVARINT_MAX
 
 COMPACT_STRING_LENGTH_MAX: Final = STRING_BYTES_MAX + 1
-"""The largest length + 1 that may stand in front of a compact string."""
+"""The largest length + 1 that may precede a compact string."""
 
 
 _ANNOTATIONS: Final = __future__.annotations.compiler_flag
@@ -30,19 +29,21 @@ class Scope:
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
-        """What the names stand for."""
+        """The objects that the names refer to."""
         self.expressions: dict[str, str] = {}
-        """How a module that is built gets at what it does not import (`muster.protocol.building`)."""
+        """Expressions by which a built module gets the objects that it does not import
+        (`muster.protocol.building`)."""
 
 
 class Source:
-    """The Python source of a function being written, and the objects its global names stand for.
+    """The Python source of a function being generated, and the objects that its global names refer to.
 
-    Its annotations are for mypyc: what Python runs does not evaluate them.
+    Its annotations are for mypyc; Python does not evaluate them.
     """
 
     def __init__(self, known: dict[str, Any], scope: Scope | None = None) -> None:
-        """`known`: what the generator uses by these names. `scope` may have names of other functions."""
+        """`known`: the objects that the generator uses, by name. `scope` may hold names of other
+        functions."""
         self._names = Scope() if scope is None else scope
         self._names.objects.update(known)
         self._lines: list[str] = []
@@ -58,7 +59,7 @@ class Source:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """The lines written inside stand indented below `header`."""
+        """Lines written inside are indented below `header`."""
         self.line(header)
         self._depth += 1
         before = len(self._lines)
@@ -68,7 +69,7 @@ class Source:
         self._depth -= 1
 
     def local(self, name: str) -> str:
-        """`name`, or `name` with a number if it is taken already, or means something to Python."""
+        """`name`, or `name` with a number if it is already taken or has a meaning in Python."""
         fresh, number = name, 2
         while fresh in self._locals or fresh in self.scope or fresh in _PYTHON_NAMES:
             fresh, number = f"{name}_{number}", number + 1
@@ -76,7 +77,7 @@ class Source:
         return fresh
 
     def bind(self, name: str, value: Any, expression: str) -> str:
-        """A global name for `value`, which `expression` gives; the same one for the same object."""
+        """A global name for `value`, which `expression` yields; the same object gets the same name."""
         fresh, number = name, 2
         while fresh in self._locals or self.scope.get(fresh, value) is not value:
             fresh, number = f"{name}_{number}", number + 1
@@ -89,14 +90,13 @@ class Source:
         return self.bind(cls.__name__, cls, _path(cls))
 
     def factory(self, owner: StructType, field: Field) -> str:
-        """The global name of what makes a field's default."""
+        """The global name of a field's default factory."""
         return self.bind(
             f"make_{field.name}", field.default_factory, f"{_place(owner, field)}.default_factory"
         )
 
     def default(self, owner: StructType, field: Field, value: Any) -> str:
-        """An expression for a field's default, which is `value`: that where it can be written down, else a
-        global."""
+        """An expression for `value`, a field's default: a literal if possible, else a global name."""
         if value is None or type(value) in (int, str, bool, bytes, float):
             return repr(value)
         return self.bind(f"default_{field.name}", value, f"{_place(owner, field)}.make_default()")
@@ -114,14 +114,14 @@ class Source:
         return "\n".join(self._lines) + "\n"
 
     def function(self, name: str, title: str) -> Any:
-        """The function that the source defines under `name`; `title` stands in tracebacks."""
+        """The function that the source defines under `name`; `title` appears in tracebacks."""
         scope = dict(self.scope)
         exec(compile(self.text(), f"<{title}>", "exec", _ANNOTATIONS), scope)
         return scope[name]
 
 
 def _path(cls: StructType) -> str:
-    """A struct's class in a module that imports the one which declares it."""
+    """An expression for a struct's class, for a module that imports the one that declares it."""
     return f"{cls.__module__.rpartition('.')[2]}.{cls.__qualname__}"
 
 
@@ -135,8 +135,8 @@ def _compiled_struct(codes: str) -> structs.Struct:
 
 
 def read_uvarint(data: bytes | bytearray, position: int, first: int) -> tuple[int, int]:
-    """Finish an unsigned varint whose first byte, 128 or more, was `first`: its value and the position behind
-    it."""
+    """Finish reading an unsigned varint whose first byte was `first`, 128 or more. Returns its value and the
+    position after it."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = data[position]
@@ -150,7 +150,7 @@ def read_uvarint(data: bytes | bytearray, position: int, first: int) -> tuple[in
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     if value < 0x80:
         return bytes((value,))
     if value > UVARINT_MAX:
@@ -164,15 +164,15 @@ def uvarint(value: int) -> bytes:
 
 
 def string_uvarint(length: int) -> bytes:
-    """What stands in front of a compact string of length - 1 bytes."""
+    """The prefix of a compact string of length - 1 bytes."""
     if length > COMPACT_STRING_LENGTH_MAX:
         raise EncodeError(f"a string of {length - 1} bytes")
     return uvarint(length)
 
 
 def skip_tags(data: bytes | bytearray, position: int, count: int, end: int, elements: int) -> tuple[int, int]:
-    """The position behind a tag block of which nothing is known, `count` being its first byte, and how many
-    elements the message may still have: each tag is one."""
+    """Skip a tag block without known tags, whose first byte is `count`. Returns the position after it and how
+    many elements the message may still have: each tag counts as one."""
     if count > 127:
         count, position = read_uvarint(data, position, count)
     if count * 2 > end - position:
@@ -188,7 +188,8 @@ def skip_tags(data: bytes | bytearray, position: int, count: int, end: int, elem
 
 
 def read_tag(data: bytes | bytearray, position: int, last: int) -> tuple[int, int, int]:
-    """A tag, the size of its value, and the position of that. Tags that do not ascend are refused."""
+    """Read a tag. Returns the tag, the size of its value and the value's position. Refuses tags that do not
+    ascend."""
     tag = data[position]
     position += 1
     if tag > 127:
@@ -204,5 +205,5 @@ def read_tag(data: bytes | bytearray, position: int, last: int) -> tuple[int, in
 
 @lru_cache(maxsize=1024)
 def uuid_of(content: bytes) -> uuid.UUID:
-    """A UUID from its 16 bytes. Making one is slow, and the same few topic ids come again and again."""
+    """A UUID from its 16 bytes. Cached: creating one is slow, and the same few topic ids recur."""
     return uuid.UUID(bytes=content)

@@ -1,8 +1,8 @@
 """Kafka's wire types.
 
-A field is declared with a `WireType`: a Kafka type as the protocol guide names it. How it looks on the wire
-depends on the version: muster.protocol.constructs has the plain, slow truth of that, and
-muster.protocol.compiler, which knows the same types, must agree with it.
+A field is declared with a `WireType`: a Kafka type, named as in the protocol guide. Its encoding depends on
+the version: muster.protocol.constructs is the plain, slow reference, and muster.protocol.compiler, which
+knows the same types, must agree with it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import uuid
 from typing import Any, Final
 
 STRING_BYTES_MAX: Final = 0x7FFF
-"""Kafka bounds strings by an int16 in every encoding, the compact ones too."""
+"""Kafka limits strings by an int16 in every encoding, compact ones included."""
 
 ELEMENTS_UNLIMITED: Final = 2**63 - 1
-"""For a message whose number of array elements and tags is only bounded by its bytes."""
+"""For a message whose array elements and tags are limited only by its bytes."""
 
 UVARINT_MAX: Final = 0xFFFF_FFFF
 INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
@@ -24,7 +24,7 @@ ZERO_UUID: Final = uuid.UUID(int=0)
 
 
 class WireType:
-    """A Kafka type, whichever of its encodings a version uses."""
+    """A Kafka type, independent of the encoding that a version uses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class WireType:
         return self.name
 
     def implicit_default(self) -> Any:
-        """What Kafka gives a field of this type for which no default is declared."""
+        """Kafka's default for a field of this type that declares none."""
         raise NotImplementedError
 
     def bytes_min(self, *, flexible: bool) -> int:
@@ -42,7 +42,7 @@ class WireType:
 
 
 class FixedWidth(WireType):
-    """A type of one width in every version. `code` is its letter in the language of the struct module."""
+    """A type that has the same width in every version. `code` is its format code in the struct module."""
 
     def __init__(self, name: str, code: str, default: Any) -> None:
         super().__init__(name)
@@ -82,8 +82,8 @@ class Array(WireType):
     themselves."""
 
     def __init__(self, element: Any, *, encoded: bool = False) -> None:
-        """`encoded`: a message may have the elements, structs, as `muster.protocol.elements` that are
-        encoded already."""
+        """`encoded`: a message may hold the elements, which are structs, in encoded form
+        (`muster.protocol.elements`)."""
         super().__init__("Array")
         self.element = element
         self.encoded = encoded

@@ -1,1 +1,1 @@
-"""The group journal: entries, schema and explanations. Leaves that any reader may import."""
+"""The group journal: entries, schema and explanations. Leaf modules that any reader may import."""

@@ -1,6 +1,6 @@
 """A journal entry and its JSON: the record value in `__group_events`.
 
-A leaf: readers of the topic outside the broker use it too.
+A leaf module: readers of the topic outside the broker use it too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circ
 
 
 class Member(NamedTuple):
-    """Who a member is, as an operator would name it."""
+    """A member's identity, as an operator would name it."""
 
     id: str
     client_id: str

@@ -1,4 +1,4 @@
-"""The short names of a group's members, wherever people read of them."""
+"""The short names of a group's members, used wherever people read about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Names:
     """
 
     def __init__(self, members: Iterable[Member], present: Collection[str] | None = None) -> None:
-        """`members` are all those known, `present` the ids of those in the group now; None: all of them."""
+        """`members` are all known members, `present` the ids of those in the group now; None: all of them."""
         self._members = {each.id: each for each in members}
         self._present = frozenset(self._members if present is None else present)
         for each in self._present - self._members.keys():
@@ -88,6 +88,6 @@ def _plain(member: Member) -> str:
 
 
 def _unknown(member_id: str) -> Member:
-    """A member of which only the id is known, which begins with its client id."""
+    """A member known only by its id, which begins with its client id."""
     made = _MADE_ID.fullmatch(member_id)
     return Member(member_id, member_id if made is None else made[1], "")

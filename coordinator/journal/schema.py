@@ -1,7 +1,7 @@
 """The entry types and their fields, as data. `python -m muster.coordinator.journal.schema docs` generates
 `docs/journal.schema.json` and the list in `docs/journal.md`.
 
-A leaf, like `entries`.
+A leaf module, like `entries`.
 """
 
 from __future__ import annotations
@@ -470,7 +470,7 @@ TYPES: Final = (
         of_group=False,
     ),
 )
-"""In the order they are documented."""
+"""In the order in which they are documented."""
 
 _COMMON: Final = (
     Field("v", {"type": "integer", "minimum": VERSION}, "schema version"),

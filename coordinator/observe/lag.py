@@ -1,6 +1,6 @@
 """The lag of a broker's groups, in records and in time. A partition's end is known if its log is open in this
-process; the others are read together on demand (`refresh`), never for a client's request. Time lag comes from
-a history of ends, which is kept while somebody asks.
+process; the other ends are read together on demand (`refresh`), never for a client's request. Time lag is
+derived from a history of ends, which is kept only while somebody asks for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PartitionLag(NamedTuple):
     committed: int
     """The committed offset: the group's next record."""
     end: int | None
-    """The log end offset; None: unknown (so far)."""
+    """The high watermark; None: unknown (so far)."""
     lag: int | None
     """Records from `committed` to `end`."""
     seconds: float | None
@@ -80,8 +80,8 @@ class History:
             del self._at_ms[1 : _POINTS_MAX // 2 : 2], self._ends[1 : _POINTS_MAX // 2 : 2]
 
     def written_ms(self, offset: int) -> int | None:
-        """When the record at `offset` was written, by the points; None if it is older than the oldest one, or
-        does not exist."""
+        """When the record at `offset` was written, interpolated between points; None if it is older than the
+        oldest point, or does not exist."""
         index = bisect_right(self._ends, offset)
         if index == 0 or index == len(self._ends):
             return None
@@ -103,8 +103,8 @@ class Lag:
         known: Callable[[PartitionId], Bounds | None],
         look: Callable[[Sequence[PartitionId]], Awaitable[Sequence[Bounds | None]]],
     ) -> None:
-        """`groups` returns those here with committed offsets, `committed` a group's offsets. `known` and
-        `look` are those of `topics.partitions.Partitions`."""
+        """`groups` returns this broker's groups with committed offsets, `committed` a group's offsets.
+        `known` and `look` are the methods of `topics.partitions.Partitions`."""
         self._clock = clock
         self._groups = groups
         self._committed = committed
@@ -123,11 +123,11 @@ class Lag:
         return f"<Lag histories={len(self._histories)}>"
 
     def groups(self) -> list[str]:
-        """The groups here with committed offsets."""
+        """This broker's groups with committed offsets."""
         return sorted(self._groups())
 
     def of(self, group_id: str) -> list[PartitionLag]:
-        """The lag of a group from what is known without waiting, ordered by topic and partition. It may be a
+        """The lag of a group as far as known without waiting, ordered by topic and partition. It may be a
         moment ahead of what is durable."""
         now_ms = self._clock.now_ms()
         return [
@@ -136,8 +136,8 @@ class Lag:
         ]
 
     def total(self, group_id: str) -> int | None:
-        """The total lag of a group in records; None unless it has committed offsets and all ends are known,
-        or beyond PARTITIONS_MAX partitions."""
+        """The total lag of a group in records; None if it has no committed offsets, an end is unknown, or it
+        has more than PARTITIONS_MAX partitions."""
         offsets = self._committed(group_id)
         if len(offsets) > PARTITIONS_MAX:
             return None
@@ -155,7 +155,7 @@ class Lag:
         return max((each.commit_timestamp for each in committed), default=None)
 
     async def refresh(self, group_ids: Iterable[str] | None = None) -> None:
-        """`read` these groups (None: all), and keep sampling all for a while."""
+        """`read` these groups (None: all), and keep sampling all groups for a while."""
         self._asked_until_ms = self._clock.now_ms() + ASKED_MS
         await self.read(self._groups() if group_ids is None else group_ids)
         if self._timer is None and not self._closed:
@@ -185,7 +185,7 @@ class Lag:
 
     async def read(self, group_ids: Iterable[str]) -> None:
         """Read the ends of these groups' partitions that are not known yet. If a store or disk does not
-        respond, nothing is raised and the ends stay as they were."""
+        respond, nothing is raised and the ends stay unchanged."""
         async with self._one_at_a_time:
             wanted = await self._partitions(list(group_ids))
             now_ms = self._clock.now_ms()
@@ -239,7 +239,7 @@ class Lag:
     # --- one partition --------------------------------------------------------------------------------------
 
     def _partition(self, topic: str, partition: int) -> tuple[int | None, History | None]:
-        """Its end, and the history of it."""
+        """The partition's end and its history."""
         topic_id = self._topic_id(topic)
         if topic_id is None:
             return None, None

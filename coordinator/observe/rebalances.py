@@ -1,4 +1,4 @@
-"""One log line per rebalance that says its cause, from the events of the group core."""
+"""One log line per rebalance, with its cause, from the events of the group core."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RebalanceLog:
     def __init__(
         self, node_id: int, members: Callable[[str], Sequence[MemberIdentity]] = lambda group_id: ()
     ) -> None:
-        """`members` returns a group's current members, to tell those with one client id apart."""
+        """`members` returns a group's current members, to tell members with the same client id apart."""
         self._members = members
         self._log = log.bind(node=node_id)
         self._expired: dict[str, MemberRemoved] = {}

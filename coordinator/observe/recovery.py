@@ -23,18 +23,18 @@ RARELY_MS: Final = 300_000
 """How often the lag of a committing group is written long after a rebalance."""
 LOOK_MIN_MS: Final = 1_000
 LOOK_MAX_MS: Final = 30_000
-"""Bounds of the time between checks of a group that is catching up: a quarter of the time so far."""
+"""Bounds of the interval between checks of a recovering group: a quarter of the time since its rebalance."""
 RECOVERY_MAX_MS: Final = 600_000
 """After this, a group that has not caught up is watched like any other."""
 GROUPS_MAX: Final = 10_000
-"""Most groups watched; others wait for room."""
+"""Maximum number of groups watched; others wait for room."""
 _GROUPS_AT_ONCE: Final = 100
 _PARTITIONS_MAX: Final = 100
-"""In an entry."""
+"""Per entry."""
 
 
 class Note(Protocol):
-    """Puts an entry of a group into the journal; see `Runtime.note`."""
+    """Adds an entry of a group to the journal; see `Runtime.note`."""
 
     def __call__(self, type: str, data: Mapping[str, Any], *, group_id: str) -> None: ...
 
@@ -49,7 +49,7 @@ class _Watched:
         self.interval_ms = FIRST_MS
         self.write_ms = now_ms + FIRST_MS  # when to write the lag next
         self.told_ms = now_ms - 1  # commits up to this time were reported
-        self.due_ms = 0  # of its newest place in the queue
+        self.due_ms = 0  # when its newest queue entry is due
 
 
 class Recovery:
@@ -63,7 +63,7 @@ class Recovery:
         groups_of_shard: Callable[[int], Sequence[str]],
         note: Note,
     ) -> None:
-        """`groups_of_shard` returns those with committed offsets."""
+        """`groups_of_shard` returns a shard's groups with committed offsets."""
         self._lag = lag
         self._clock = clock
         self._groups_of_shard = groups_of_shard
@@ -132,8 +132,8 @@ class Recovery:
         watched = self._watch(group_id)
         if watched is not None:
             watched.before = self._lag.total(group_id)
-            watched.completed_ms, watched.grew = None, False  # the one before is past
-            self._put(group_id, watched, entry.at_ms)  # have the ends read that are not known
+            watched.completed_ms, watched.grew = None, False  # the previous one is over
+            self._put(group_id, watched, entry.at_ms)  # read the ends that are not known
 
     def _loaded(self, shard: int) -> None:
         now_ms = self._clock.now_ms()
@@ -211,7 +211,7 @@ class Recovery:
             if commits and total is not None:
                 watched.told_ms = now_ms
                 self._write(group_id, total)
-            # The longer a group has committed nothing, the rarer the checks; they do not depend on commits.
+            # The longer a group has committed nothing, the rarer the checks; commits do not trigger them.
             most_ms = RARELY_MS if commits else 2 * max(watched.interval_ms, RARELY_MS)
             watched.interval_ms = min(2 * watched.interval_ms, most_ms)
             watched.write_ms = now_ms + watched.interval_ms

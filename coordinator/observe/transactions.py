@@ -1,5 +1,5 @@
-"""How transactions end: counts of all, and a log line and a journal entry for each that its producer did not
-end."""
+"""How transactions end: counts all of them, and writes a log line and a journal entry for each that its
+producer did not end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from muster.coordinator.transactions.states import TransactionState, Trigger
 from muster.coordinator.transactions.transaction import TopicPartition
 
 DURATION_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0)
-"""Upper bounds of seconds."""
+"""Upper bounds in seconds."""
 _NOT_BY_ITS_PRODUCER: Final = frozenset({Trigger.TIMED_OUT, Trigger.FENCED})
 _PARTITIONS_LOGGED: Final = 10
 _PARTITIONS_MAX: Final = 1_000
-"""Of an entry."""
+"""Per entry."""
 
 log: Final = Logger(part="transactions")
 
@@ -37,13 +37,13 @@ class Endings:
         self._clock = clock
         self._recorder = recorder
         self.by_cause: Counter[tuple[TransactionState, Trigger]] = Counter()
-        """Transactions that were decided: what was prepared, and by what."""
+        """Number of decided transactions, by prepared state and trigger."""
         self.durations = Histogram(DURATION_BUCKETS)
-        """Of transactions, from their first partition to their last marker."""
+        """Durations of transactions, from their first partition to their last marker."""
         self.ids_expired = 0
-        """Transactional ids forgotten, unused for transactional.id.expiration.ms."""
+        """Transactional ids forgotten after transactional.id.expiration.ms without use."""
         self.by_clients = 0
-        """Partitions on which a client ended a transaction: `ended_by_client`."""
+        """Number of partitions on which a client ended a transaction: `ended_by_client`."""
 
     def observe(self, shard: int, events: Sequence[StateChanged | IdExpired | MarkersDue]) -> None:
         """Take events of durable steps, in step order."""
@@ -55,7 +55,7 @@ class Endings:
                     if event.trigger in _NOT_BY_ITS_PRODUCER:
                         self._tell(shard, event)
                 case StateChanged() if event.after.is_prepared:
-                    empty = event.transactional_id  # nothing was begun, and it is complete in the same step
+                    empty = event.transactional_id  # no transaction was open: completes in the same step
                 case StateChanged(trigger=Trigger.MARKED) if event.transactional_id != empty:
                     self.durations.observe(self._since_ms(event.started_ms) / 1000)
                 case IdExpired():
@@ -64,7 +64,7 @@ class Endings:
     def ended_by_client(
         self, marker: Marker, partitions: Sequence[TopicPartition], context: RequestContext
     ) -> None:
-        """A client has written a marker to these partitions, as tools do to a transaction that hangs."""
+        """A client has written a marker to these partitions, as tools do to end a hanging transaction."""
         self.by_clients += len(partitions)
         facts: dict[str, Any] = {
             "producer_id": marker.producer_id,

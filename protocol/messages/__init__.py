@@ -1,11 +1,11 @@
-"""Declarations of Kafka's messages, a file per family.
+"""Declarations of Kafka's messages, one file per family.
 
-Classes, structs and fields bear Kafka's names, fields in snake_case; a struct's name loses the message's name
-where it begins with it (Kafka's OffsetCommitRequestTopic is `OffsetCommitRequest.Topic`). A struct inside a
-struct is declared there, since a class body cannot see its neighbours, and gets a name at the message as
-well: `OffsetCommitRequest.Partition` is `OffsetCommitRequest.Topic.Partition`. Mypy takes such an alias for a
-field that went wrong, as it would be in a dataclass; hence `type: ignore[misc]`.
+Classes, structs and fields have Kafka's names, fields in snake_case; a struct's name drops the message's name
+as a prefix (Kafka's OffsetCommitRequestTopic is `OffsetCommitRequest.Topic`). A struct inside a struct is
+declared there, since a class body cannot see its neighbours, and has an alias in the message:
+`OffsetCommitRequest.Partition` is `OffsetCommitRequest.Topic.Partition`. Mypy mistakes such an alias for a
+malformed dataclass field, hence `type: ignore[misc]`.
 
-Where nothing else is said, a default is Kafka's. Timestamps are epoch milliseconds, names ending in `_ms`
-durations.
+Unless stated otherwise, a default is Kafka's. Points in time are epoch milliseconds, durations milliseconds; the
+names of both end in `_ms`.
 """

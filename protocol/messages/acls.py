@@ -9,7 +9,7 @@ from muster.protocol.types import Array, Int8, Int16, Int32, String
 
 
 class ResourceType(IntEnum):
-    """What an ACL is about. ANY stands in filters alone."""
+    """What an ACL applies to. ANY is valid only in filters."""
 
     ANY = 1
     TOPIC = 2
@@ -21,7 +21,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an ACL names resources. ANY and MATCH stand in filters alone."""
+    """How an ACL names resources. ANY and MATCH are valid only in filters."""
 
     ANY = 1
     MATCH = 2
@@ -30,7 +30,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What an ACL allows or denies. ANY stands in filters alone."""
+    """What an ACL allows or denies. ANY is valid only in filters."""
 
     ANY = 1
     ALL = 2
@@ -50,7 +50,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """ANY stands in filters alone."""
+    """ANY is valid only in filters."""
 
     ANY = 1
     DENY = 2
@@ -68,7 +68,7 @@ class DescribeAclsRequest(Message):
     """DescribeAcls v1-3 (KIP-140): v1 patterns, literal 3 or prefixed 4 (KIP-290), v2 flexible, v3 users as
     resources (KIP-373).
 
-    Null filters and the number 1 ("any") let everything through.
+    Null filters and the number 1 ("any") match everything.
     """
 
     resource_type_filter: int = field(Int8, "0+")
@@ -141,7 +141,7 @@ class DeleteAclsRequest(Message):
     """DeleteAcls v1-3 (KIP-140): v1 patterns, literal 3 or prefixed 4 (KIP-290), v2 flexible, v3 users as
     resources (KIP-373).
 
-    Filters as those of DescribeAcls.
+    Filters are like those of DescribeAcls.
     """
 
     @struct

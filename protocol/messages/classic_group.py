@@ -38,7 +38,7 @@ class JoinGroupResponse(Message):
     protocol name that may be null (KIP-559; before v7 a missing name is sent as ""), v8 no change here, v9
     skip_assignment for a static leader that returns (KIP-814).
 
-    `members` is filled for the leader alone; everybody else gets an empty list.
+    `members` is filled only for the leader; everybody else gets an empty list.
     """
 
     @struct
@@ -97,7 +97,7 @@ class SyncGroupResponse(Message):
 
 @request(12, versions="0-4", flexible="4+")
 class HeartbeatRequest(Message):
-    """Heartbeat v0-4: v1-2 throttling, v3 group instance id, so that a fenced static member can be told
+    """Heartbeat v0-4: v1-2 throttling, v3 group instance id, so that a fenced static member learns of it
     (KIP-345), v4 flexible."""
 
     group_id: str = field(String, "0+")

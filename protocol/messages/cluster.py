@@ -26,10 +26,10 @@ class DescribeLogDirsRequest(Message):
 @response(35, versions="1-5", flexible="2+")
 class DescribeLogDirsResponse(Message):
     """DescribeLogDirs v1-5 (KIP-113): v1 throttling after the reply, v2 flexible, v3 top-level error, v4 size
-    of the volume and what is left of it (KIP-827), v5 is_cordoned (KIP-1066).
+    of the volume and its usable space (KIP-827), v5 is_cordoned (KIP-1066).
 
-    Sizes are bytes, -1 where they are not known. `offset_lag` is how far a replica is behind the high
-    watermark, or a copy that is being moved (`is_future_key`) behind the original.
+    Sizes are in bytes, -1 if unknown. `offset_lag` is how far a replica is behind the high watermark, or a
+    copy being moved (`is_future_key`) behind the original.
     """
 
     @struct
@@ -68,7 +68,7 @@ class ElectLeadersRequest(Message):
     """ElectLeaders v0-2: v1 election type, 0 preferred or 1 unclean (KIP-460; v0 is always preferred), v2
     flexible.
 
-    Null `topic_partitions` stand for every partition.
+    Null `topic_partitions` mean every partition.
     """
 
     @struct

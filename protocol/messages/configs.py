@@ -11,7 +11,7 @@ from muster.protocol.types import Array, Boolean, Int8, Int16, Int32, String
 
 
 class ResourceType(IntEnum):
-    """What has configs: `resource_type` of these messages (Kafka's ConfigResource.Type)."""
+    """Resources that have configs: `resource_type` of these messages (Kafka's ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -25,7 +25,7 @@ class DescribeConfigsRequest(Message):
     """DescribeConfigs v1-4 (KIP-133): v1 synonyms (KIP-226), v2 throttling after the reply, v3 type and
     documentation (KIP-569), v4 flexible.
 
-    Null `configuration_keys` ask for all; Apache Kafka takes an empty list in the same way.
+    Null `configuration_keys` ask for all; Apache Kafka treats an empty list the same way.
     """
 
     @struct
@@ -86,7 +86,7 @@ class DescribeConfigsResponse(Message):
 class AlterConfigsRequest(Message):
     """AlterConfigs v0-2 (KIP-133): v1 throttling after the reply, v2 flexible.
 
-    What a resource had and the request does not name goes back to its default.
+    Configs of a resource that the request does not name revert to their defaults.
     """
 
     @struct
@@ -163,7 +163,7 @@ class IncrementalAlterConfigsResponse(Message):
 
 @request(74, versions="0-1", flexible="0+")
 class ListConfigResourcesRequest(Message):
-    """ListConfigResources v0-1: v0 client metrics only (KIP-714), v1 the types asked for, none meaning all
+    """ListConfigResources v0-1: v0 client metrics only (KIP-714), v1 the requested types, none meaning all
     (KIP-1142)."""
 
     resource_types: list[int] = field(Array(Int8), "1+", default_factory=list)

@@ -1,4 +1,4 @@
-"""What a client asks of any broker before anything else: ApiVersions."""
+"""A client's first request to any broker: ApiVersions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ class ApiVersionsRequest(Message):
     """ApiVersions v0-5: v1-2 no change here, v3 flexible, name and version of the client's software
     (KIP-511), v4 no change here, v5 the cluster and node the client believes it talks to (KIP-1242).
 
-    A broker reads any version: to one it does not know it answers in the layout of v0 with
-    UNSUPPORTED_VERSION.
+    A broker reads any version: it answers an unknown one in the layout of v0 with UNSUPPORTED_VERSION.
     """
 
     client_software_name: str = field(String, "3+", default="", ignorable=True)
@@ -27,8 +26,8 @@ class ApiVersionsResponse(Message):
     (KIP-584), v4 a feature may have the minimum level 0 (left out below v4, where Java clients refuse it), v5
     REBOOTSTRAP_REQUIRED possible (KIP-1242).
 
-    The response header is v0 in every version, since the client cannot know yet what the broker speaks
-    (KIP-511). `finalized_features_epoch` -1 is "unknown".
+    The response header is v0 in every version, since the client cannot know yet which versions the broker
+    supports (KIP-511). `finalized_features_epoch` -1 means "unknown".
     """
 
     @struct

@@ -12,11 +12,11 @@ from muster.protocol.types import Array, Boolean, Int8, Int16, Int32, String, Uu
 
 @request(68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest(Message):
-    """ConsumerGroupHeartbeat v0-1 (KIP-848): v1 subscription by regular expression, and the member makes its
-    own member id (KIP-1082).
+    """ConsumerGroupHeartbeat v0-1 (KIP-848): v1 subscription by regular expression, and the member generates
+    its own member id (KIP-1082).
 
     `member_epoch` 0 joins, -1 leaves, -2 leaves for a while (static members). Null, and -1 for
-    `rebalance_timeout_ms`, stand for "as in my last heartbeat"; a member that joins sends everything.
+    `rebalance_timeout_ms`, mean "unchanged since my last heartbeat"; a joining member sends everything.
     """
 
     @struct
@@ -42,7 +42,7 @@ class ConsumerGroupHeartbeatRequest(Message):
 class ConsumerGroupHeartbeatResponse(Message):
     """ConsumerGroupHeartbeat v0-1 (KIP-848): v1 INVALID_REGULAR_EXPRESSION possible.
 
-    A v0 member that joined without a member id learns here which it got. A null `assignment` is "unchanged".
+    A v0 member that joined without a member id learns its id here. A null `assignment` means "unchanged".
     """
 
     @struct
@@ -77,8 +77,8 @@ class ConsumerGroupDescribeRequest(Message):
 class ConsumerGroupDescribeResponse(Message):
     """ConsumerGroupDescribe v0-1 (KIP-848): v1 the protocol a member speaks (KIP-1099).
 
-    `member_type` is 0 for a member of the classic protocol, 1 for one of this, -1 unknown. `assignment` is
-    what the member has, `target_assignment` what it is to have.
+    `member_type` is 0 for the classic protocol, 1 for this one, -1 if unknown. `assignment` is what the
+    member has, `target_assignment` what it is to get.
     """
 
     @struct

@@ -1,11 +1,11 @@
 """The coordinator's own records: what Kafka keeps in the topic `__consumer_offsets`.
 
 A key is an int16 record type followed by its fields, a value an int16 schema version followed by its fields;
-no value (a tombstone) deletes the key. Reading a log, records of an unknown type are passed over, so that a
-store written by a later version can still be opened.
+a tombstone (no value) deletes the key. Readers of a log skip records of an unknown type, so that a store
+written by a later version can still be opened.
 
-What Kafka says by the batch that a record stands in has record types of muster's own, from 10,000 on, which
-no reader of the topic is shown.
+What Kafka expresses through a record's batch has record types of muster's own, from 10,000 on, which readers
+of the topic never see.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class OffsetCommitKey(Message):
 
 @record(versions="0-4", flexible="4+")
 class OffsetCommitValue(Message):
-    """Value of a committed offset, v0-4: v1 an expiry of its own (written when the commit asked for a
-    retention time), v2 none, v3 leader epoch, v4 flexible, topic id as tag 0.
+    """Value of a committed offset, v0-4: v1 its own expiry (written if the commit asked for a retention
+    time), v2 none, v3 leader epoch, v4 flexible, topic id as tag 0.
 
     Timestamps are epoch milliseconds. `expire_timestamp` -1 means that the broker's retention applies,
     `topic_id` zero that the commit named the topic only.
@@ -71,7 +71,7 @@ class GroupMetadataValue(Message):
 
     Timestamps are epoch milliseconds, timeouts milliseconds. An empty group has protocol type "", generation
     0, null protocol and leader, and no members. `subscription` is the member's metadata for the selected
-    protocol alone; `client_host` is spelt as Java prints an address ("/127.0.0.1").
+    protocol alone; `client_host` is written as Java prints an address ("/127.0.0.1").
     """
 
     @struct
@@ -98,7 +98,7 @@ class GroupMetadataValue(Message):
 
 @record(versions="0")
 class ConsumerGroupMetadataKey(Message):
-    """Key of a consumer group (record type 3). Never flexible, as every key."""
+    """Key of a consumer group (record type 3). Never flexible, like every key."""
 
     group_id: str = field(String, "0")
 
@@ -113,14 +113,14 @@ class ConsumerGroupMetadataValue(Message):
 
 @record(versions="0")
 class ConsumerGroupPartitionMetadataKey(Message):
-    """Key of the topics a consumer group subscribes to (record type 4): Kafka before 4.1 wrote it."""
+    """Key of the topics a consumer group subscribes to (record type 4); written by Kafka before 4.1."""
 
     group_id: str = field(String, "0")
 
 
 @record(versions="0", flexible="0+")
 class ConsumerGroupPartitionMetadataValue(Message):
-    """The subscribed topics, their partitions and racks: read from old stores, written no more."""
+    """The subscribed topics, their partitions and racks: read from old stores, no longer written."""
 
     @struct
     class TopicMetadata(Struct):
@@ -139,7 +139,7 @@ class ConsumerGroupPartitionMetadataValue(Message):
 
 @record(versions="0")
 class ConsumerGroupMemberMetadataKey(Message):
-    """Key of what a member of a consumer group says of itself (record type 5)."""
+    """Key of what a consumer group member reports about itself (record type 5)."""
 
     group_id: str = field(String, "0")
     member_id: str = field(String, "0")
@@ -147,8 +147,8 @@ class ConsumerGroupMemberMetadataKey(Message):
 
 @record(versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue(Message):
-    """What a member of a consumer group says of itself; `classic_member_metadata` of one that speaks the
-    classic protocol. Timeouts are milliseconds."""
+    """What a consumer group member reports about itself; `classic_member_metadata` if it speaks the classic
+    protocol. Timeouts are in milliseconds."""
 
     @struct
     class ClassicMemberMetadata(Struct):
@@ -175,15 +175,15 @@ class ConsumerGroupMemberMetadataValue(Message):
 
 @record(versions="0")
 class ConsumerGroupTargetAssignmentMetadataKey(Message):
-    """Key of when a consumer group's target assignment was made (record type 6)."""
+    """Key of the epoch and time of a consumer group's target assignment (record type 6)."""
 
     group_id: str = field(String, "0")
 
 
 @record(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
-    """The group epoch a target assignment was made for, and when, in epoch milliseconds (0: when the group
-    became empty)."""
+    """The group epoch of a target assignment, and when it was computed, in epoch milliseconds (0 when the
+    group became empty)."""
 
     assignment_epoch: int = field(Int32, "0+")
     assignment_timestamp: int = field(Int64, "0+", tag=0, default=0, ignorable=True)
@@ -191,7 +191,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
 
 @record(versions="0")
 class ConsumerGroupTargetAssignmentMemberKey(Message):
-    """Key of what a member of a consumer group is to have (record type 7)."""
+    """Key of a consumer group member's target assignment (record type 7)."""
 
     group_id: str = field(String, "0")
     member_id: str = field(String, "0")
@@ -199,7 +199,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
 
 @record(versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue(Message):
-    """What a member is to have."""
+    """A member's target assignment."""
 
     @struct
     class TopicPartition(Struct):
@@ -211,7 +211,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
 
 @record(versions="0")
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
-    """Key of what a member of a consumer group has (record type 8)."""
+    """Key of a consumer group member's current assignment (record type 8)."""
 
     group_id: str = field(String, "0")
     member_id: str = field(String, "0")
@@ -219,7 +219,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
 
 @record(versions="0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue(Message):
-    """What a member has, and what it has yet to give up; with each partition the epoch at which it was
+    """What a member has, and what it has yet to revoke; each partition with the epoch at which it was
     assigned (KIP-1251), which records of older brokers lack."""
 
     @struct
@@ -237,7 +237,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
 
 @record(versions="0")
 class ConsumerGroupRegularExpressionKey(Message):
-    """Key of the topics that a regular expression of a consumer group stands for (record type 16)."""
+    """Key of the topics that a consumer group's regular expression matches (record type 16)."""
 
     group_id: str = field(String, "0")
     regular_expression: str = field(String, "0")
@@ -245,8 +245,8 @@ class ConsumerGroupRegularExpressionKey(Message):
 
 @record(versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue(Message):
-    """The topics a regular expression stands for, as of a version of the metadata and a time (epoch
-    milliseconds, when the look-up began)."""
+    """The topics that a regular expression matches, as of a metadata version and a time (when the lookup
+    began, in epoch milliseconds)."""
 
     topics: list[str] = field(Array(String), "0+")
     version: int = field(Int64, "0+")
@@ -258,8 +258,8 @@ class ConsumerGroupRegularExpressionValue(Message):
 
 @record(versions="0")
 class PendingOffsetKey(Message):
-    """Key of an offset committed in a transaction that is not over (record type 10000). Its value is an
-    OffsetCommitValue. In Kafka the batch of such a record says that it is transactional."""
+    """Key of an offset committed in an open transaction (record type 10000). Its value is an
+    OffsetCommitValue. In Kafka, the record's batch says that it is transactional."""
 
     producer_id: int = field(Int64, "0")
     group: str = field(String, "0")
@@ -269,15 +269,16 @@ class PendingOffsetKey(Message):
 
 @record(versions="0")
 class TransactionalProducerKey(Message):
-    """Key of a producer that has committed offsets in transactions, or had a marker (record type 10001)."""
+    """Key of a producer that has committed offsets in transactions, or received a marker (record type
+    10001)."""
 
     producer_id: int = field(Int64, "0")
 
 
 @record(versions="0", flexible="0+")
 class TransactionalProducerValue(Message):
-    """What decides which markers and commits of the producer are let in. Kafka derives it from the headers
-    of batches. `last_timestamp` is epoch milliseconds, `coordinator_epoch` that of the last marker, or -1."""
+    """What decides which of the producer's markers and commits are accepted. Kafka derives it from batch
+    headers. `last_timestamp` is epoch milliseconds, `coordinator_epoch` that of the last marker, or -1."""
 
     producer_epoch: int = field(Int16, "0+")
     coordinator_epoch: int = field(Int32, "0+")
@@ -286,12 +287,12 @@ class TransactionalProducerValue(Message):
 
 
 GROUP_METADATA_VALUE_VERSION: Final = 3
-"""The version Kafka 4.x writes group metadata in; v4 is read only."""
+"""The version in which Kafka 4.x writes group metadata; v4 is only read."""
 
 
 def offset_commit_value_version(value: OffsetCommitValue) -> int:
-    """The version Kafka 4.x writes `value` in: v1 if it has an expiry of its own, which no other version can
-    say (v1 drops leader epoch and topic id), else v4."""
+    """The version in which Kafka 4.x writes `value`: v1 if it has its own expiry, which no other version can
+    hold (v1 drops leader epoch and topic id), else v4."""
     return 4 if value.expire_timestamp == -1 else 1
 
 
@@ -313,7 +314,7 @@ _SCHEMAS: Final[Schemas] = {
 }
 
 _RECORD_TYPES: Final = {key_class: record_type for record_type, (key_class, _) in _SCHEMAS.items()}
-"""Key -> record type; of several the last, which is the one to write."""
+"""Key -> record type; of several, the last, which is the one to write."""
 
 
 def encode_key(key: Message) -> bytes:
@@ -328,7 +329,7 @@ def encode_key(key: Message) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
-    """The same partitions are committed again and again."""
+    """Cached, since the same partitions are committed again and again."""
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
     return frame_key(_RECORD_TYPES[OffsetCommitKey], key)
 
@@ -347,7 +348,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[Message, Message | N
     """The record's key and value; (key, None) for a tombstone; None for a record type this module does not
     know.
 
-    Keys of type 0 come out as the OffsetCommitKey of today. Raises DecodeError for bytes that do not fit the
+    Keys of type 0 are returned as today's OffsetCommitKey. Raises DecodeError for bytes that do not fit the
     schema, and for value versions that are newer than the schema.
     """
     return decode(_SCHEMAS, key, value)

@@ -28,8 +28,8 @@ INT64_MAX: Final = 2**63 - 1
 @request(0, versions="3-13", flexible="9+")
 class ProduceRequest(Message):
     """Produce v3-13: v3 record batch v2 and transactional id (KIP-98), v4-6 no change here, v7 zstd allowed
-    (KIP-110), v8 no change here, v9 flexible, v10-11 no change here, v12 partitions join a transaction by
-    being produced to (KIP-890), v13 topics by id instead of name (KIP-516).
+    (KIP-110), v8 no change here, v9 flexible, v10-11 no change here, v12 producing to a partition adds it to
+    the transaction (KIP-890), v13 topics by id instead of name (KIP-516).
 
     `acks` 0 none (no response at all), 1 the leader, -1 all in-sync replicas.
     """
@@ -56,11 +56,11 @@ class ProduceRequest(Message):
 @response(0, versions="3-13", flexible="9+")
 class ProduceResponse(Message):
     """Produce v3-13: v4 KAFKA_STORAGE_ERROR possible, v5 log start offset, v6 throttling after the reply, v7
-    no change here, v8 error message and the records at fault (KIP-467), v9 flexible, v10 the present leader
-    beside NOT_LEADER_OR_FOLLOWER (KIP-951), v11 TRANSACTION_ABORTABLE possible (KIP-890), v12 no change here,
-    v13 topics by id instead of name (KIP-516).
+    no change here, v8 error message and the records at fault (KIP-467), v9 flexible, v10 the current leader
+    along with NOT_LEADER_OR_FOLLOWER (KIP-951), v11 TRANSACTION_ABORTABLE possible (KIP-890), v12 no change
+    here, v13 topics by id instead of name (KIP-516).
 
-    `log_append_time_ms` is -1 where the topic keeps the producer's timestamps.
+    `log_append_time_ms` is -1 if the topic keeps the producer's timestamps.
     """
 
     @struct
@@ -114,13 +114,13 @@ class ProduceResponse(Message):
 class FetchRequest(Message):
     """Fetch v4-18: v4 isolation level (KIP-98), v5 log start offset of a follower (KIP-107), v6 no change
     here, v7 fetch sessions and forgotten topics (KIP-227), v8 no change here, v9 current leader epoch
-    (KIP-320), v10 zstd may come back (KIP-110), v11 rack (KIP-392), v12 flexible, last fetched epoch
+    (KIP-320), v10 zstd may be returned (KIP-110), v11 rack (KIP-392), v12 flexible, last fetched epoch
     (KIP-595), v13 topics by id instead of name (KIP-516), v14 OFFSET_MOVED_TO_TIERED_STORAGE understood
     (KIP-405), v15 replica state as a tag replaces replica id (KIP-903), v16 leader endpoints understood
     (KIP-951), v17 replica directory id (KIP-853), v18 high watermark of a follower (KIP-1166).
 
-    `session_id` 0 with `session_epoch` 0 opens a session, epoch -1 asks without one. Consumers have replica
-    id -1.
+    `session_id` 0 with `session_epoch` 0 opens a session, epoch -1 fetches without one. Consumers have
+    replica id -1.
     """
 
     @struct
@@ -172,12 +172,12 @@ class FetchResponse(Message):
     """Fetch v4-18: v4 last stable offset and aborted transactions (KIP-98), v5 log start offset (KIP-107), v6
     no change here, v7 top-level error and session id (KIP-227), v8 throttling after the reply, v9
     FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH possible (KIP-320), v10 zstd (KIP-110), v11 preferred read
-    replica (KIP-392), v12 flexible, diverging epoch, present leader and snapshot id as tags (KIP-595), v13
+    replica (KIP-392), v12 flexible, diverging epoch, current leader and snapshot id as tags (KIP-595), v13
     topics by id instead of name (KIP-516), v14-15 no change here, v16 endpoints of the leaders named
     (KIP-951), v17-18 no change here.
 
-    `session_id` 0 means that there is no session. `aborted_transactions` is null unless the request reads
-    committed.
+    `session_id` 0 means that there is no session. `aborted_transactions` is null unless the request is
+    read-committed.
     """
 
     @struct
@@ -250,8 +250,8 @@ class FetchResponse(Message):
 class ListOffsetsRequest(Message):
     """ListOffsets v1-11: v1 one offset per partition (KIP-79), v2 isolation level (KIP-98), v3 no change
     here, v4 current leader epoch (KIP-320), v5 no change here, v6 flexible, v7 timestamp -3, the record with
-    the largest (KIP-734), v8 timestamp -4, earliest local offset (KIP-405), v9 timestamp -5, last tiered
-    offset (KIP-1005), v10 timeout for asking remote storage (KIP-1075), v11 timestamp -6, earliest offset not
+    the largest timestamp (KIP-734), v8 timestamp -4, earliest local offset (KIP-405), v9 timestamp -5, last
+    tiered offset (KIP-1005), v10 timeout for remote storage (KIP-1075), v11 timestamp -6, earliest offset not
     yet uploaded (KIP-1023).
 
     Timestamps are epoch milliseconds; -1 is the end of the log, -2 its start. Consumers have replica id -1.
@@ -281,7 +281,7 @@ class ListOffsetsResponse(Message):
     """ListOffsets v1-11: v2 throttle time, v3 throttling after the reply, v4 leader epoch (KIP-320), v5
     OFFSET_NOT_AVAILABLE possible (KIP-207), v6 flexible, v7-11 no change here.
 
-    Offset and timestamp are -1 where no record fits the question.
+    Offset and timestamp are -1 if no record matches.
     """
 
     @struct
@@ -306,7 +306,7 @@ class ListOffsetsResponse(Message):
 
 
 LISTED_PARTITION: Final = Form(ListOffsetsResponse.ListOffsetsPartitionResponse, Versions(6, VERSION_MAX), 6)
-"""How `encode_listed_partition` encodes."""
+"""The form that `encode_listed_partition` writes."""
 
 _LISTED: Final = structs.Struct(">lhqqlx")
 
@@ -314,8 +314,8 @@ _LISTED: Final = structs.Struct(">lhqqlx")
 def encode_listed_partition(
     partition_index: int, error_code: int, timestamp: int, offset: int, leader_epoch: int
 ) -> bytes:
-    """A partition of a ListOffsetsResponse. An answer has thousands of them, so this is written by hand,
-    beside what the compiler makes of the declaration. Raises struct.error for numbers that are too large."""
+    """Encode a partition of a ListOffsetsResponse. A response has thousands, so this is hand-written,
+    alongside the compiled codec. Raises struct.error for numbers that are too large."""
     return _LISTED.pack(partition_index, error_code, timestamp, offset, leader_epoch)
 
 
@@ -323,7 +323,7 @@ def encode_listed_partition(
 class OffsetForLeaderEpochRequest(Message):
     """OffsetForLeaderEpoch v2-4: v2 current leader epoch (KIP-320), v3 replica id, v4 flexible.
 
-    `replica_id` is -1 from a consumer; -2, the default, says that the version could not tell.
+    `replica_id` is -1 from a consumer; -2, the default, means that the version cannot say.
     """
 
     @struct
@@ -347,8 +347,8 @@ class OffsetForLeaderEpochRequest(Message):
 class OffsetForLeaderEpochResponse(Message):
     """OffsetForLeaderEpoch v2-4: v2 throttle time, v3 no change here, v4 flexible.
 
-    The answer is the largest epoch not above the one asked for, and where it ends; -1 and -1 if there is
-    none.
+    The response holds the largest epoch not above the requested one, and its end offset; -1 and -1 if there
+    is none.
     """
 
     @struct
@@ -373,7 +373,7 @@ class OffsetForLeaderEpochResponse(Message):
 class DeleteRecordsRequest(Message):
     """DeleteRecords v0-2 (KIP-107): v1 no change here, v2 flexible.
 
-    Records below `offset` go; -1 stands for the high watermark.
+    Records below `offset` are deleted; -1 means the high watermark.
     """
 
     @struct
@@ -396,7 +396,7 @@ class DeleteRecordsRequest(Message):
 class DeleteRecordsResponse(Message):
     """DeleteRecords v0-2 (KIP-107): v1 throttling after the reply, v2 flexible.
 
-    `low_watermark` is the first offset left, -1 with an error.
+    `low_watermark` is the first remaining offset, -1 with an error.
     """
 
     @struct

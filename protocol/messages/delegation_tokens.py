@@ -12,7 +12,7 @@ class CreateDelegationTokenRequest(Message):
     """CreateDelegationToken v1-3 (KIP-48): v1 no change here, v2 flexible, v3 a token for another owner
     (KIP-373).
 
-    `max_lifetime_ms` -1 is the longest that the server allows.
+    `max_lifetime_ms` -1 means the longest lifetime that the server allows.
     """
 
     @struct
@@ -28,7 +28,7 @@ class CreateDelegationTokenRequest(Message):
 
 @response(38, versions="1-3", flexible="2+")
 class CreateDelegationTokenResponse(Message):
-    """CreateDelegationToken v1-3 (KIP-48): v1 throttling after the reply, v2 flexible, v3 who asked for the
+    """CreateDelegationToken v1-3 (KIP-48): v1 throttling after the reply, v2 flexible, v3 who requested the
     token (KIP-373)."""
 
     error_code: int = field(Int16, "0+", default=0)
@@ -97,7 +97,7 @@ class DescribeDelegationTokenRequest(Message):
 
 @response(41, versions="1-3", flexible="2+")
 class DescribeDelegationTokenResponse(Message):
-    """DescribeDelegationToken v1-3 (KIP-48): v1 throttling after the reply, v2 flexible, v3 who asked for the
+    """DescribeDelegationToken v1-3 (KIP-48): v1 throttling after the reply, v2 flexible, v3 who requested the
     token (KIP-373)."""
 
     @struct

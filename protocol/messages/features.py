@@ -1,4 +1,4 @@
-"""Features of the cluster: UpdateFeatures. ApiVersions tells which there are."""
+"""Features of the cluster: UpdateFeatures. ApiVersions lists them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from muster.protocol.types import Array, Boolean, Int8, Int16, Int32, String
 
 @request(57, versions="0-2", flexible="0+")
 class UpdateFeaturesRequest(Message):
-    """UpdateFeatures v0-2 (KIP-584): v1 kinds of change in place of allow_downgrade, and validate_only
+    """UpdateFeatures v0-2 (KIP-584): v1 upgrade_type in place of allow_downgrade, and validate_only
     (KIP-778), v2 no change here.
 
-    `upgrade_type` 1: upgrade; 2: a downgrade that loses nothing; 3: any downgrade. Level 0 switches a feature
-    off.
+    `upgrade_type` 1: upgrade; 2: a lossless downgrade; 3: any downgrade. Level 0 switches a feature off.
     """
 
     @struct
@@ -29,8 +28,8 @@ class UpdateFeaturesRequest(Message):
 
 @response(57, versions="0-2", flexible="0+")
 class UpdateFeaturesResponse(Message):
-    """UpdateFeatures v0-2 (KIP-584): v1 no change here, v2 one error for the whole, and no results (all
-    features are updated, or none)."""
+    """UpdateFeatures v0-2 (KIP-584): v1 no change here, v2 a single error, and no results (all features are
+    updated, or none)."""
 
     @struct
     class UpdatableFeatureResult(Struct):

@@ -16,7 +16,7 @@ class ListGroupsRequest(Message):
     """ListGroups v0-5: v1-2 no change here, v3 flexible, v4 filter by state (KIP-518), v5 filter by type
     (KIP-848).
 
-    An empty filter lets everything through; comparison ignores case.
+    An empty filter matches everything; comparison ignores case.
     """
 
     states_filter: list[str] = field(Array(String), "4+", default_factory=list)
@@ -53,7 +53,7 @@ class DescribeGroupsRequest(Message):
 class DescribeGroupsResponse(Message):
     """DescribeGroups v0-6: v1 throttle time, v2 throttling after the reply, v3 authorized operations
     (KIP-430), v4 group instance id (KIP-345), v5 flexible, v6 error message, and GROUP_ID_NOT_FOUND for a
-    group that is not there (before, it is described as Dead without an error; KIP-1043).
+    group that does not exist (before, it is described as Dead without an error; KIP-1043).
 
     `protocol_data` is the selected protocol, and `member_metadata` what the member sent for it; both are
     empty unless the group is Stable.
@@ -86,7 +86,7 @@ class DescribeGroupsResponse(Message):
 
 
 DESCRIBED_MEMBER: Final = Form(DescribeGroupsResponse.DescribedGroupMember, Versions(5, VERSION_MAX), 5)
-"""Members as they look since v5."""
+"""The form of members since v5."""
 
 
 @request(42, versions="0-3", flexible="2+")

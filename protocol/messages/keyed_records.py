@@ -1,5 +1,5 @@
 """How coordinators frame their records in internal topics: a key is an int16 record type followed by its
-fields, a value an int16 schema version followed by its fields; no value (a tombstone) deletes the key."""
+fields, a value an int16 schema version followed by its fields; a tombstone (no value) deletes the key."""
 
 from __future__ import annotations
 

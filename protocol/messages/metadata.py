@@ -1,4 +1,5 @@
-"""Who and where: Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator."""
+"""Finding brokers, partitions and coordinators: Metadata, DescribeTopicPartitions, DescribeCluster,
+FindCoordinator."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from muster.protocol.message import OWN_TAGS, Message, Struct, field, request, r
 from muster.protocol.types import ZERO_UUID, Array, Boolean, Int8, Int16, Int32, Int64, String, Uuid
 
 AUTHORIZED_OPERATIONS_OMITTED: Final = -(2**31)
-"""What a response says in an `authorized_operations` field when the request did not ask for it (KIP-430)."""
+"""The value of an `authorized_operations` field that the request did not ask for (KIP-430)."""
 
 
 @request(3, versions="0-13", flexible="9+")
@@ -38,7 +39,7 @@ class MetadataResponse(Message):
     change here, v5 offline replicas (KIP-112), v6 throttling after the reply, LISTENER_NOT_FOUND in place of
     LEADER_NOT_AVAILABLE for a leader without the listener, v7 leader epoch (KIP-320), v8 authorized
     operations (KIP-430), v9 flexible, v10 topic ids (KIP-516), v11 no cluster operations (KIP-700), v12 names
-    may be null (a topic id that is not known), v13 top-level error code (REBOOTSTRAP_REQUIRED, KIP-1102)."""
+    may be null (for an unknown topic id), v13 top-level error code (REBOOTSTRAP_REQUIRED, KIP-1102)."""
 
     @struct
     class Broker(Struct):
@@ -81,8 +82,8 @@ class MetadataResponse(Message):
 class DescribeTopicPartitionsRequest(Message):
     """DescribeTopicPartitions v0 (KIP-966): partitions of topics, in pages.
 
-    An empty list asks about all topics. An answer holds `response_partition_limit` partitions at most, and
-    the cursor of one is where the next begins; the topics are taken in the order of their names.
+    An empty list asks for all topics. A response holds at most `response_partition_limit` partitions, and its
+    cursor is where the next one begins; topics are in name order.
     """
 
     @struct
@@ -101,10 +102,11 @@ class DescribeTopicPartitionsRequest(Message):
 
 @response(75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse(Message):
-    """DescribeTopicPartitions v0 (KIP-966): topics by name, and where to go on; a null cursor is the end.
+    """DescribeTopicPartitions v0 (KIP-966): topics by name, and where to continue; a null cursor means the
+    end.
 
-    `eligible_leader_replicas` are those outside the in-sync set that may lead without a loss,
-    `last_known_elr` those that did before an unclean shutdown; null where a broker does not know.
+    `eligible_leader_replicas` are those outside the in-sync set that may lead without data loss,
+    `last_known_elr` those that were so before an unclean shutdown; null if a broker does not know.
     """
 
     @struct
@@ -147,7 +149,7 @@ class DescribeClusterRequest(Message):
     """DescribeCluster v0-2 (KIP-700): v1 endpoint type, 1 brokers or 2 controllers (KIP-919), v2 fenced
     brokers on request (KIP-1073).
 
-    `include_leases` is muster's own: other brokers pass over it, and answer without what it asks for.
+    `include_leases` is muster's own: other brokers ignore it, and leave out what it asks for.
     """
 
     include_cluster_authorized_operations: bool = field(Boolean, "0+")
@@ -163,10 +165,10 @@ class DescribeClusterResponse(Message):
 
     The tagged fields are muster's own, and are sent only when the request has `include_leases`.
     `answering_id` is the broker that answers, `version` its release and build ("0.1.0 (pure)"). A broker
-    registers anew all the time; the last time was `registered_ago_ms` ago, and `term_ms` after it the broker
-    counts as gone. A lease of `kind` "group", "data" or "replicas" runs out in `remaining_ms`, unless its
-    holder renews it; `announced`: the holder has loaded what it is for. One without a holder has `holder_id`
-    -1.
+    renews its registration all the time, the last time `registered_ago_ms` ago; `term_ms` after that it
+    counts as gone. A lease of `kind` "group", "data" or "replicas" expires in `remaining_ms` unless its
+    holder renews it; `announced`: the holder has loaded what the lease is for. A lease without a holder has
+    `holder_id` -1.
     """
 
     @struct
@@ -219,7 +221,7 @@ class FindCoordinatorResponse(Message):
     v4 an answer per key under `coordinators` replaces the top-level one (KIP-699), v5 TRANSACTION_ABORTABLE
     possible (KIP-890), v6 share coordinators (KIP-932).
 
-    Where there is an error, node id and port are -1 and the host is "".
+    With an error, node id and port are -1 and the host is "".
     """
 
     @struct

@@ -24,9 +24,10 @@ from muster.protocol.types import ZERO_UUID, Array, Boolean, Int16, Int32, Int64
 
 @request(8, versions="2-10", flexible="8+")
 class OffsetCommitRequest(Message):
-    """OffsetCommit v2-10 (v0-1 went with Kafka 4.0): v2-4 retention time, v5 retention is the broker's alone
-    (KIP-211), v6 leader epoch of the committed offset (KIP-320), v7 group instance id (KIP-345), v8 flexible,
-    v9 first version for members of the consumer group protocol (KIP-848), v10 topics by id instead of name.
+    """OffsetCommit v2-10 (Kafka 4.0 removed v0-1): v2-4 retention time, v5 only the broker's retention
+    applies (KIP-211), v6 leader epoch of the committed offset (KIP-320), v7 group instance id (KIP-345), v8
+    flexible, v9 first version for members of the consumer group protocol (KIP-848), v10 topics by id instead
+    of name.
 
     A commit from outside the group has `generation_id_or_member_epoch` -1 and `member_id` "".
     `retention_time_ms` -1 stands for the broker's `offsets.retention.minutes`.
@@ -81,22 +82,22 @@ class OffsetCommitResponse(Message):
 
 
 COMMITTED_PARTITION: Final = Form(OffsetCommitResponse.Partition, Versions(8, VERSION_MAX), 8)
-"""How `encode_committed_partition` encodes."""
+"""The form that `encode_committed_partition` writes."""
 
 _COMMITTED: Final = structs.Struct(">lhx")
 
 
 def encode_committed_partition(partition_index: int, error_code: int) -> bytes:
-    """A partition of an OffsetCommitResponse, by hand as `encode_fetched_partition`. Raises struct.error for
-    numbers that are too large."""
+    """Encode a partition of an OffsetCommitResponse; hand-written, like `encode_fetched_partition`. Raises
+    struct.error for numbers that are too large."""
     return _COMMITTED.pack(partition_index, error_code)
 
 
 @request(9, versions="1-10", flexible="6+")
 class OffsetFetchRequest(Message):
-    """OffsetFetch v1-10 (v0 went with Kafka 4.0): v2 null topics ask for all, v3-5 no change here, v6
-    flexible, v7 require_stable (KIP-447), v8 several groups: `groups` replaces `group_id` and `topics`
-    (KIP-709), v9 member id and epoch (KIP-848), v10 topics by id instead of name.
+    """OffsetFetch v1-10 (Kafka 4.0 removed v0): v2 null topics ask for all, v3-5 no change here, v6 flexible,
+    v7 require_stable (KIP-447), v8 several groups: `groups` replaces `group_id` and `topics` (KIP-709), v9
+    member id and epoch (KIP-848), v10 topics by id instead of name.
 
     `Topic` describes a topic in v1-7, `Topics` in v8+ (the names are Kafka's).
     """
@@ -183,7 +184,8 @@ class OffsetFetchResponse(Message):
 
 
 FETCHED_PARTITION: Final = Form(OffsetFetchResponse.Partitions, Versions(6, VERSION_MAX), 8)
-"""How `encode_fetched_partition` encodes. The `Partition` of v6-7 and the `Partitions` of v8+ look alike."""
+"""The form that `encode_fetched_partition` writes. The `Partition` of v6-7 and the `Partitions` of v8+ are
+encoded alike."""
 
 _FETCHED: Final = structs.Struct(">lqlB")
 _FETCHED_WITHOUT_METADATA: Final = structs.Struct(">lqlBhx")
@@ -194,8 +196,8 @@ _SHORT_LENGTH_MAX: Final = 127
 def encode_fetched_partition(
     partition_index: int, offset: int, leader_epoch: int, metadata: str, error_code: int
 ) -> bytes:
-    """A partition of an OffsetFetchResponse. It is kept with each offset, so this is written by hand, beside
-    what the compiler makes of the declaration. Raises EncodeError for metadata that is too long, struct.error
+    """Encode a partition of an OffsetFetchResponse. The result is kept with each offset, so this is
+    hand-written, alongside the compiled codec. Raises EncodeError for metadata that is too long, struct.error
     for numbers that are too large."""
     if not metadata:
         return _FETCHED_WITHOUT_METADATA.pack(partition_index, offset, leader_epoch, 1, error_code)

@@ -10,9 +10,9 @@ from muster.protocol.types import Array, Boolean, Int16, Int32, String
 
 @request(45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest(Message):
-    """AlterPartitionReassignments v0-1 (KIP-455): v1 the replication factor may have to stay (KIP-860).
+    """AlterPartitionReassignments v0-1 (KIP-455): v1 can forbid changes of the replication factor (KIP-860).
 
-    `replicas` are node ids, the preferred leader first; null cancels a reassignment that is going on.
+    `replicas` are node ids, the preferred leader first; null cancels an ongoing reassignment.
     """
 
     @struct
@@ -73,7 +73,7 @@ class ListPartitionReassignmentsRequest(Message):
 
 @response(46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse(Message):
-    """ListPartitionReassignments v0: only what is going on."""
+    """ListPartitionReassignments v0: only ongoing reassignments."""
 
     @struct
     class OngoingTopicReassignment(Struct):

@@ -8,8 +8,8 @@ from muster.protocol.types import Array, Bytes, Int16, Int64, String
 
 @request(17, versions="0-1")
 class SaslHandshakeRequest(Message):
-    """SaslHandshake v0-1 (KIP-43): v1 the tokens follow in SaslAuthenticate requests (KIP-152; behind v0 they
-    follow bare, each behind its size). Never flexible."""
+    """SaslHandshake v0-1 (KIP-43): v1 the tokens follow in SaslAuthenticate requests (KIP-152; after v0 they
+    follow bare, each preceded by its size). Never flexible."""
 
     mechanism: str = field(String, "0+")
 
@@ -29,7 +29,7 @@ class SaslHandshakeResponse(Message):
 class SaslAuthenticateRequest(Message):
     """SaslAuthenticate v0-2 (KIP-152): v1 no change here, v2 flexible.
 
-    `auth_bytes` is the mechanism's own.
+    The mechanism defines `auth_bytes`.
     """
 
     auth_bytes: bytes = field(Bytes, "0+", secret=True)
@@ -37,8 +37,8 @@ class SaslAuthenticateRequest(Message):
 
 @response(36, versions="0-2", flexible="2+")
 class SaslAuthenticateResponse(Message):
-    """SaslAuthenticate v0-2 (KIP-152): v1 how long the session lasts, after which the client authenticates
-    again (KIP-368; 0 for ever), v2 flexible."""
+    """SaslAuthenticate v0-2 (KIP-152): v1 the session's lifetime, after which the client authenticates again
+    (KIP-368; 0: forever), v2 flexible."""
 
     error_code: int = field(Int16, "0+", default=0)
     error_message: str | None = field(String, "0+", nullable="0+")

@@ -1,4 +1,4 @@
-"""Users who log in by SCRAM: DescribeUserScramCredentials, AlterUserScramCredentials."""
+"""Users who log in with SCRAM: DescribeUserScramCredentials, AlterUserScramCredentials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.protocol.types import Array, Bytes, Int8, Int16, Int32, String
 
 @request(50, versions="0", flexible="0+")
 class DescribeUserScramCredentialsRequest(Message):
-    """DescribeUserScramCredentials v0 (KIP-554). Null `users`, and none, ask for all."""
+    """DescribeUserScramCredentials v0 (KIP-554). Null or empty `users` ask for all."""
 
     @struct
     class UserName(Struct):
@@ -41,7 +41,7 @@ class DescribeUserScramCredentialsResponse(Message):
 
 @request(51, versions="0", flexible="0+")
 class AlterUserScramCredentialsRequest(Message):
-    """AlterUserScramCredentials v0 (KIP-554). The password never travels: the client salts and hashes it."""
+    """AlterUserScramCredentials v0 (KIP-554). The password is never sent: the client salts and hashes it."""
 
     @struct
     class ScramCredentialDeletion(Struct):

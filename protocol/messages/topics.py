@@ -14,7 +14,7 @@ class CreateTopicsRequest(Message):
     """CreateTopics v2-7: v3 no change here, v4 partitions and replication factor may be -1 for the broker's
     defaults (KIP-464), v5 flexible, v6-7 no change here.
 
-    With `assignments`, both numbers are -1: the assignments say them.
+    With `assignments`, both numbers are -1: the assignments determine them.
     """
 
     @struct
@@ -48,7 +48,7 @@ class CreateTopicsResponse(Message):
     """CreateTopics v2-7: v3 throttling after the reply, v4 no change here, v5 flexible, the topic's settings
     (KIP-525), v6 THROTTLING_QUOTA_EXCEEDED possible (KIP-599), v7 topic id (KIP-516).
 
-    `configs` is null and `topic_config_error_code` TOPIC_AUTHORIZATION_FAILED for those who may not see
+    `configs` is null and `topic_config_error_code` TOPIC_AUTHORIZATION_FAILED for clients that may not see
     settings.
     """
 

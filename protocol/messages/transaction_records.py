@@ -1,7 +1,7 @@
 """The transaction coordinator's own records: what Kafka keeps in the topic `__transaction_state`.
 
 A key is an int16 record type followed by the transactional id, a value an int16 schema version followed by
-its fields; no value (a tombstone) forgets the id.
+its fields; a tombstone (no value) removes the id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from muster.protocol.messages.keyed_records import Schemas, decode, frame_key, f
 from muster.protocol.types import Array, Int8, Int16, Int32, Int64, String
 
 TRANSACTION_LOG_VALUE_VERSION: Final = 1
-"""The version Kafka writes from transaction.version 1 on; v0 is read only."""
+"""The version Kafka writes from transaction.version 1 on; v0 is only read."""
 
 
 @record(versions="0")
@@ -25,12 +25,12 @@ class TransactionLogKey(Message):
 
 @record(versions="0-1", flexible="1+")
 class TransactionLogValue(Message):
-    """Where the transactions of a transactional id stand, v0-1: v1 flexible, with the producer ids before and
+    """The state of a transactional id's transactions, v0-1: v1 flexible, with the producer ids before and
     after a rotation and the protocol generation of the transaction's client (KIP-890).
 
-    `transaction_status` is the number of a state, `transaction_partitions` null in state Empty. Timestamps
-    are epoch milliseconds, `transaction_start_timestamp_ms` -1 without a transaction. Tag 3, the next
-    producer epoch, belongs to two-phase commit (KIP-939), which Kafka does not write yet.
+    `transaction_status` is a state's number, `transaction_partitions` is null in state Empty. Timestamps are
+    epoch milliseconds, `transaction_start_timestamp_ms` -1 without a transaction. Tag 3, the next producer
+    epoch, belongs to two-phase commit (KIP-939), which Kafka does not write yet.
     """
 
     @struct

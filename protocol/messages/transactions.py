@@ -1,9 +1,5 @@
 """Producers and transactions: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers,
-TxnOffsetCommit, DescribeProducers, DescribeTransactions, ListTransactions.
-
-Of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn only the messages are here: nothing serves them, so they are
-not advertised, and neither is TxnOffsetCommit.
-"""
+TxnOffsetCommit, DescribeProducers, DescribeTransactions, ListTransactions."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from muster.protocol.types import ZERO_UUID, Array, Boolean, Int8, Int16, Int32,
 class InitProducerIdRequest(Message):
     """InitProducerId v0-5: v1 no change here, v2 flexible, v3 the id and epoch the producer has, to continue
     after an error (KIP-360), v4-5 no change here. (v6, two-phase commit of KIP-939, is not stable and not
-    spoken.)
+    supported.)
 
     A null `transactional_id` asks for an idempotent producer.
     """
@@ -43,10 +39,10 @@ class InitProducerIdResponse(Message):
 @request(24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest(Message):
     """AddPartitionsToTxn v0-5 (KIP-98): v1 no change here, v2 PRODUCER_FENCED possible (KIP-588), v3
-    flexible, v4 several transactions, and asking without adding (KIP-890; v4+ is for brokers, clients stay at
-    v3), v5 no change here.
+    flexible, v4 several transactions, and verifying without adding (KIP-890; v4+ is for brokers, clients stay
+    at v3), v5 no change here.
 
-    `transactions` holds v4+, the fields named `v3_and_below` all before.
+    `transactions` is for v4+, the fields named `v3_and_below` are for all versions before.
     """
 
     @struct
@@ -157,10 +153,10 @@ class EndTxnResponse(Message):
 
 @request(27, versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest(Message):
-    """WriteTxnMarkers v1-2 (KIP-98; v0 went with Kafka 4.0): v1 flexible, v2 the transactions' version
+    """WriteTxnMarkers v1-2 (KIP-98; Kafka 4.0 removed v0): v1 flexible, v2 the transactions' version
     (KIP-1228).
 
-    A `transaction_result` that is true commits, one that is false aborts.
+    A true `transaction_result` commits, a false one aborts.
     """
 
     @struct
@@ -184,7 +180,7 @@ class WriteTxnMarkersRequest(Message):
 
 @response(27, versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse(Message):
-    """WriteTxnMarkers v1-2 (KIP-98; v0 went with Kafka 4.0): v1 flexible, v2 no change here."""
+    """WriteTxnMarkers v1-2 (KIP-98; Kafka 4.0 removed v0): v1 flexible, v2 no change here."""
 
     @struct
     class WritableTxnMarkerResult(Struct):
@@ -274,7 +270,7 @@ class TxnOffsetCommitResponse(Message):
 
 @request(61, versions="0", flexible="0+")
 class DescribeProducersRequest(Message):
-    """DescribeProducers v0 (KIP-664): who writes to partitions with a producer id."""
+    """DescribeProducers v0 (KIP-664): which producers with a producer id write to partitions."""
 
     @struct
     class TopicRequest(Struct):
@@ -289,7 +285,7 @@ class DescribeProducersResponse(Message):
     """DescribeProducers v0 (KIP-664).
 
     `last_timestamp` is that of the producer's last batch, epoch ms; `coordinator_epoch` and
-    `current_txn_start_offset` are -1 where there is no transaction.
+    `current_txn_start_offset` are -1 if there is no transaction.
     """
 
     @struct
@@ -322,7 +318,7 @@ class DescribeProducersResponse(Message):
 
 @request(65, versions="0", flexible="0+")
 class DescribeTransactionsRequest(Message):
-    """DescribeTransactions v0 (KIP-664): where transactional ids stand."""
+    """DescribeTransactions v0 (KIP-664): the state of transactional ids."""
 
     transactional_ids: list[str] = field(Array(String), "0+")
 
@@ -358,10 +354,10 @@ class DescribeTransactionsResponse(Message):
 
 @request(66, versions="0-2", flexible="0+")
 class ListTransactionsRequest(Message):
-    """ListTransactions v0-2 (KIP-664): v1 only transactions of a duration (KIP-994), v2 only ids that match a
-    pattern (KIP-1152).
+    """ListTransactions v0-2 (KIP-664): v1 filter by duration (KIP-994), v2 filter by a pattern of ids
+    (KIP-1152).
 
-    Empty filters let everything pass. `duration_filter` is in ms, -1 for none.
+    Empty filters match everything. `duration_filter` is in ms, -1 for none.
     """
 
     state_filters: list[str] = field(Array(String), "0+")

@@ -1,7 +1,7 @@
 """The inference table: for each trigger, the rules that infer what was behind it.
 
-A rule looks at one start of a rebalance with the entries before and after, and returns a finding or None. The
-most certain finding is the diagnosis, the others are alternatives; among equals, the order here decides.
+A rule looks at one start of a rebalance and the entries before and after it, and returns a finding or None.
+The most certain finding is the diagnosis, the others are alternatives; among equals, the order here decides.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ OF_CONSUMER_GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
         reasons.regex_changed,
         reasons.subscription_changed,
     ),
-    # A static member that is back as it was changes nothing.
+    # A static member that returns unchanged changes nothing.
     Trigger.STATIC_MEMBER_REPLACED: (
         joining.duplicate_instance,
         joining.subscription_changed,

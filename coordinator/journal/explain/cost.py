@@ -20,7 +20,7 @@ _FIRST_MS: Final = 15_000
 """The first lag sample comes ten seconds after a rebalance; it stands in for the lag at its end if that is
 unknown."""
 _SLACK: Final = 10
-"""Lag fluctuates with commits: it has recovered when all but this fraction of its growth is made up."""
+"""Lag fluctuates with commits: it has recovered when all but 1/_SLACK of its growth is made up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Lag:
     @property
     def growth(self) -> int | None:
         """Growth of the lag during the rebalance. Later growth is not its doing: every partition has an owner
-        again, so lag only grows if the owner reads slower than records arrive."""
+        again, so lag only grows if the owner reads more slowly than records arrive."""
         if self.before is None or self.after is None:
             return None
         return max(self.after - self.before, 0)
@@ -148,7 +148,7 @@ def moved(rebalance: Rebalance) -> Moved | None:
 
 
 def _moved_to_target(rebalance: Rebalance, target: Entry) -> Moved:
-    """Of a consumer group: from the target before the rebalance to its last."""
+    """What a consumer group moved, from the target before the rebalance to its last."""
     changed = of_consumers.moved(rebalance)
     total = whole(target, "partitions")
     to_others = sum(each.from_member is not None and each.to_member is not None for each in changed)
@@ -183,8 +183,8 @@ def cost(rebalance: Rebalance) -> Cost | None:
 
 
 def unowned(rebalance: Rebalance, since: Iterable[tuple[Move, int | None]]) -> list[Unowned]:
-    """How long each partition that has an owner again had none, longest first; `since` is what `moves_since`
-    returned."""
+    """How long each partition that has an owner again had none, longest first; `since` is the result of
+    `moves_since`."""
     if rebalance.ended_ms is None or rebalance.state == EMPTY:
         return []
     if rebalance.kind is Kind.CONSUMER:
@@ -204,10 +204,10 @@ def unowned(rebalance: Rebalance, since: Iterable[tuple[Move, int | None]]) -> l
 def moves_since(rebalance: Rebalance) -> list[tuple[Move, int | None]]:
     """What the assignment moved, and since when each partition had no owner (epoch ms; None: it had none
     before, or the rebalance is in progress): since the former owner stopped. In a consumer group it stopped
-    when it had revoked the partition. A member that left stopped at
-    its last sign of life or its LeaveGroup. One that stayed stopped when it rejoined, since it works until it
-    learns of the rebalance; if that time is unknown, at the start of the rebalance. A partition that nobody
-    has now kept its owner until the end of the rebalance."""
+    when it had revoked the partition. A member that left stopped at its last sign of life or its LeaveGroup.
+    A member that stayed stopped when it rejoined, since it works until it learns of the rebalance; if that
+    time is unknown, at the start of the rebalance. A partition that has no owner now kept its owner until the
+    end of the rebalance."""
     if rebalance.kind is Kind.CONSUMER:
         _, first = of_consumers.stood_still(rebalance, stopped(rebalance))
         return [(each, first.get((each.topic, each.partition))) for each in of_consumers.moved(rebalance)]
@@ -299,7 +299,7 @@ def lag_of(rebalance: Rebalance) -> Lag:
         if each.type not in ("lag_at_commit", "rebalance_completed") or (found := lag(each)) is None:
             continue
         peak = found if peak is None else max(found, peak)
-        # Lag noted for another rebalance is the lag before that one.
+        # A recovery noted after the next rebalance began is that rebalance's.
         said = flag(each, "recovered") is True and not silent and index < rebalance.until
         if said or (before is not None and found - before <= max(peak - before, 0) // _SLACK):
             other = None if index < rebalance.until else each.generation
@@ -308,7 +308,7 @@ def lag_of(rebalance: Rebalance) -> Lag:
 
 
 def _first_lag(rebalance: Rebalance, until_ms: int) -> int | None:
-    """The first lag sample after it and before the next rebalance."""
+    """The first lag sample between this rebalance and the next."""
     told = (each for each in rebalance.after[:LOOK_ENTRIES_MAX] if each.type == "lag_at_commit")
     return next((lag(each) for each in told if each.at_ms <= until_ms), None)
 

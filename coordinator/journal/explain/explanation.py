@@ -36,9 +36,9 @@ from muster.coordinator.journal.names import Names
 
 _NAMED_MAX: Final = 8
 _OFTEN_MIN: Final = 5
-"""More than a deploy of a few processes makes."""
+"""More than a deploy of a few processes causes."""
 _HANGS_MS: Final = 3_000
-"""When a rebalance takes longer than this, the question is what it waits for, not how it began."""
+"""Once a rebalance takes longer than this, the question is what it waits for, not how it began."""
 
 
 def explain(
@@ -49,7 +49,7 @@ def explain(
     now_ms: int | None = None,
     names: Names | None = None,
 ) -> Explanation | None:
-    """Why the group last rebalanced, or how it reached `generation`; None if the entries do not tell.
+    """Why the group last rebalanced, or how it reached `generation`; None if the entries do not show it.
 
     `group` defaults to that of the last entry. Without `generation` the last incident is explained even if it
     was not a rebalance (a coordinator that moved, say). `now_ms`, by default the time of the last entry,
@@ -101,9 +101,9 @@ def explained(
     lately: int = 0,
     names: Names | None = None,
 ) -> Explanation:
-    """The explanation of a rebalance found by `rebalances`, as of `now_ms`; with `reached` that of a
-    generation within it: an abandoned one, or an epoch of a consumer group. `lately`: how many began within
-    LOOK_BACK_MS up to it."""
+    """The explanation of a rebalance found by `rebalances`, as of `now_ms`; with `reached`, that of a
+    generation within it: an abandoned one, or an epoch of a consumer group. `lately`: how many rebalances
+    began in the LOOK_BACK_MS up to it."""
     if names is None:
         names = Names(rebalance.members.values(), rebalance.present)
     cases = [Case(rebalance, start, names, now_ms) for start in rebalance.starts]
@@ -166,7 +166,7 @@ def explained(
 
 
 def _began_anew(rebalance: Rebalance) -> bool:
-    """Whether each of its epochs, being one of a consumer group, has a cause of its own."""
+    """Whether its last epoch came from a restart: each epoch of a consumer group has its own cause."""
     return rebalance.kind is Kind.CONSUMER and rebalance.reached.get(rebalance.generation or 0, 0) > 0
 
 
@@ -183,7 +183,7 @@ def _abandoned(rebalance: Rebalance, generation: int) -> str:
 
 
 def _moved_meanwhile(rebalance: Rebalance) -> list[str]:
-    """A rebalance of a consumer group goes on with another coordinator."""
+    """A consumer group's rebalance continues under another coordinator."""
     if rebalance.kind is not Kind.CONSUMER:
         return []
     loaded = [each for each in rebalance.entries if each.type == "shard_loaded"]
@@ -231,7 +231,7 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
 
 
 def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
-    """Other members that came and went before it was over."""
+    """Other members that came or went before it was over."""
     named = {each.member.id for each in rebalance.starts if each.member is not None}
     who: dict[str, list[str]] = {}
     for each in rebalance.entries:
@@ -251,7 +251,7 @@ def _in_initial_delay(rebalance: Rebalance, now_ms: int) -> bool:
 
 
 def _loaded_again(rebalance: Rebalance) -> list[str]:
-    """The last restart of its broker after it."""
+    """The last restart of the group's broker after the rebalance."""
     for index in range(min(rebalance.until, rebalance.last + LOOK_ENTRIES_MAX) - 1, rebalance.last - 1, -1):
         if incidents.is_loaded_again(rebalance.stream, index):
             entry = rebalance.stream[index]
@@ -262,7 +262,7 @@ def _loaded_again(rebalance: Rebalance) -> list[str]:
 
 
 def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:
-    """Members whose heartbeats were late after it and before the next rebalance."""
+    """Members whose heartbeats were late between this rebalance and the next."""
     late: dict[str, list[int]] = {}
     limits: dict[str, int | None] = {}
     for each in rebalance.after[:LOOK_ENTRIES_MAX]:

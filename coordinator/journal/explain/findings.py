@@ -1,4 +1,4 @@
-"""What rules look at, and what they return."""
+"""The input and the results of rules."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Case:
 
     @cached_property
     def removed(self) -> Entry | None:
-        """How the member was removed."""
+        """The entry of the member's removal."""
         return self.in_step("member_removed")
 
     @cached_property
@@ -84,7 +84,7 @@ class Case:
 
     def _before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
         """Entries of these types before the start, newest first, of any age without `since_ms`."""
-        # If its start is missing, the entries of the rebalance itself are not from before it.
+        # If the start is missing, entries of the rebalance itself do not count as earlier.
         begin = self.start.index if self.rebalance.began_in_sight else self.rebalance.first
         for index in range(begin - 1, max(-1, begin - LOOK_ENTRIES_MAX), -1):
             each = self.rebalance.stream[index]
@@ -151,7 +151,7 @@ class Case:
 
     @cached_property
     def near_misses(self) -> int:
-        """How often the member's heartbeats were late in the ten minutes before."""
+        """How often the member's heartbeats were late in the ten minutes before the start."""
         seen = sum(1 for each in self.earlier("heartbeat_late") if self.is_about(each))
         noted = None if self.removed is None else whole(self.removed, "late")
         return max(seen, noted or 0)

@@ -23,14 +23,14 @@ _FULL = "GROUP_MAX_SIZE_REACHED"
 
 
 def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
-    """The newest incident of each kind in stream[after:], in the form of a rebalance that did not happen."""
+    """The newest incident of any kind in stream[after:], in the form of a rebalance that did not happen."""
     for index in range(len(stream) - 1, after - 1, -1):
         trigger = _trigger(stream, index)
         if trigger is None or is_loaded_again(stream, index):
             continue
         known = [each for each in stream[:index] if each.group is not None]
         if not known and (stream[index].group is None or trigger == Trigger.SHARD_UNLOADED):
-            return None  # the journal begins here: it may not have been elsewhere before
+            return None  # the journal begins here: the group may not have been elsewhere before
         entry = stream[index]
         group = known[-1].group if entry.group is None else entry.group
         generations = (each.generation for each in (entry, *reversed(known)))
@@ -120,7 +120,7 @@ def is_loaded_again(stream: Sequence[Entry], index: int) -> bool:
 
 
 def _broker_before(stream: Sequence[Entry], at: int) -> int | None:
-    """The broker that had the group before the load at stream[at]; None if unknown."""
+    """The broker that had the group before it was loaded at stream[at]; None if unknown."""
     noted = whole(stream[at], "from_broker")
     if noted is not None:
         return noted

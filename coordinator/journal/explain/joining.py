@@ -57,7 +57,7 @@ def came_back(case: Case) -> Finding | None:
 
 
 def new_member(case: Case) -> Finding | None:
-    """There is no sign of it in the group before."""
+    """There is no earlier sign of it in the group."""
     returned = came_back(case)
     if returned is not None:
         if returned.certainty is Certainty.CERTAIN:
@@ -74,7 +74,7 @@ def new_member(case: Case) -> Finding | None:
 
 
 def _former_id(case: Case) -> str | None:
-    """The former id of the same connection in this group."""
+    """The id that a member on the same connection had in this group before."""
     for each in (*case.step, *case.earlier("member_id_issued")):
         if each.type in ("member_added", "member_id_issued") and case.is_about(each):
             former = text(each, "former_member_id")
@@ -185,7 +185,7 @@ def said_metadata(case: Case) -> Finding | None:
 
 
 def leader_rejoined(case: Case) -> Finding:
-    """A rejoin of the leader always rebalances, whatever its reason."""
+    """A rejoin of the leader always causes a rebalance, whatever its reason."""
     says = (
         "the leader asked for a rebalance, usually because it found new topics or partitions, but the "
         "coordinator knows of no change"

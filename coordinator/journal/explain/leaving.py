@@ -91,7 +91,7 @@ def vanished(case: Case) -> Finding | None:
 
 
 def never_came_along(case: Case) -> Finding | None:
-    """Never heard of since its coordinator took over the group: it was gone already."""
+    """Never heard from since the coordinator took over the group: it was already gone."""
     moved = _unheard_since_move(case)
     if moved is None:
         return None
@@ -118,13 +118,13 @@ def _unheard_since_move(case: Case) -> Entry | None:
     if case.disconnected_before_ms is not None or case.connected is True or silent_ms is None:
         return None
     for each in case.earlier("shard_loaded"):
-        # Loading a member counts as hearing of it.
+        # Loading a member counts as hearing from it.
         return each if case.start.entry.at_ms - silent_ms <= each.at_ms + _LOADING_MS else None
     return None
 
 
 def _heartbeats(case: Case) -> list[str]:
-    """What is known of its last heartbeats."""
+    """What is known about its last heartbeats."""
     said: list[str] = []
     if case.silent_ms is not None:
         interval_ms = None if case.removed is None else whole(case.removed, "heartbeat_interval_ms")
@@ -140,7 +140,7 @@ def _heartbeats(case: Case) -> list[str]:
 
 
 def removed_by_admin(case: Case) -> Finding | None:
-    """Another client asked for it."""
+    """Another client requested its removal."""
     by = None if case.removed is None else member(case.removed, "requested_by")
     says = "an administrator removed it; a member that still runs rejoins"
     if by is not None:

@@ -1,4 +1,4 @@
-"""How sentences write partitions, times and durations, and which members entries mention."""
+"""Formats partitions, times and durations for sentences, and finds the members that entries mention."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def partitions(numbered: Iterable[tuple[str, int]], *, singly: int = 0) -> str:
-    """For example: orders-3..5, orders-9; up to `singly` of them individually."""
+    """For example: orders-3..5, orders-9; up to `singly` of them are listed individually."""
     ordered = sorted(set(numbered))
     if len(ordered) <= singly:
         return ", ".join(f"{topic}-{number}" for topic, number in ordered)

@@ -14,7 +14,7 @@ from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Reba
 Partition = tuple[str, int]
 
 WINDOW_MS: Final = 10 * 60_000
-"""Lag changes later than this after a rebalance are not its doing. Brokers sample for as long."""
+"""Lag changes later than this after a rebalance are not its doing. Brokers sample for this long."""
 BEFORE_MS: Final = 60 * 60_000
 """An older sample says nothing about the lag before."""
 _APART_MIN_MS: Final = 5_000
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """A member slower than records arrive, or the whole group if its owners are unknown."""
+    """A member that reads more slowly than records arrive, or the whole group if the owners are unknown."""
 
     member: str | None
     """Member id; None if the journal does not show who owns the partitions."""
@@ -53,7 +53,7 @@ class Pace(NamedTuple):
 
 
 class FallingBehind(NamedTuple):
-    """Lag that grows after a rebalance because members are slower than records arrive."""
+    """Lag that grows after a rebalance because members read more slowly than records arrive."""
 
     members: tuple[Pace, ...]
     """The fastest-growing lag first."""
@@ -126,8 +126,8 @@ def _arrival(samples: Sequence[Sample], partition: Partition) -> float | None:
 
 
 def _slow(samples: Sequence[Sample], owners: Mapping[Partition, str | None]) -> tuple[list[Pace], int]:
-    """Members slower than records arrive between the first and last sample, and how many records they fell
-    behind."""
+    """Members that read more slowly than records arrived between the first and last sample, and how many
+    records they fell behind."""
     if len(samples) < 2 or samples[-1].at_ms - samples[0].at_ms < _APART_MIN_MS:
         return [], 0
     first, last = samples[0], samples[-1]

@@ -1,10 +1,10 @@
 """Splits a stream of entries into rebalances.
 
 A rebalance begins when the group enters PreparingRebalance, restarts whenever it does so again before it is
-Stable, and ends when the group is Stable or Empty. That of a consumer group (KIP-848) begins with a new
+Stable, and ends when the group is Stable or Empty. A consumer group's rebalance (KIP-848) begins with a new
 epoch, restarts with each further one, and ends when every member has its target; it survives a move of the
-coordinator. Entries recorded in the same step just before (who was
-removed, what changed) belong to it. A journal may begin or end in the middle of one.
+coordinator. Entries recorded just before in the same step (who was removed, what changed) belong to the
+rebalance. A journal may begin or end in the middle of one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     UNDER_WAY = "under way"
     INTERRUPTED = "interrupted"
-    """The coordinator moved, or the group was deleted or became one of the other type, before it was over."""
+    """The coordinator moved, or the group was deleted or changed its type, before it was over."""
     NONE = "no rebalance"
     """An incident that was not a rebalance."""
 
@@ -81,7 +81,7 @@ class Rebalance:
     starts: list[Start] = field(default_factory=list)
     """At least one."""
     reached: dict[int, int] = field(default_factory=dict)
-    """The generations it made, including abandoned ones, and the start that led to each."""
+    """The generations it created, including abandoned ones, and the index of the start that led to each."""
     outcome: Outcome = Outcome.UNDER_WAY
     ended_ms: int | None = None
     state: str = PREPARING
@@ -135,7 +135,7 @@ class Rebalance:
             yield each
 
     def later(self, start: Start, window_ms: int) -> Iterator[Entry]:
-        """Entries after `start`, at most `window_ms` after, into later rebalances."""
+        """Entries at most `window_ms` after `start`, including those of later rebalances."""
         for index in range(start.index + 1, min(len(self.stream), start.index + LOOK_ENTRIES_MAX)):
             each = self.stream[index]
             if each.at_ms > start.entry.at_ms + window_ms:
@@ -144,7 +144,7 @@ class Rebalance:
 
 
 def kind_before(stream: Sequence[Entry], index: int) -> Kind:
-    """The group's type as of stream[index], as far as the entries before it tell."""
+    """The group's type as of stream[index], as far as the entries up to it show."""
     for at in range(min(index, len(stream) - 1), max(-1, index - LOOK_ENTRIES_MAX), -1):
         entry = stream[at]
         if entry.type in ("epoch_bumped", "target_assigned", "partitions_assigned"):
@@ -181,7 +181,7 @@ def streams(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 
 def cut(stream: Sequence[Entry]) -> list[Rebalance]:
-    """The rebalances of one group, in order; `stream` has the entries of the group and its shard."""
+    """The rebalances of one group, in order; `stream` holds the entries of the group and its shard."""
     group = next((each.group for each in stream if each.group is not None), None)
     if group is None:
         return []
@@ -200,10 +200,10 @@ class _Cutting:
         self._found: list[Rebalance] = []
         self._open: Rebalance | None = None
         self._state: str | None = None
-        """The group's, as the last entry told it."""
+        """The group's state according to the last entry."""
         self._protocols = Protocols()
         self._mix: Mix | None = None
-        """At the end of the last rebalance."""
+        """The mix at the end of the last rebalance."""
 
     def see(self, index: int, entry: Entry) -> None:
         current = self._open
@@ -297,7 +297,7 @@ class _Cutting:
         current.generation = current.generation if entry.generation is None else entry.generation
 
     def _migrated(self, index: int, entry: Entry) -> None:
-        """The group is of another kind now; a rebalance of its former kind is over."""
+        """The group has changed its type, which ends a rebalance of its former type."""
         self._state = STABLE
         former = Kind.CLASSIC if text(entry, "to_type") == Kind.CONSUMER else Kind.CONSUMER
         if self._is_open(former):
@@ -344,7 +344,7 @@ class _Cutting:
         return began
 
     def _begin_unseen(self, index: int, entry: Entry) -> Rebalance:
-        """The journal lacks the beginning; `entry` has what is known of it."""
+        """The journal lacks the beginning; `entry` holds what is known about it."""
         started_ms = whole(entry, "started_ms")
         if started_ms is None:
             started_ms = entry.at_ms - max(whole(entry, "phase_ms") or 0, 0)
@@ -363,7 +363,7 @@ class _Cutting:
 
     @property
     def _free(self) -> int:
-        """The first entry that belongs to no rebalance yet."""
+        """The index of the first entry that belongs to no rebalance yet."""
         return self._found[-1].last if self._found else 0
 
     def _close(self, index: int, outcome: Outcome) -> None:

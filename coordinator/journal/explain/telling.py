@@ -87,7 +87,7 @@ def _state_changed(entry: Entry, names: Names) -> str:
         waits = f"without {listed(waiting)}"
     elif to_state == STABLE and waiting:
         waits = f"have not sent SyncGroup: {listed(waiting)}"
-    # Only members of consumer groups have epochs, and those say so when they change.
+    # Consumer groups have epochs instead, and other entries record when these change.
     of_epoch = RECONCILING in (to_state, came_from) or ASSIGNING in (to_state, came_from)
     generation = "" if entry.generation is None or of_epoch else f", generation {entry.generation}"
     return _and(f"{cause}: {to_state}{generation}, after {took} of {came_from}", waits)
@@ -145,8 +145,8 @@ def _id_issued(entry: Entry, names: Names) -> str:
     expires_ms = whole(entry, "expires_ms")
     until = "" if expires_ms is None else f", which expires in {duration(expires_ms - entry.at_ms)}"
     former = text(entry, "former_member_id")
-    return f"{_who(entry, names)} got a member id{until}" + (
-        f"formerly {names.short(former)}" if former else ""
+    return _and(
+        f"{_who(entry, names)} got a member id{until}", f"formerly {names.short(former)}" if former else ""
     )
 
 

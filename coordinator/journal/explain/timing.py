@@ -1,4 +1,4 @@
-"""What is said of how long a rebalance took, and whom it waits for."""
+"""How long a rebalance took, and whom it waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.coordinator.journal.entries import Member
 
 
 class Revocation(NamedTuple):
-    """Partitions that a member of a consumer group revoked, and how long that took it."""
+    """Partitions that a member of a consumer group revoked, and how long it took."""
 
     member: Member
     partitions: tuple[tuple[str, int], ...]
@@ -46,7 +46,7 @@ class Phases:
     """The trigger that ended the wait for joins."""
     restarts: int
     target_ms: int | None = None
-    """A consumer group waiting for its target assignment."""
+    """Waiting for a consumer group's target assignment."""
     reconcile_ms: int | None = None
     """Waiting for every member to reach it."""
     revocations: tuple[Revocation, ...] = ()
@@ -80,9 +80,9 @@ class Awaited:
     until_ms: int | None
     """When the group stops waiting for it, epoch ms; None is unknown."""
     partitions: tuple[tuple[str, int], ...] = ()
-    """What it holds and others are to have, in a consumer group."""
+    """Partitions that it holds and others are to get, in a consumer group."""
     waiters: tuple[Member, ...] = ()
-    """Those others."""
+    """The members that are to get them."""
 
     def to_json(self) -> dict[str, Any]:
         return {

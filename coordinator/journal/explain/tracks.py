@@ -51,7 +51,7 @@ class Track:
 
     @property
     def is_present(self) -> bool:
-        """Whether it is there at the end."""
+        """Whether it is present at the end."""
         return bool(self.spans) and self.spans[-1].end_ms is None
 
     def turn(self, at_ms: int, standing: str | None) -> None:
@@ -94,7 +94,7 @@ class Tracks:
                     self._known(member_id, at_ms, Standing.SYNCING)
             case "rebalance_completed":
                 for member_id, key in self._ids.items():
-                    # Members of a consumer group that get nothing are told of only here.
+                    # Members of a consumer group that are assigned nothing appear only here.
                     if self._rows[key].spans[-1].standing == Standing.JOINING:
                         self._known(member_id, at_ms, Standing.STABLE)
             case _ if who is None:
@@ -173,7 +173,7 @@ class Tracks:
         self._turn(member, at_ms, standing)
 
     def _was_there(self, member: Member) -> None:
-        """It is a member without any earlier entry: the journal begins in the middle."""
+        """Add a member without any earlier entry: the journal begins in the middle."""
         if self._key(member) not in self._rows:
             self._turn(member, self._first_ms, Standing.STABLE)
 

@@ -43,7 +43,7 @@ class Diagnosis(StrEnum):
     SLOW_REVOKE = "slow-revoke"
     """A member of a consumer group has not revoked partitions that others wait for (KIP-848)."""
     REGEX_RESOLVED = "regex-resolved"
-    """A regular expression that members subscribe to stands for other topics."""
+    """A regular expression that members subscribe to now matches other topics."""
     STATIC_MEMBER_AWAY = "static-member-away"
     """A static member left for a while, and keeps its partitions meanwhile."""
     FENCED = "fenced"
@@ -118,7 +118,7 @@ TRIGGERS_OF_INCIDENTS: Final = (
     Trigger.STATIC_MEMBER_AWAY,
     Trigger.DOWNGRADED,
 )
-"""Those that no coordinator records."""
+"""Triggers that no coordinator records."""
 
 
 UNKNOWN_CAUSE: Final = "unknown"

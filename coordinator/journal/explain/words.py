@@ -75,7 +75,7 @@ class Explanation:
     evidence: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     also: tuple[str, ...]
-    """What restarted it before it was over, and other members that came and went meanwhile."""
+    """What restarted it before it was over, and other members that came or went meanwhile."""
     waiting: tuple[Awaited, ...]
     phases: Phases | None
     moved: Moved | None
@@ -128,7 +128,7 @@ class Explanation:
         return lines(self, zone)
 
     def member_lines(self) -> list[str]:
-        """Lines that say which members the names stand for."""
+        """Lines that say which members the names refer to."""
         return members(self)
 
 
@@ -287,7 +287,7 @@ def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
 
 
 def members(explanation: Explanation) -> list[str]:
-    """Short names with all that is known of the members."""
+    """Short names with everything known about the members."""
     shown: list[str] = []
     for each, name in explanation.names.by_id(explanation.ids).items():
         known = explanation.names.of_id(each)
@@ -464,7 +464,7 @@ def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:
 
 
 def _falling_behind(found: FallingBehind, names: Names) -> str:
-    """Why lag grows for other reasons than the rebalance."""
+    """Why lag grows for reasons other than the rebalance."""
     who = [
         f"{'the group' if each.member is None else names.short(each.member)} {_rates(each)}"
         for each in found.members

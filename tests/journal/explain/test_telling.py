@@ -6,7 +6,7 @@ import pytest
 
 from muster.coordinator.journal.explain import describe
 from muster.coordinator.journal.names import Names
-from tests.journal.explain.writing import WEB_1, WEB_2, Life, member
+from tests.journal.explain.writing import T0, WEB_1, WEB_2, Life, member
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_an_instance_id_is_said_where_there_is_one() -> None:
     names = Names([WEB_2, static])
     assert names.long(WEB_2) == "web-2 (host 10.0.0.7)"
     assert names.long(static) == "till-7 (host 10.0.0.6, instance till-7)"
+
+
+def test_what_a_member_was_called_before_comes_last() -> None:
+    life = Life().add("member_id_issued", WEB_2, expires_ms=T0 + 5_000, former_member_id=WEB_1.id)
+    (entry,) = life.entries
+    assert describe(entry, Names([WEB_1, WEB_2])) == "web-2 got a member id, which expires in 5.0 s; formerly web-1"

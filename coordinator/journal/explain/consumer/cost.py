@@ -12,7 +12,7 @@ Partition = tuple[str, int]
 
 
 def moved(rebalance: Rebalance) -> list[Move]:
-    """From whom each partition went to whom, from the first target of the rebalance to the last."""
+    """The net move of each partition, from the first target of the rebalance to the last."""
     found: dict[Partition, Move] = {}
     for target in rebalance.targets:
         for each in moves(target):
@@ -28,9 +28,9 @@ def moved(rebalance: Rebalance) -> list[Move]:
 def stood_still(
     rebalance: Rebalance, gone: Mapping[str, int]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """How long each partition stood still, in ms, that has an owner again; and since when (epoch ms) each
-    that was let go did, whether it has one or not. A partition stands still from when its member has revoked
-    it until another has it. `gone` says when members that were removed stopped working."""
+    """How long (ms) each partition that has an owner again stood still; and since when (epoch ms) each
+    released partition has stood still, whether it has an owner again or not. A partition stands still from
+    when its member has revoked it until another has it. `gone`: when removed members stopped working."""
     since: dict[Partition, int] = {}
     first: dict[Partition, int] = {}
     still: dict[Partition, int] = {}

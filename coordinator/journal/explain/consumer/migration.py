@@ -1,4 +1,4 @@
-"""A group that goes over from one protocol to the other (KIP-848): how it began, and how far it is."""
+"""A group's migration from one protocol to the other (KIP-848): how it began, and how far it has come."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from muster.coordinator.journal.names import Names
 
 
 def migrated(case: Case) -> Entry | None:
-    """Where the group became one of the other kind, in the step that the case is about."""
+    """The entry for the group's change of type, if it is in the step that the case is about."""
     return next((each for each in case.step if each.type == "protocol_migrated"), None)
 
 
 def finding(case: Case) -> Finding | None:
-    """The group became one of the other kind."""
+    """The group changed its type."""
     entry = migrated(case)
     if entry is None:
         return None
@@ -40,7 +40,7 @@ def finding(case: Case) -> Finding | None:
 
 
 def standing(rebalance: Rebalance, names: Names) -> list[str]:
-    """How far a migration is after a rebalance; nothing if none is under way."""
+    """How far a migration has come after a rebalance; nothing if none is in progress."""
     before, after = rebalance.mix_before, rebalance.mix
     if rebalance.kind is not Kind.CONSUMER or after is None:
         return []

@@ -1,5 +1,5 @@
-"""How members come to their targets: who revoked what and how long that took, who gets what and when, and
-whom a rebalance under way waits for."""
+"""How members reach their targets: who revoked what and how long that took, who gets what and when, and whom
+a rebalance in progress waits for."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _GONE: Final = ("member_removed", "member_replaced")
 
 
 class Held(NamedTuple):
-    """Partitions that a member is to revoke, or has revoked."""
+    """Partitions that a member must revoke, or has revoked."""
 
     member: Member
     partitions: tuple[Partition, ...]
     since_ms: int
     """When it was told to."""
     until_ms: int | None
-    """When it is removed unless it has revoked them; None: it speaks the classic protocol, or that is not
-    known."""
+    """When it is removed unless it has revoked them; None: it speaks the classic protocol, or the time is
+    unknown."""
     revoked_ms: int | None
-    """When it had."""
+    """When it had revoked them; None: not yet."""
 
 
 def phases(rebalance: Rebalance) -> Phases:
@@ -37,7 +37,7 @@ def phases(rebalance: Rebalance) -> Phases:
     if done is not None:
         target_ms, reconcile_ms = whole(done, "target_ms"), whole(done, "reconcile_ms")
     if rebalance.assigned is not None:
-        # A group that was loaded meanwhile does not know when it began.
+        # If the group was loaded meanwhile, its coordinator does not know when the rebalance began.
         if rebalance.began_in_sight:
             target_ms = max(rebalance.assigned.at_ms - rebalance.started_ms, 0)
         if rebalance.ended_ms is not None and rebalance.outcome is Outcome.COMPLETED:
@@ -100,8 +100,9 @@ def _revoked(mine: list[Held], entry: Entry, order: list[tuple[str, int]]) -> No
 
 
 def awaited(rebalance: Rebalance) -> list[Awaited]:
-    """Whom a rebalance under way waits for: those that hold partitions others are to have, the one that is
-    told to revoke first first; then those that can have theirs and have not sent a heartbeat yet."""
+    """Whom a rebalance in progress waits for: first those that hold partitions others are to get, in the
+    order in which they were told to revoke; then those whose partitions are free but that have not sent a
+    heartbeat yet."""
     target = rebalance.assigned
     if target is None:
         return []
@@ -141,7 +142,7 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
 
 
 def _owed(rebalance: Rebalance, target: Entry) -> list[Held]:
-    """What members have yet to revoke, told to or not."""
+    """What members have yet to revoke, whether told to or not."""
     here = rebalance.entries
     gone = {
         entry.member.id: entry.at_ms
@@ -162,7 +163,7 @@ def _owed(rebalance: Rebalance, target: Entry) -> list[Held]:
     }
     present = counts(target, "owned")
     untold: dict[str, list[Partition]] = {}
-    # Where the target changed meanwhile, the last one that moved a partition counts.
+    # If the target changed meanwhile, the last one that moved a partition counts.
     wanted = {(move.topic, move.partition): move for each in rebalance.targets for move in moves(each)}
     for move in wanted.values():
         part, holder = (move.topic, move.partition), move.from_member

@@ -1,4 +1,4 @@
-"""Which protocol the members of a consumer group speak, as far as its entries tell."""
+"""Which protocol the members of a consumer group speak, as far as its entries show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Mix(NamedTuple):
     classic: int
     consumer: int
     classic_ids: tuple[str, ...]
-    """Those of the classic protocol that are known by name."""
+    """Ids of members of the classic protocol, as far as known."""
 
 
 class Protocols:
@@ -24,8 +24,8 @@ class Protocols:
     def __init__(self) -> None:
         self._known: dict[str, Kind] = {}
         self._unnamed: int | None = None
-        """Members of the classic protocol of which no entry tells the name. None: nobody knows how many, or
-        of which protocol, since the journal begins later."""
+        """Number of members of the classic protocol that no entry names. None: their number and protocol are
+        unknown, since the journal begins later."""
 
     def see(self, entry: Entry) -> None:
         known, who = self._known, entry.member
@@ -51,7 +51,7 @@ class Protocols:
             self._unnamed -= 1
 
     def mix(self) -> Mix | None:
-        """As it is after the entries so far. None: they do not tell."""
+        """The mix after the entries so far; None if they do not show it."""
         if self._unnamed is None:
             return None
         classic = tuple(member_id for member_id, kind in self._known.items() if kind is Kind.CLASSIC)

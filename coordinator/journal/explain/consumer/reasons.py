@@ -16,14 +16,14 @@ from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, 
 from muster.coordinator.journal.names import Names
 
 _RECENTLY_MS: Final = 60_000
-"""A member that came this recently may have brought a regular expression."""
+"""A member that joined this recently may have brought a regular expression."""
 
 
 # --- subscriptions and assignors ----------------------------------------------------------------------------
 
 
 def regex_changed(case: Case) -> Finding | None:
-    """A heartbeat with another regular expression, whose topics were known."""
+    """A heartbeat brought another regular expression, whose topics were known."""
     changed = case.in_step("metadata_changed")
     regex = None if changed is None else text(changed, "regex")
     if regex is None:
@@ -33,7 +33,7 @@ def regex_changed(case: Case) -> Finding | None:
 
 
 def subscription_changed(case: Case) -> Finding | None:
-    """What changed is not in the journal."""
+    """The journal does not show what changed."""
     changed = case.in_step("metadata_changed")
     if changed is not None and (
         text(changed, "regex") is not None
@@ -45,7 +45,7 @@ def subscription_changed(case: Case) -> Finding | None:
 
 
 def assignor_changed(case: Case) -> Finding:
-    """The members' votes fell on another server-side assignor."""
+    """The members' votes chose another server-side assignor."""
     before, after = _assignors(case)
     asked = case.in_step("metadata_changed")
     if after is None and asked is not None:
@@ -58,13 +58,13 @@ def assignor_changed(case: Case) -> Finding:
 
 
 def assignor_brought(case: Case) -> Finding | None:
-    """A static member returned, and with it another server-side assignor."""
+    """A static member returned and brought another server-side assignor."""
     before, after = _assignors(case)
     return assignor_changed(case) if before and after and before != after else None
 
 
 def _assignors(case: Case) -> tuple[str | None, str | None]:
-    """Which made the target before, and which the last one."""
+    """The assignor of the previous target, and that of the last one."""
     before = next((text(each, "assignor") for each in case.earlier("target_assigned")), None)
     targets = case.rebalance.targets
     return before, text(targets[-1], "assignor") if targets else None
@@ -87,7 +87,7 @@ def _said(change: Growth) -> str:
 
 
 def _from_moves(case: Case) -> str:
-    """What the target tells of topics: the coordinator was loaded since it knew how large they were."""
+    """What the target shows about topics, if the coordinator was reloaded since it knew their sizes."""
     changed = moved(case.rebalance)
     new = _topics((each.topic, each.partition) for each in changed if each.from_member is None)
     lost = _topics((each.topic, each.partition) for each in changed if each.to_member is None)
@@ -100,7 +100,7 @@ def _topics(some: Iterable[tuple[str, int]]) -> Sequence[tuple[str, int]]:
 
 
 def regex_resolved(case: Case) -> Finding:
-    """Topics were looked up beside the loop, for a member that came or because topics did."""
+    """Topics were looked up off the loop, for a member that joined or because topics changed."""
     grown = case.in_step("topics_grown")
     changed = [] if grown is None else growths(grown)
     came = [f"{each.topic} ({count(each.now, 'partition')})" for each in changed if not each.before]
@@ -176,7 +176,7 @@ def did_not_rejoin(case: Case) -> Finding:
 
 
 def hanging(first: Awaited, names: Names, waited_ms: int) -> Finding:
-    """What a rebalance under way has waited for too long."""
+    """What a rebalance in progress has waited for too long."""
     who, since = names.short(first.member), (f"others have waited for it for {duration(waited_ms)}",)
     if not first.partitions:
         says = f"{who} has sent no heartbeat to learn of its partitions: the process stalls, or is gone"

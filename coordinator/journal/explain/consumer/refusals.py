@@ -1,4 +1,4 @@
-"""Commits that a consumer group refused during and after a rebalance, by whose they were."""
+"""Commits that a consumer group refused during and after a rebalance, by member."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.coordinator.journal.names import Names
 
 
 def since(rebalance: Rebalance, names: Names) -> list[str]:
-    """A sentence for each member and error, the latest commit as the example."""
+    """A sentence for each member and error, with the latest commit as the example."""
     if rebalance.kind is not Kind.CONSUMER:
         return []
     found: dict[tuple[str, str], list[Entry]] = {}

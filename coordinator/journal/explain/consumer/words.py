@@ -1,4 +1,4 @@
-"""Sentences of explanations that only consumer groups need."""
+"""Sentences that only explanations of consumer groups need."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from muster.coordinator.journal.explain.vocabulary import Kind, Trigger
 from muster.coordinator.journal.names import Names
 
 _SLOW_MAX: Final = 3
-"""Revocations of a rebalance that are told of."""
+"""Maximum number of revocations mentioned per rebalance."""
 
 
 def what(case: Case, who: str) -> str | None:
-    """What began the rebalance; None: what begins those of classic groups, too."""
+    """What began the rebalance; None if it also begins rebalances of classic groups."""
     entry = migrated(case)
     if entry is not None and text(entry, "to_type") == Kind.CONSUMER:
         return f"member{who} joined with the consumer protocol, the first in a classic group"
@@ -49,7 +49,7 @@ _WHAT: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 def phases(taken: Phases, names: Names) -> str:
-    """For example: target 0.9 s · reached by all 2.3 s later (slowest: web-1, 3.2 s)."""
+    """For example: target after 0.9 s · reached by all members 2.3 s later (last: web-1)."""
     said: list[str] = []
     if taken.target_ms is not None:
         said.append(f"target after {duration(taken.target_ms)}")
