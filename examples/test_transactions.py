@@ -4,8 +4,8 @@
     pytest examples/test_transactions.py
 
 `add_up` stands for the code that you would test: it adds up orders, and writes the total and its offsets in
-one transaction. Each test holds one of its requests back, lets something happen, and looks at what readers
-see in the end. The fixture `muster` comes with muster's pytest plugin.
+one transaction. Each test holds back one of its requests, lets something happen, and checks what readers see
+in the end. The fixture `muster` comes with muster's pytest plugin.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def add_up(bootstrap: str) -> None:
 
 @asynccontextmanager
 async def worker(muster: AsyncBroker) -> AsyncIterator[None]:
-    """`add_up`, and whatever starts it again when it fails."""
+    """Run `add_up`, and start it again when it fails."""
 
     async def run() -> None:
         while True:
@@ -67,7 +67,7 @@ async def time_passes(muster: AsyncBroker) -> None:
 
 
 async def totals(muster: AsyncBroker) -> list[bytes | None]:
-    """As a reader of committed records sees them."""
+    """The totals, as a reader of committed records sees them."""
     return [record.value for record in await muster.records("totals", isolation_level="read_committed")]
 
 
@@ -81,7 +81,7 @@ async def test_every_order_counts_once(
     await muster.produce("orders", [b"1", b"2", b"3"])
     async with worker(muster):
         async with muster.faults.add(api=api, transactional_id="etl-1", delay="1 day") as arrived:
-            await arrived.hit()  # this far it has come, and no further
+            await arrived.hit()  # the request has arrived, and is held back
             assert await totals(muster) == []
             await happens(muster)
         await muster.group("etl").committed("orders", at_least=3)
@@ -95,7 +95,7 @@ async def test_what_is_decided_is_seen_later(muster: AsyncBroker) -> None:
     await muster.produce("orders", [b"1", b"2", b"3"])
     async with worker(muster):
         async with muster.faults.hold_markers("etl-1") as held:
-            await held.hit()  # the commit is durable, and readers have not been told
+            await held.hit()  # the commit is durable, but readers cannot see it yet
             assert await totals(muster) == []
             assert muster.group("etl").offsets() == {}
             assert muster.group("etl").pending_offsets() == {("orders", 0): 3}

@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: a source and a sink of the format "muster", and the jobs of `muster-pipeline`.
+"""The data pipeline on Spark: source and sink of the format "muster", and the jobs of `muster-pipeline`.
 
-It takes the extra `[spark]` and Java 17 or later. Importing this package needs neither.
+Running it requires the extra `[spark]` and Java 17 or later; importing this package requires neither.
 """

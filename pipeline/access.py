@@ -1,5 +1,5 @@
-"""How a job is let in by brokers: the options of TLS and SASL, by the names of Kafka's Java client with
-`kafka.` in front, as Spark's own connector takes them; and a client.properties file, for commands.
+"""How a job authenticates to brokers: TLS and SASL options, named as in Kafka's Java client with the prefix
+`kafka.`, as in Spark's own connector; and, for commands, a client.properties file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from muster.pipeline.errors import OptionError
 
 PREFIX: Final = "kafka."
 SUMMARY: Final = "kafka.security.protocol, kafka.ssl.*, kafka.sasl.*"
-"""In place of all their names."""
+"""Stands for all their names in messages."""
 
 _KNOWN: Final = {f"{PREFIX}{name}".lower(): name for name in NAMES}
 _FAMILIES: Final = tuple(f"{PREFIX}{family}." for family in ("security", "ssl", "sasl", "https"))
@@ -33,15 +33,15 @@ _KEPT_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What brokers are shown, and what they have to show. It travels to executors as the properties that were
-    given; a repr does not show them."""
+    """Credentials for brokers, and how to verify brokers. Sent to executors as the given properties; the repr
+    hides them."""
 
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Access:
-        """From the options of a reader or writer, in any case; others are passed over. Raises OptionError
-        that names the option at fault."""
+        """Read the options of a reader or writer, case-insensitively; ignore others. Raises OptionError,
+        which names the option at fault."""
         lower = {name.lower(): value for name, value in options.items()}
         access = cls(tuple((name, str(lower[key])) for key, name in _KNOWN.items() if key in lower))
         access._checked()
@@ -49,7 +49,7 @@ class Access:
 
     @classmethod
     def from_file(cls, path: str) -> Access:
-        """From a file of client.properties, of which the rest is passed over. Raises OptionError."""
+        """Read a client.properties file; ignore other properties. Raises OptionError."""
         try:
             given = parse(Path(path).read_text(encoding="utf-8"))
             client_properties(given).settings()
@@ -68,17 +68,18 @@ class Access:
 
     @property
     def security(self) -> Security | None:
-        """For a `Cluster`; None for PLAINTEXT. Raises OptionError, on executors too: they may not have the
-        files."""
+        """Settings for a `Cluster`; None for PLAINTEXT. Raises OptionError, also on executors: they may lack
+        the files."""
         return self._checked().security
 
     @property
     def client_options(self) -> SecurityOptions:
-        """For a Producer or an Admin."""
+        """Keyword arguments for a Producer or an Admin."""
         return self._checked().properties.security
 
     def in_options(self, text: str) -> str:
-        """What a client says of its settings, said of options. Text without options stays as it is."""
+        """Replace setting names in a client's message with option names. Without options, the text is
+        unchanged."""
         if not self.properties:
             return text
         return _in_options(self._checked().properties.in_properties(text))
@@ -92,23 +93,23 @@ class Access:
 
 
 NOTHING_TO_SHOW: Final = Access()
-"""For brokers that let everybody in."""
+"""For brokers that accept everyone."""
 
 
 def with_access(options: Iterable[tuple[str, str]], path: str | None) -> tuple[tuple[str, str], ...]:
-    """A command's options of the source, and behind them those of its file of client.properties. Raises
-    OptionError."""
+    """A command's source options, then those of its client.properties file; the former take precedence.
+    Raises OptionError."""
     of_file = {} if not path else Access.from_file(path).options
     return tuple({**of_file, **dict(options)}.items())
 
 
 def is_about_access(name: str) -> bool:
-    """Whether an option is one of these."""
+    """Whether this is one of the TLS and SASL options."""
     return name.lower() in _KNOWN
 
 
 def check_family(name: str) -> None:
-    """Raises OptionError for an option of TLS or SASL that there is not."""
+    """Raises OptionError for a TLS or SASL option that does not exist."""
     lower = name.lower()
     if lower in _KNOWN or not lower.startswith(_FAMILIES):
         return
@@ -130,6 +131,6 @@ class _Read:
 
 @lru_cache(_KEPT_MAX)
 def _read(properties: tuple[tuple[str, str], ...]) -> _Read:
-    """One for all tasks of a process: tokens are kept with it, and files read once. Raises ValueError."""
+    """Cached per process, so that its tasks share tokens and read files once. Raises ValueError."""
     found = client_properties(dict(properties))
     return _Read(found, found.settings().security)

@@ -1,4 +1,4 @@
-"""How `muster-pipeline` reads its arguments, and says what is wrong with them: in one line, exit code 2."""
+"""How `muster-pipeline` parses its arguments; an error is one line, with exit code 2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviations, and refuses in one line."""
+    """A parser that accepts no abbreviations, and reports an error in one line."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": _Help, "allow_abbrev": False, **options})
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def command(commands: Any, name: str, summary: str, description: str, *, on_spark: bool = True) -> Parser:
-    """A command below `commands`, with the options that all have which run on Spark."""
+    """Add a command to `commands`; `on_spark`: with the common options of commands that run on Spark."""
     parser: Parser = commands.add_parser(
         name,
         help=summary,
@@ -84,8 +84,8 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
 
 
 def add_pace(parser: Parser) -> Any:
-    """Add --once and --every to the parser of a command that follows topics; the group of options of which
-    one may be given."""
+    """Add --once and --every to the parser of a command that follows topics. Returns their mutually exclusive
+    group."""
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
         "--once", action="store_true", help="read up to the ends that the topics have now, then end (default)"
@@ -100,7 +100,7 @@ def add_pace(parser: Parser) -> Any:
 
 
 def duration_ms(text: str) -> int:
-    """Reads a duration such as 500ms, 10s, 5m or 1h, of a day at most: milliseconds."""
+    """Reads a duration such as 500ms, 10s, 5m or 1h, at most a day. Returns milliseconds."""
     found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text.strip())
     ms = int(found[1]) * _UNITS_MS[found[2]] if found else 0
     if not 0 < ms <= _DAY_MS:
@@ -126,7 +126,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def spark_setting(text: str) -> tuple[str, str]:
-    """Reads a setting of Spark's, NAME=VALUE."""
+    """Reads a Spark setting, NAME=VALUE."""
     name, value = setting(text)
     if not name.startswith("spark."):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; the settings of Spark begin with spark.")
@@ -136,11 +136,11 @@ def spark_setting(text: str) -> tuple[str, str]:
 
 
 def fail(command: str, why: str, code: int) -> int:
-    """Say on standard error why the command is not carried out; its exit code."""
+    """Print to standard error why the command failed. Returns the exit code."""
     print(f"{command}: {printable(why)}", file=sys.stderr)
     return code
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey written out; line breaks stay."""
+    """The text with nonprintable characters escaped, except line breaks."""
     return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)

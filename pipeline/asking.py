@@ -1,7 +1,7 @@
-"""What the driver asks a cluster: which partitions there are, where their logs end, where to begin.
+"""What the driver asks a cluster: which partitions exist, where their logs end, and where to begin.
 
-Spark calls its readers one call after the other, from a thread without an event loop. `BlockingCluster` keeps
-one loop and its connections between the calls; it does not run meanwhile.
+Spark calls a reader's methods one at a time, from a thread without an event loop. `BlockingCluster` keeps one
+loop and its connections between calls; the loop does not run in between.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from muster.protocol.types import ZERO_UUID
 T = TypeVar("T")
 
 _FIRST_ANSWER_S: Final = 10.0
-"""How long a cluster of which nobody has answered yet may take; a refused connection is told at once."""
+"""How long to wait for a cluster that has never answered; a refused connection is reported at once."""
 _ANSWER_S: Final = 60.0
-"""How long one that has answered before may be away, while a broker starts again say."""
+"""How long a cluster that has answered before may be unavailable, for example while a broker restarts."""
 _APPEARS_S: Final = 2.0
-"""How long a topic may take to appear on every broker, after it was created."""
+"""How long a new topic may take to appear on every broker."""
 _LOOK_AGAIN_S: Final = 0.2
 
 
 class BlockingCluster:
-    """A cluster that is asked by blocking calls. Not for several threads."""
+    """A cluster queried with blocking calls. Not thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Raises OptionError for what the brokers are to be shown and cannot be read."""
+        """Raises OptionError if the TLS or SASL settings cannot be read."""
         self._access = options.access
         security = options.access.security
         self._loop = asyncio.new_event_loop()
@@ -67,7 +67,7 @@ class BlockingCluster:
         self._reached = False
 
     def ask(self, question: Callable[[Cluster, float], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """The answer to `question(cluster, deadline)`. Raises PipelineError when there is none in time."""
+        """The answer to `question(cluster, deadline)`. Raises PipelineError if it fails or times out."""
 
         async def asked() -> T:
             limit_s = timeout_s or (_ANSWER_S if self._reached else _FIRST_ANSWER_S)
@@ -92,21 +92,22 @@ class BlockingCluster:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What there is to read, as brokers told it."""
+    """What there is to read, as reported by brokers."""
 
     ends: Mapping[TopicPartition, Place]
-    """Where the logs end (for read_committed, the last stable offsets), and in which epoch that was told."""
+    """Where the logs end (for read_committed, the last stable offsets), and the leader epochs of these
+    answers."""
     topic_ids: Mapping[str, uuid.UUID]
     missing: tuple[str, ...] = ()
-    """Topics and partitions asked for by name that are not there."""
+    """Topics and partitions named in the options that do not exist."""
 
     def offsets(self) -> Offsets:
-        """The ends, as a place for a stream to be at."""
+        """The ends, as offsets of a stream."""
         return Offsets(self.ends, self.topic_ids)
 
 
 async def look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
-    """Look at all that the options name."""
+    """Look up everything that the options name."""
     topics = options.topics
     names = set(topics.names) | {where.topic for where in topics.partitions}
 
@@ -141,7 +142,7 @@ async def look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
 
 
 async def first_look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
-    """The same for who has seen nothing yet: raises PipelineError when something is missing."""
+    """Like `look`, for a reader that has seen nothing yet: raises PipelineError if anything is missing."""
     patience = deadline(_APPEARS_S)
     while True:
         found = await look(cluster, options, until)
@@ -174,7 +175,7 @@ async def earliest(
 async def ends_of_epochs(
     cluster: Cluster, epochs: Mapping[TopicPartition, int], until: float
 ) -> dict[TopicPartition, int]:
-    """Where the leaders' logs have the end of these leader epochs (KIP-320), -1 where they cannot tell."""
+    """The end offset of each leader epoch in its leader's log (KIP-320), -1 if unknown to the leader."""
 
     async def ask(node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         asked = {where: (NO_LEADER_EPOCH, epochs[where]) for where in partitions}
@@ -199,8 +200,8 @@ async def ends_of_epochs(
 async def resolved(
     cluster: Cluster, options: SourceOptions, bound: Bound, side: str, found: Look, until: float
 ) -> dict[TopicPartition, int]:
-    """The offset that `bound` stands for in each partition found. `side`, "starting" or "ending", names the
-    option that errors speak of. Raises PipelineError for what the logs do not have."""
+    """The offset that `bound` stands for in each partition found. `side`, "starting" or "ending", selects the
+    option that errors name. Raises PipelineError for positions that the logs do not have."""
     ends = {where: end.offset for where, end in found.ends.items()}
     if bound is Edge.LATEST:
         return ends
@@ -217,8 +218,9 @@ async def resolved(
 async def _of_group(
     cluster: Cluster, options: SourceOptions, ends: Mapping[TopicPartition, int], until: float
 ) -> dict[TopicPartition, int]:
-    """What the group has committed; where it has nothing, the start of the log, so that nothing is passed
-    over. A log that ends before is another one, or was cut: raises DataLost, or begins at its start."""
+    """The group's committed offsets; without one, the start of the log, so that nothing is skipped. If the
+    log ends before the committed offset, it was recreated or truncated: raises DataLost, or begins at its
+    start."""
     group_id = options.group_id
     assert group_id is not None, "checked with the options"
     offsets = (await list_group_offsets(cluster, [group_id], until)).raise_for_failures()[group_id]
@@ -283,7 +285,7 @@ async def _at_time(
 
 
 def _check_all_there(given: Iterable[TopicPartition], name: str, ends: Mapping[TopicPartition, int]) -> None:
-    """As with Spark's source, each partition is named: none is forgotten by accident."""
+    """As in Spark's source, every partition must be named, so that none is forgotten by accident."""
     named = set(given)
     if forgotten := sorted(ends.keys() - named):
         raise PipelineError(f"option {name}: it says nothing of {', '.join(map(str, forgotten[:5]))}")

@@ -1,8 +1,7 @@
-"""Avro values as a column of rows: schemas as Spark's types, and values decoded by the workers.
+"""Avro values as a column of rows: converts schemas to Spark types, and decodes values on the workers.
 
-Spark decodes Avro by a module of its own that pyspark does not carry; fastavro does it here. Values are
-plain, or framed as the serializers of schema registries do: a byte 0, the schema's id in four bytes, then the
-value.
+Spark decodes Avro in a module that pyspark does not include, so fastavro does it here. Values are plain, or
+framed by schema registry serializers: a zero byte, the schema id in four bytes, then the value.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 Schema: TypeAlias = Any
-"""As JSON has it: a name, a list or an object; types named by their full names."""
+"""A schema as JSON: a name, a list or an object; named types have their full names."""
 
 COLUMN: Final = "data"
 _OPTION: Final = "--avro-schema"
@@ -47,24 +46,24 @@ _LOGICAL: Final = {
     "local-timestamp-micros": "TimestampNTZType",
     "decimal": "DecimalType",
 }
-"""Logical types that Spark has; others are what they are made of."""
+"""Logical types that Spark has; others decode as their underlying types."""
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
-"""Unions that are one type to Spark."""
+"""Unions that map to one Spark type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """How values are decoded. Picklable: it goes to the executors."""
+    """How to decode values. Picklable, because it is sent to the executors."""
 
     reader: Schema
-    """What the rows look like."""
+    """The schema of the rows."""
     writers: Mapping[int, Schema] = field(default_factory=dict)
-    """The schemas that values were written with, by their ids; none: values have no frame."""
+    """The schemas that values were written with, by id; empty if values have no frame."""
 
     @classmethod
     def of(cls, given: Iterable[tuple[int | None, str]]) -> Avro | None:
-        """From files, each with the id of its schema, or one without; the last is what rows look like. None
-        for no file. Raises OptionError, also for a schema of which Spark has no type."""
+        """Load files, each with its schema id, or a single one without; the last defines the rows. Returns
+        None for no file. Raises OptionError, also for a schema for which Spark has no type."""
         schemas = [(number, _loaded(path)) for number, path in given]
         if not schemas:
             return None
@@ -78,18 +77,18 @@ class Avro:
         return avro
 
     def spark_type(self) -> DataType:
-        """The type of the rows. Raises OptionError where there is none."""
+        """The type of the rows. Raises OptionError if there is none."""
         return _spark_type(self.reader, {}, "the schema")
 
     def with_rows(self, records: StructType) -> StructType:
-        """The type of records with what is in them."""
+        """The type of records, with the decoded values as one more column."""
         from pyspark.sql.types import StructField, StructType
 
         return StructType([*records.fields, StructField(COLUMN, self.spark_type())])
 
     def rows(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Arrow batches with a column `value`, and behind the others one with what was in it: null where that
-        is no value of its schema. Raises PipelineError where the frames are not as they were said to be."""
+        """Append to Arrow batches a column with the decoded `value`: null if that does not match its schema.
+        Raises PipelineError if the framing is not as declared."""
         import pyarrow
 
         arrow_type = _arrow_type(self.spark_type())
@@ -112,7 +111,7 @@ def schema_file(text: str) -> tuple[int | None, str]:
 
 
 def _fastavro() -> Any:
-    """The package."""
+    """Import fastavro."""
     try:
         import fastavro
     except ImportError:
@@ -137,8 +136,7 @@ def _loaded(path: str) -> Schema:
 
 
 def _with_known_types(schema: Schema) -> Schema:
-    """Without the logical types of which Spark has none: their values would be decoded to what fits
-    nowhere."""
+    """Remove the logical types that Spark lacks: their decoded values would fit no Spark type."""
     if isinstance(schema, list):
         return [_with_known_types(each) for each in schema]
     if not isinstance(schema, dict):
@@ -152,8 +150,7 @@ def _with_known_types(schema: Schema) -> Schema:
 
 
 def _spark_type(schema: Schema, named: dict[str, DataType | None], where: str) -> DataType:
-    """`named`: the types met so far by their names, None for those that we are within; `where`: for
-    errors."""
+    """`named`: the types met so far, by name, None for enclosing ones; `where`: for errors."""
     from pyspark.sql import types
 
     if isinstance(schema, list):
@@ -193,7 +190,7 @@ def _spark_type(schema: Schema, named: dict[str, DataType | None], where: str) -
 
 
 def _one_of(union: list[Schema], where: str) -> Schema:
-    """What a union is beside null."""
+    """The one type of a union apart from null."""
     some = [each for each in union if each != "null"]
     if len(some) == 1:
         return some[0]
@@ -218,7 +215,7 @@ class _Decoder:
         self._cannot_be_resolved = fastavro.read.SchemaResolutionError
 
     def row(self, value: bytes) -> Any:
-        """What is in a value; None where it is none. Raises PipelineError."""
+        """Decode a value; None if it is invalid. Raises PipelineError."""
         frame = value[:_FRAME_BYTES]
         framed = len(frame) == _FRAME_BYTES and frame[0] == 0
         number = int.from_bytes(frame[1:], "big")
@@ -238,7 +235,7 @@ class _Decoder:
         return row
 
     def _decoded(self, value: bytes, writer: Schema) -> Any:
-        """What these bytes are, all of them, or None."""
+        """Decode all of these bytes; None if they are not exactly one value."""
         reader = self._avro.reader
         stream = BytesIO(value)
         try:
@@ -247,13 +244,13 @@ class _Decoder:
             raise PipelineError(
                 f"{_OPTION}: the last schema cannot read what others wrote: {error}"
             ) from None
-        except Exception:  # Bytes that are no such value end in anything, from EOFError to OverflowError.
+        except Exception:  # Invalid bytes can raise anything, from EOFError to OverflowError.
             return None
         return row if stream.tell() == len(value) else None
 
 
 def _arrow_type(of: DataType) -> Any:
-    """As Spark has it in Arrow."""
+    """The Arrow type that Spark uses for it."""
     import pyarrow as pa
     from pyspark.sql import types
 
@@ -280,7 +277,8 @@ def _arrow_type(of: DataType) -> Any:
 
 
 def _column(rows: list[Any], arrow_type: Any) -> Any:
-    """The rows in Arrow; null for one that its type does not hold, a decimal with too many digits say."""
+    """The rows as an Arrow array; null for a row that does not fit the type, such as a decimal with too many
+    digits."""
     import pyarrow
 
     try:

@@ -1,8 +1,8 @@
 """The `muster-pipeline` command.
 
 A command is a module with `declare(commands)`, which adds its parser and sets `work`: a function from the
-arguments to the exit code. Such a module imports Spark when it works, not before: --help needs neither Spark
-nor Java.
+arguments to the exit code. Such a module imports Spark only when it runs, so --help needs neither Spark nor
+Java.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ COMMANDS: Final = {
     ),
     "report": ("muster.pipeline.report.command", "a page with pictures from the tables of rebalances"),
 }
-"""The module and the summary of each."""
+"""The module and summary of each command."""
 
 _SUBMIT_FILE: Final = Path(__file__).with_name("submit") / "muster_pipeline.py"
 _SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
 
 
 class _Terminated(BaseException):
-    """SIGTERM came. No Exception, as KeyboardInterrupt is none: whoever catches errors lets it pass."""
+    """SIGTERM arrived. Not an Exception, like KeyboardInterrupt, so that error handlers do not catch it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code. 2: the command line is wrong, 1: it could not be carried out."""
+    """Run the command. Returns the exit code: 2 if the command line is wrong, 1 if the command fails."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser(next((each for each in arguments if not each.startswith("-")), None))
     given = parser.parse_args(arguments)
@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.bootstrap_server = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
     if given.command_config is None:
         given.command_config = os.environ.get(CONFIG_VARIABLE)
-    # SIGINT too: who starts this with & in a script hands it down ignored, and ends it with kill -INT all the
-    # same.
+    # SIGINT too: a script that starts this with & makes it inherit an ignored SIGINT, but may still end it
+    # with kill -INT.
     before = {
         signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate),
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -94,7 +94,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _parser(chosen: str | None) -> Parser:
-    """The parser; only the chosen command is there in full, since declaring it imports its module."""
+    """The parser. Only the chosen command is declared in full, since that imports its module."""
     parser = Parser(
         prog="muster-pipeline",
         description="Jobs on Spark over the topics of a cluster, and over the journal of its groups.",

@@ -1,4 +1,4 @@
-"""A look at the cluster before Spark starts: it answers in milliseconds, Spark takes seconds to begin."""
+"""Checks the cluster before Spark starts: that takes milliseconds, starting Spark takes seconds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ANSWER_S: Final = 10.0
 
 
 def check_topics(bootstrap_servers: str, topics: Iterable[str], access: Access) -> list[Address]:
-    """The brokers, by the addresses that they give to clients. Raises PipelineError where none answers within
-    ten seconds, or a topic is not there."""
+    """The advertised addresses of the brokers. Raises PipelineError if none answers within ten seconds, or a
+    topic does not exist."""
     return asyncio.run(_check_topics(bootstrap_servers, list(topics), access))
 
 

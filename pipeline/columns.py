@@ -1,4 +1,4 @@
-"""Records as Arrow batches of exactly the schema that Spark's own kafka source has."""
+"""Records as Arrow batches with exactly the schema of Spark's own kafka source."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ RecordBatch = Any
 
 
 def ddl(*, headers: bool) -> str:
-    """The schema as Spark writes it; `headers`: with their column."""
+    """The schema as Spark DDL; `headers`: include that column."""
     return f"{_COLUMNS}, {_HEADERS}" if headers else _COLUMNS
 
 
 def as_arrow(batch: Batch[bytes | None, bytes | None], *, headers: bool) -> RecordBatch:
-    """The records of a batch, without a loop over them in Python where there are no headers. A record without
-    a timestamp has -1 ms, as in Spark's source."""
+    """The records of a batch; without headers there is no Python loop over them. A record without a timestamp
+    has -1 ms, as in Spark's source."""
     offsets = batch.offsets
     return assembled(
         batch.topic_partition,
@@ -68,8 +68,8 @@ def assembled(
     timestamp_type: int,
     headers: Any | None,
 ) -> RecordBatch:
-    """A batch of rows. Keys, values and `headers` (None: without that column) are Arrow arrays; offsets and
-    `timestamps`, in epoch ms, are numpy's."""
+    """A batch of rows. Keys, values and `headers` (None: no such column) are Arrow arrays; offsets and
+    `timestamps`, in epoch ms, are numpy arrays."""
     count = len(keys)
     columns = [
         keys,
@@ -86,7 +86,7 @@ def assembled(
 
 
 def headers_column(of_records: Sequence[Headers]) -> Any:
-    """One list a record; null where it has no headers, as in Spark's source."""
+    """One list per record; null without headers, as in Spark's source."""
     names: list[str] = []
     values: list[bytes | None] = []
     starts: list[int | None] = []

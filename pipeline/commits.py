@@ -1,10 +1,10 @@
-"""What a stream has finished, committed to a consumer group, so that tools which show lag see it.
+"""Commits a stream's progress to a consumer group, so that lag tools see it.
 
-The checkpoint is what the stream goes by; commits follow it. The group has no members (nothing could send
-heartbeats between the calls that Spark makes), so brokers take the commit as long as nobody joins it, and
-forget a group's offsets some days after the last commit: an idle stream commits anew now and then. Anyone
-else may commit to such a group too. That is looked for before each commit and told, since the group then
-shows neither's way.
+The stream relies on its checkpoint; commits follow it. The group has no members (nothing could send
+heartbeats between Spark's calls), so brokers accept commits as long as nobody joins, and expire the group's
+offsets some days after the last commit: an idle stream commits again now and then. Anyone else may commit to
+such a group too. Each commit checks for that first and logs it, since the group then shows neither's
+progress.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from muster.pipeline.errors import PipelineError
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _REFRESH_S: Final = 600.0
-"""A group's offsets last a week by Kafka's defaults, and an hour where someone saved on it."""
+"""A group's offsets last a week by Kafka's defaults; some brokers keep them for only an hour."""
 _COMMIT_S: Final = 5.0
 _AGAIN_S: Final = 30.0
-"""How long a coordinator that does not answer is left alone: reading goes on meanwhile."""
+"""How long to wait before retrying a coordinator that does not answer; reading continues meanwhile."""
 _FOREIGN_S: Final = 600.0
-"""How often commits of others are told of: two streams of one group make one with every batch."""
+"""Minimum time between logs of others' commits: two streams in one group make one with every batch."""
 _METADATA: Final = "spark"
 
 log = logging.getLogger(__name__)
 
 
 class Commits:
-    """The commits of one stream. The first one that brokers refuse raises PipelineError, since it would be
-    refused for ever; once one went well, others that fail are logged, and made good by the next."""
+    """The commits of one stream. A permanent refusal before any success raises PipelineError; other failures
+    are logged, and the next commit makes up for them."""
 
     def __init__(self, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.group_id = group_id
@@ -49,8 +49,8 @@ class Commits:
     def commit(
         self, cluster: BlockingCluster, offsets: Mapping[TopicPartition, int], *, is_last: bool = False
     ) -> None:
-        """Commit these offsets, if they are news or the last commit was long ago. `is_last`: no other commit
-        will make good what fails, so a coordinator that did not answer is asked all the same."""
+        """Commit these offsets if they are new or the last commit was long ago. `is_last`: no later commit
+        can make up for a failure, so try even a coordinator that did not answer."""
         now = self._clock()
         fresh = now - self._committed_at < _REFRESH_S
         if not offsets or (self._committed == offsets and fresh):
@@ -81,7 +81,8 @@ class Commits:
         left: Mapping[TopicPartition, int],
         found: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
-        """Log what stands where this stream left something else. What is gone was deleted, not committed."""
+        """Warn of offsets that differ from what this stream committed. Missing ones were deleted, not
+        committed."""
         foreign = [
             f"{where} at {found[where].offset} instead of {offset}"
             for where, offset in left.items()
@@ -99,8 +100,8 @@ class Commits:
 
 
 def _is_final(cause: BaseException | None) -> bool:
-    """Whether the group will be refused as long as nobody does anything about it. (A topic that is gone is no
-    matter of the group's.)"""
+    """Whether commits will be refused until somebody intervenes. (A deleted topic is not the group's
+    problem.)"""
     return (
         isinstance(cause, KafkaError)
         and not may_pass(cause.code)

@@ -1,8 +1,8 @@
 """Record batches as Arrow columns, many records at a time: the fast twin of `Part.take` and `as_arrow`.
 
-Only where each record begins is found out in Python. All else is done for all records of a few batches
-together: varints by numpy, keys and values cut out by Arrow. What does not look like whole and sound records
-is left to the slow twin, which knows what to say of it.
+A Python loop finds only where each record begins. The rest is done at once for all records of a few batches:
+numpy decodes varints, Arrow slices keys and values. Anything that does not look like complete, valid records
+is left to the slow twin, which reports what is wrong.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from muster.protocol.record_batch import CODEC_MASK, HEADER_BYTES, payload, read
 from muster.protocol.record_reader import Headers, read_records
 
 RECORDS_MAX: Final = 10_000
-"""In one batch of rows: what Spark makes itself by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+"""Per batch of rows: Spark's own default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 _BYTES_MAX: Final = 1 << 26
-"""Of unpacked records that are taken together; one batch may have more."""
+"""Size of record batches taken together; a single batch may be larger."""
 _OFFSET_MAX: Final = (1 << 31) - 1
-"""Of Arrow's binary columns, which count in 32 bits."""
+"""In Arrow's binary columns, whose offsets have 32 bits."""
 
 _VARINT_MAX: Final = 8
-"""Bytes of a varint that is read here: 56 bits are enough for any sound one, and do not overflow."""
+"""Bytes of a varint read here: 56 bits are enough for any valid one, and do not overflow."""
 _RUN_MIN: Final = 8
-"""Records of the same size that make a look ahead worth it."""
+"""Number of records of equal size that makes looking ahead worthwhile."""
 _STRETCH_MAX: Final = 4096
 _PADDING: Final = bytes(_VARINT_MAX * 6)
-"""Behind the records, so that to look too far is no error."""
+"""Appended to the records, so that reading past their end is no error."""
 _BASE_MAX: Final = 1 << 62
 
 Array = Any
@@ -44,10 +44,10 @@ Array = Any
 def rows(
     part: Part, where: TopicPartition, start: int, until: int, *, headers: bool
 ) -> Iterator[RecordBatch]:
-    """The records of a part with offsets from `start` on and before `until`, as batches of at most
-    RECORDS_MAX rows, none of them empty. `headers`: with their column; without it they are not looked at.
+    """The records of a part with `start` <= offset < `until`, in nonempty batches of at most RECORDS_MAX
+    rows. `headers`: include that column; otherwise headers are not parsed.
 
-    Raises KafkaError(CORRUPT_MESSAGE) at what cannot be read, once all before it was taken.
+    Raises KafkaError(CORRUPT_MESSAGE) at an unreadable batch, after yielding everything before it.
     """
     while group := _group(part):
         found = together(group, where, start, until, headers=headers)
@@ -58,7 +58,7 @@ def rows(
 
 
 def _group(part: Part) -> list[Packed]:
-    """The next batches that fit one batch of rows; none at the end."""
+    """The next record batches that fit into one batch of rows; empty at the end."""
     group: list[Packed] = []
     records = size = 0
     while (header := part.upcoming) is not None:
@@ -74,19 +74,19 @@ def _group(part: Part) -> list[Packed]:
             packed = part.take_packed()
         except KafkaError:
             if group:
-                break  # It is met again when these are handed out.
+                break  # The next call raises it again.
             raise
         assert packed is not None, "it was seen coming"
         group.append(packed)
     if not group:
-        part.take_packed()  # raises what there is to be raised
+        part.take_packed()  # raises the error, if there is one
     return group
 
 
 def one_by_one(
     part: Part, group: Sequence[Packed], where: TopicPartition, start: int, until: int, headers: bool
 ) -> Iterator[RecordBatch]:
-    """The slow twin of `together`, which says what is wrong with a batch."""
+    """The slow twin of `together`, which reports what is wrong with a batch."""
     for header, data in group:
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
@@ -110,8 +110,8 @@ def one_by_one(
 def together(
     group: Sequence[Packed], where: TopicPartition, start: int, until: int, *, headers: bool
 ) -> RecordBatch | None:
-    """The records of these batches with offsets from `start` on and before `until`; None for what is to be
-    read one by one. All bear the clock of the same side."""
+    """The records of these batches with `start` <= offset < `until`; None if they must be read one by one.
+    All batches have the same timestamp type."""
     parts: list[memoryview | bytes] = []
     begins: list[int] = []
     size = 0
@@ -163,9 +163,10 @@ def together(
 
 
 def _find_records(data: bytes, position: int, end: int, count: int, shift: int, begins: list[int]) -> bool:
-    """Append where each record begins, moved by `shift`; whether so many fill the bytes up to `end`.
+    """Append the position of each record, plus `shift`, to `begins`. Returns whether `count` records exactly
+    fill the bytes up to `end`.
 
-    Where one is as long as the one before, a look ahead says for how many more that is so.
+    After one or more records, it looks ahead for how many more have the size of the last one.
     """
     add = begins.append
     done, stretch = 0, 1
@@ -196,7 +197,7 @@ def _find_records(data: bytes, position: int, end: int, count: int, shift: int, 
 
 
 def _alike(data: bytes, begin: int, size: int, most: int) -> int:
-    """How many records behind the one that begins there have its size, of `most`; 0 where they are few."""
+    """How many of the next `most` records have the size of the one at `begin`; 0 if they are few."""
     place = begin
     while most >= _RUN_MIN:
         column = data[place + size : place + most * size + 1 : size]
@@ -210,7 +211,7 @@ def _alike(data: bytes, begin: int, size: int, most: int) -> int:
 
 
 class _Fields(NamedTuple):
-    """Where the fields of records lie; each column has an entry a record."""
+    """Where the fields of records are; each column has one entry per record."""
 
     time_deltas: Array
     offset_deltas: Array
@@ -219,13 +220,13 @@ class _Fields(NamedTuple):
     value_starts: Array
     value_sizes: Array
     header_starts: Array
-    """Where the count of headers is, -1 where there are none."""
+    """Where the header count is, -1 if there are no headers."""
     stops: Array
 
     @classmethod
     def of(cls, joined: bytes, begins: Array, end: int) -> _Fields | None:
-        """The fields of the records that begin there and fill the bytes up to `end`; None when one is not
-        sound."""
+        """The fields of the records that begin at `begins` and fill the bytes up to `end`; None if one is
+        invalid."""
         data = np.frombuffer(joined, np.uint8)
         stops = np.append(begins[1:], end)
         lengths = _varints(data, begins)
@@ -254,7 +255,7 @@ class _Fields(NamedTuple):
         return _Fields._make(each[first:last] for each in self)
 
     def headers(self, joined: bytes) -> list[Headers] | None:
-        """Of each record; None when some are not sound."""
+        """The headers of each record; None if any are invalid."""
         found: list[Headers] = [()] * len(self.stops)
         (having,) = np.nonzero(self.header_starts >= 0)
         starts, stops = self.header_starts[having].tolist(), self.stops[having].tolist()
@@ -269,8 +270,8 @@ class _Fields(NamedTuple):
 
 
 def _varints(data: Array, at: Array | None) -> tuple[Array, Array] | None:
-    """The unsigned varints that begin there, and where they end; None when one is longer than any sound one,
-    or when there is nowhere to begin."""
+    """The unsigned varints at these positions, and where they end; None if one is longer than any valid one,
+    or if `at` is None."""
     if at is None:
         return None
     byte = data[at].astype(np.int64)
@@ -291,8 +292,8 @@ def _varints(data: Array, at: Array | None) -> tuple[Array, Array] | None:
 def _sized(
     data: Array, before: tuple[Array, ...] | None, end: int
 ) -> tuple[Array, Array, Array, Array] | None:
-    """The bytes that lie behind what was `before`: their size as it is written, where they end, where they
-    begin, and their size, -1 for null. None when one reaches beyond `end`, or has no sound size."""
+    """The byte fields that follow `before`: their encoded sizes, where they end, where they begin, and their
+    sizes, -1 for null. None if one extends beyond `end` or has an invalid size."""
     read = None if before is None else _varints(data, before[1])
     if read is None:
         return None
@@ -309,9 +310,9 @@ def _unzigzag(written: Array) -> Array:
 
 
 def _cut(joined: bytes, starts: Array, sizes: Array) -> Array:
-    """The pieces of these places as an Arrow array, null where the size is negative.
+    """The byte ranges as an Arrow array, null where the size is negative.
 
-    Arrow sees the bytes as pieces and what lies between them, in turn, and takes every other one.
+    To Arrow, pieces alternate with the gaps between them; it takes every other one.
     """
     count = len(starts)
     bounds = np.empty(2 * count, np.int32)

@@ -1,5 +1,5 @@
-"""Whether Spark can run here: looked at before it starts, in seconds, since its own errors name the symptom
-(a gateway that exited, a worker without a module) and not the cause.
+"""Checks whether Spark can run here before it starts, within seconds: Spark's own errors name the symptom (a
+gateway that exited, a worker without a module), not the cause.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Final
 from muster.pipeline.errors import PipelineError
 
 JAVA_MIN: Final = 17
-"""Spark 4's classes are of Java 17 (major version 61)."""
+"""Spark 4's classes target Java 17 (major version 61)."""
 INSTALL: Final = "pip install 'muster-kafka[spark]'"
 _ANSWER_S: Final = 20.0
-"""How long a program may take to say its version."""
+"""How long a program may take to print its version."""
 _CONNECT_S: Final = 10.0
 _MASTER: Final = re.compile(
     r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\d+\s*,\s*\d+\s*,\s*\d+\]|yarn|k8s://.+"
@@ -35,7 +35,7 @@ _PACKAGES: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, str]]]
     "protobuf": ((6, 33, 5), (8,), "Spark's state of streams is spoken with by it"),
     "matplotlib": ((3, 8), None, "reports are drawn with it"),
 }
-"""By package: the first version that will do, the first that will not any more, and why."""
+"""By package: the oldest supported version, the first one no longer supported, and why."""
 
 _PROBE: Final = """\
 import sys
@@ -44,12 +44,12 @@ print(".".join(map(str, sys.version_info[:2])))
 print(" ".join(each for each in {names!r} if find_spec(each) is None))
 """
 NEEDED: Final = ("muster", "pyspark", "pyarrow", "numpy", "construct", "cramjam", "google_crc32c")
-"""What reading and writing imports, in the Python of workers too."""
+"""Modules that reading and writing import, on workers too."""
 
 
 def check_packages(versions: Mapping[str, str | None] | None = None) -> None:
-    """Raises PipelineError for a package of the extra that is missing, too old or too new. `versions` is
-    what is installed, by name (None: what is installed here)."""
+    """Raises PipelineError for a package of the extra that is missing, too old or too new. `versions` are the
+    installed versions by name (None: those installed here)."""
     for name, (first, end, why) in _PACKAGES.items():
         found = _installed(name) if versions is None else versions.get(name)
         wanted = f"{name}>={_dotted(first)}" + (f",<{_dotted(end)}" if end else "")
@@ -63,8 +63,8 @@ def check_packages(versions: Mapping[str, str | None] | None = None) -> None:
 
 
 def check_java(variables: Mapping[str, str]) -> None:
-    """Raises PipelineError where there is no Java, or one older than 17. Looked for as Spark does: below
-    JAVA_HOME if that is set, else on the PATH."""
+    """Raises PipelineError if Java is missing or older than 17. Looks for it as Spark does: below JAVA_HOME
+    if that is set, else on the PATH."""
     home = variables.get("JAVA_HOME")
     if home:
         java, where = str(Path(home) / "bin" / "java"), f"JAVA_HOME={home}"
@@ -94,9 +94,9 @@ _DO_JAVA: Final = (
 
 
 def check_worker_python(variables: Mapping[str, str]) -> None:
-    """Raises PipelineError where PYSPARK_PYTHON names a Python that workers cannot use: it is missing, of
-    another version than this one, or lacks a package. Not set, it is this very Python (see
-    `muster.pipeline.session`). A relative path is one on the executors, which is looked at there
+    """Raises PipelineError if PYSPARK_PYTHON names a Python that workers cannot use: it is missing, has
+    another version than this one, or lacks a package. If it is not set, workers use this Python (see
+    `muster.pipeline.session`). A relative path refers to the executors and is checked there
     (`check_executors`)."""
     named = variables.get("PYSPARK_PYTHON")
     if not named or named == sys.executable or (os.sep in named and not os.path.isabs(named)):
@@ -129,9 +129,10 @@ def check_worker_python(variables: Mapping[str, str]) -> None:
 
 
 def check_master(master: str) -> None:
-    """Raises PipelineError for a master that is none of Spark's, or a standalone one where nothing answers.
+    """Raises PipelineError for a master that Spark does not support, or a standalone one that does not
+    answer.
 
-    Spark itself tries a standalone master for a minute, and then ends in the middle of its start.
+    Spark itself tries a standalone master for a minute, then fails in the middle of its startup.
     """
     hint = "--master takes local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
     if master.startswith("sc://"):
@@ -165,7 +166,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def _answer(command: list[str], variables: Mapping[str, str]) -> str | None:
-    """What a program prints, or None where it fails or takes too long."""
+    """What a program prints, or None if it fails or takes too long."""
     try:
         done = subprocess.run(
             command,

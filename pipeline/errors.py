@@ -1,4 +1,4 @@
-"""What goes wrong before, beside or inside Spark, in words for whoever started the job."""
+"""Errors before, beside or inside Spark, in words for whoever started the job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JAVA_FRAME: Final = re.compile(r"^\s*(?:at [\w.$<>/]+\(|\.\.\. \d+ more|File \"
 
 
 class PipelineError(Exception):
-    """Something that the user can put right; the text says what it is, and what to do."""
+    """An error that the user can fix; the text says what is wrong and what to do."""
 
 
 class OptionError(PipelineError, ValueError):
@@ -33,29 +33,29 @@ class OptionError(PipelineError, ValueError):
 
 
 class DataLost(PipelineError):
-    """Records that were to be read are not there any more."""
+    """Records that should have been read no longer exist."""
 
 
 class Options(Protocol):
-    """Those of a source, as far as they matter here."""
+    """The source options that matter here."""
 
     @property
     def fail_on_data_loss(self) -> bool: ...
 
 
 def data_lost(options: Options, what: str) -> None:
-    """Raise DataLost, or log it where `failOnDataLoss` is false."""
+    """Raise DataLost, or log it if `failOnDataLoss` is false."""
     if options.fail_on_data_loss:
         raise DataLost(f"{what} (option failOnDataLoss=false goes on with what there is)")
     log.warning("%s; reading goes on with what there is", what)
 
 
 def from_spark(error: BaseException) -> str | None:
-    """What an exception of Spark's means to the user, or None for one that is not Spark's.
+    """What a Spark exception means to the user, or None if it is not Spark's.
 
-    What the source or the writer raise in Python comes back through the JVM, as text with the traces of both:
-    it is told as it was raised; so is what a function of the user's raised. Of anything else the first lines
-    are, without traces.
+    An error that the source or the writer raises in Python comes back through the JVM, as text with both
+    stack traces: only its original message is returned. The same goes for an error of a user's function.
+    Anything else is reduced to its first lines, without traces.
     """
     if not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
@@ -74,7 +74,7 @@ def from_spark(error: BaseException) -> str | None:
 
 
 def _of_workers(text: str) -> str | None:
-    """What is wrong with the Python of an executor, as far as it is known how Spark tells of it."""
+    """What is wrong with an executor's Python, if Spark reports it in a known way."""
     names = (
         "PYSPARK_PYTHON names one that every machine of the cluster has, with muster-kafka[spark] installed"
         " in it"

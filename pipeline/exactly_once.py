@@ -1,14 +1,14 @@
-"""A stream's rows, written exactly once: a transaction for each task, with a mark in it (marks.py).
+"""Writes a stream's rows exactly once: one transaction per task, with a mark in it (marks.py).
 
-What happens in this order makes sure that an attempt at a batch has the last word on it:
+This order ensures that the latest attempt at a batch has the last word on it:
 
-1. The driver plans the batch, and notes a new attempt in the ledger. Was the attempt before cut off, it looks
-   which transactional ids there are *after* that.
-2. A task takes its transactional id, which ends and shuts out whoever had it; *then* it reads the ledger and
-   its own mark. So a task of an older attempt either finds that it is late, or had its id before the driver
-   looked.
-3. When all tasks are done, the driver takes the ids of those that only an earlier attempt had: what they have
-   not committed they never will. Had they committed something, that is an error.
+1. The driver plans the batch, and records a new attempt in the ledger. If the previous attempt was cut off,
+   it lists the existing transactional ids *after* that.
+2. A task takes over its transactional id, which ends its previous owner's transaction and fences that owner;
+   *then* it reads the ledger and its own mark. So a task of an older attempt either finds that it is too
+   late, or had its id before the driver listed them.
+3. When all tasks are done, the driver fences the ids that only an earlier attempt used: what those have not
+   committed, they never will. If they have committed anything, that is an error.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AT_ONCE_MAX: Final = 100
-"""Groups that are asked for in one request."""
+"""Groups queried in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a task has in the topic, by this attempt or one before."""
+    """What a task has committed to the topic, in this attempt or an earlier one."""
 
     records: int
     query: str
@@ -79,7 +79,7 @@ class ExactlyOnce:
     # --- in the driver --------------------------------------------------------------------------------------
 
     def begin(self) -> str:
-        """Begin an attempt at a batch, before its tasks. Returns what it is called."""
+        """Begin an attempt at a batch, before its tasks start. Returns the attempt's id."""
 
         async def begin(notes: _Notes) -> str:
             ledger = (await notes.ledger()).begun(uuid.uuid4().hex)
@@ -91,7 +91,7 @@ class ExactlyOnce:
         return self._noting(begin)
 
     def finish(self, batch: int, tasks: list[Committed]) -> None:
-        """Note that a batch is finished."""
+        """Record that a batch is finished."""
         query, attempt = tasks[0].query, tasks[0].attempt
 
         async def finish(notes: _Notes) -> None:
@@ -118,8 +118,8 @@ class ExactlyOnce:
     # --- in the tasks ---------------------------------------------------------------------------------------
 
     def write(self, batches: Iterator[RecordBatch], headers: Headers, part: Part, attempt: str) -> Committed:
-        """Write the rows of a task, unless they are there already. Raises PipelineError if they are not
-        those that are there, or nothing may be written."""
+        """Write the rows of a task unless they are already committed. Raises PipelineError if they differ
+        from the committed ones, or if this attempt may not write."""
         try:
             return asyncio.run(self._write(batches, headers, part, attempt))
         except (KafkaError, ClientError) as error:
@@ -167,7 +167,7 @@ class ExactlyOnce:
 
 class _Notes:
     """Reads and writes marks and the ledger. Each call takes up to kafka.max.block.ms, and raises KafkaError,
-    ClientError, or PipelineError for what others have left there."""
+    ClientError, or PipelineError if others have overwritten a note."""
 
     def __init__(self, options: WriterOptions, names: Names) -> None:
         self._names = names
@@ -186,7 +186,7 @@ class _Notes:
         await self._cluster.close()
 
     async def ledger(self) -> Ledger:
-        """What it says; nothing before the first batch."""
+        """The ledger; empty before the first batch."""
         name = self._names.ledger
         found = (await self._read([name]))[name]
         return Ledger() if found is None else Ledger.read(found, name)
@@ -198,7 +198,7 @@ class _Notes:
         (await alter_group_offsets(self._cluster, self._names.ledger, wanted, until)).raise_for_failures()
 
     async def marks(self, tasks: Iterable[int]) -> dict[int, Mark | None]:
-        """The marks of these tasks, of which no transaction is open."""
+        """The marks of these tasks, none of which has an open transaction."""
         names = {self._names.task(task): task for task in tasks}
         texts = await self._read(names)
         return {
@@ -207,13 +207,13 @@ class _Notes:
         }
 
     async def tasks(self) -> int:
-        """More than the number of any task that has ever begun."""
+        """A number above that of any task that has ever begun."""
         listed = await list_transactions(self._cluster, deadline(self._limit_s))
         numbers = (self._names.number_of(each.transactional_id) for each in listed)
         return max((number + 1 for number in numbers if number is not None), default=0)
 
     async def shut_out(self, tasks: Iterable[int]) -> None:
-        """Let nobody who has been one of these tasks commit anything any more."""
+        """Fence earlier owners of these tasks' ids, so that they can commit nothing more."""
         names = map(self._names.task, tasks)
         (await fence_producers(self._cluster, names, deadline(self._limit_s))).raise_for_failures()
 
@@ -237,6 +237,6 @@ def _is_fenced(error: BaseException | None) -> bool:
 
 
 def _place(options: WriterOptions) -> TopicPartition:
-    """Where notes stand: there is no offset without a topic, and partition 0 is always there."""
+    """Where notes are stored: an offset needs a topic, and partition 0 always exists."""
     assert options.topic is not None, "checked with the options"
     return TopicPartition(options.topic, 0)

@@ -1,7 +1,7 @@
-"""What the machines of a Spark cluster have, found out by a task on each core before anything else runs.
+"""Checks the machines of a Spark cluster with a task on each core, before anything else runs.
 
-Without it a stream fails in its first batch with the symptom: a module that is not found, a socket that timed
-out after half a minute.
+Otherwise a stream's first batch would fail with only the symptom: a module that is not found, a socket that
+timed out after half a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NOTICE_S: Final = 15.0
-"""How long executors may take before it is told that they are waited for."""
+"""How long executors may take before the wait is reported."""
 _LIMIT_S: Final = 300.0
 _CONNECT_S: Final = 5.0
 
@@ -47,20 +47,20 @@ answer = socket.gethostname(), sys.executable, tuple(lacking), version, tuple(un
 
 
 class _Answer(NamedTuple):
-    """Of a task: where it ran, and what is not as it should be."""
+    """A task's answer: where it ran, and what is wrong there."""
 
     host: str
     python: str
     lacking: tuple[str, ...]
     version: str | None
-    """Of muster."""
+    """muster's version."""
     unreached: tuple[tuple[Address, str], ...]
-    """Brokers, and why."""
+    """Unreachable brokers, and why."""
 
 
 def check_format(spark: SparkSession) -> None:
-    """Raises PipelineError where Spark does not find the format "muster": its driver looks for it in Python
-    processes of its own, which do not see what came by --py-files."""
+    """Raises PipelineError if Spark does not find the format "muster": its driver looks for it in separate
+    Python processes, which do not see what --py-files added."""
     if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("muster"):
         raise PipelineError(
             "this Python has muster, but the processes in which Spark's driver looks for formats do not."
@@ -76,24 +76,24 @@ def check_executors(
     *,
     limit_s: float = _LIMIT_S,
 ) -> None:
-    """Raises PipelineError that names a machine whose Python lacks a package (or one of `also_needed`,
-    modules) or has another muster, or that does not reach one of the `brokers`; and where the cluster gives
-    no executor in `limit_s` seconds.
+    """Raises PipelineError, naming the machine, if its Python lacks a package (or a module of `also_needed`)
+    or has another version of muster, or if it cannot reach one of the `brokers`; also if the cluster provides
+    no executor within `limit_s` seconds.
 
-    Each core that the cluster has now is asked: executors that come later are not.
+    Checks each core that the cluster has now; executors that come later are not checked.
     """
     context = spark.sparkContext
     if context.master.startswith("local"):
         return
     scope = {"needed": (*NEEDED, *also_needed), "brokers": tuple(brokers), "timeout_s": _CONNECT_S}
-    # As text: a function of ours would be sent by its name, and fail on exactly the machines looked for.
+    # As text: a function of ours would be pickled by name, and fail on exactly the machines to be found.
     expression = f"(lambda scope: exec({_PROBE!r}, scope) or scope['answer'])({scope!r})"
     _judge(_Answer(*each) for each in sorted(set(_answers(context, expression, limit_s))))
 
 
 def _answers(context: SparkContext, expression: str, limit_s: float) -> list[Any]:
-    """What each core makes of the expression. The job has a thread of its own: a call of Spark's that a
-    signal breaks off leaves its thread unable to make another one."""
+    """Evaluate the expression on each core. The job has its own thread: a Spark call interrupted by a signal
+    leaves its thread unable to make another one."""
     count = context.defaultParallelism
 
     def run() -> list[Any]:

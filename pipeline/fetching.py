@@ -1,7 +1,7 @@
-"""The records of a range of offsets: what one task reads, on an executor, in a loop of its own.
+"""Reads the records of a range of offsets: the work of one task, on an executor, in its own event loop.
 
-The next Fetch is sent before what came is unpacked, so that the broker works meanwhile. Each Fetch stands
-alone (no fetch session): a task asks for one partition, from one offset to another.
+The next Fetch is sent before the last response is unpacked, so that the broker works meanwhile. Each Fetch
+stands alone (no fetch session): a task reads one partition, from one offset to another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 Records = Batch[bytes | None, bytes | None]
 
 _PROGRESS_S: Final = 30.0
-"""How long a range may stand still: a broker that starts again, a leader that is elected."""
+"""How long a range may make no progress, while a broker restarts or a leader is elected."""
 _WAIT_MS: Final = 500
 _BY_NAME: Final = 12  # the last version of Fetch without topic ids
 _ANOTHER_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
@@ -55,10 +55,10 @@ def _connected(options: SourceOptions) -> Cluster:
 def read_range(
     options: SourceOptions, wanted: Range, connect: Callable[[SourceOptions], Cluster] = _connected
 ) -> Iterator[Records]:
-    """The records of the range, in order; batches have at most RECORDS_MAX, and none is empty.
+    """The records of the range, in order, in nonempty batches of at most RECORDS_MAX.
 
-    Raises DataLost when some are not there any more, unless `failOnDataLoss` is false, and PipelineError when
-    the partition cannot be read for 30 s, or a batch is damaged.
+    Raises DataLost if some no longer exist, unless `failOnDataLoss` is false, and PipelineError if the
+    partition cannot be read for 30 s, or a batch is corrupt.
     """
     return _read(options, wanted, connect, lambda part, _: _taken(part, wanted.until))
 
@@ -66,7 +66,7 @@ def read_range(
 def read_rows(
     options: SourceOptions, wanted: Range, connect: Callable[[SourceOptions], Cluster] = _connected
 ) -> Iterator[RecordBatch]:
-    """The same as Arrow batches, with the columns that the options want."""
+    """The same as Arrow batches, with the columns that the options select."""
     with_headers = options.include_headers
 
     def take(part: Part, position: int) -> Iterator[RecordBatch]:
@@ -81,7 +81,7 @@ def _read(
     connect: Callable[[SourceOptions], Cluster],
     take: Callable[[Part, int], Iterator[T]],
 ) -> Iterator[T]:
-    """What `take` makes of each part of the range, which begins at the offset it is told with."""
+    """What `take` makes of each part of the range, given the part and the offset it begins at."""
     loop = asyncio.new_event_loop()
     cluster = connect(options)
     fetching = _Fetching(cluster, options, wanted)
@@ -113,7 +113,7 @@ def _read(
 def _started(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, _Answer]
 ) -> asyncio.Task[_Answer]:
-    """The task, with its first request on the way where the connection is there."""
+    """Start the task; if connected, it also sends its first request."""
     task = loop.create_task(coroutine)
     loop.run_until_complete(asyncio.sleep(0))
     return task
@@ -129,14 +129,14 @@ def _taken(part: Part, until: int) -> Iterator[Records]:
 
 
 class _Answer(NamedTuple):
-    """What came, and where reading goes on behind it; nothing where there was a gap."""
+    """The part received, None for a gap, and the offset to continue from."""
 
     part: Part | None
     position: int
 
 
 class _Fetching:
-    """Fetches of one partition, tried again while that may help."""
+    """Fetches from one partition, retried while that may help."""
 
     def __init__(self, cluster: Cluster, options: SourceOptions, wanted: Range) -> None:
         self._cluster = cluster
@@ -149,7 +149,7 @@ class _Fetching:
         )
 
     async def answer(self, position: int, last_epoch: int) -> _Answer:
-        """What is at `position`, or where to go on. Raises ClientError, KafkaError or PipelineError."""
+        """What is at `position`, or where to continue. Raises ClientError, KafkaError or PipelineError."""
         until = deadline(_PROGRESS_S)
         tries = 0
         while True:
@@ -167,13 +167,13 @@ class _Fetching:
             if found is not None:
                 return found
             if deadline(0) >= until:
-                # Its end was seen when the range was planned: it was cut since, or its leader does not know.
+                # Planning saw a later end: the log was truncated since, or its leader does not know that end.
                 return self._lost(
                     position, f"the log of {self._wanted.where} ends before offset {position + 1}"
                 )
 
     async def _asked(self, position: int, last_epoch: int, until: float) -> _Answer | None:
-        """One Fetch; None when there is nothing so far."""
+        """Send one Fetch; None if there is nothing yet."""
         where = self._wanted.where
         node, leader_epoch = await self._cluster.leadership(where, until)
         asked = Asked(
@@ -247,8 +247,8 @@ class _Fetching:
         return self._lost(position, f"the log of {where} ends before offset {position}")
 
     async def _perhaps_another(self, position: int, until: float) -> _Answer:
-        """A topic id that a broker does not know: of a topic that is gone, or so new that not all have heard
-        of it."""
+        """Handle a topic id that a broker does not know: the topic was deleted, or is so new that not all
+        brokers know it."""
         topic = self._wanted.where.topic
         await self._cluster.refresh([topic], until)
         found = self._cluster.image.topic(topic)

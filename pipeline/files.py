@@ -1,4 +1,4 @@
-"""Folders of a lake, on whatever file system Hadoop knows: local, HDFS, an object store."""
+"""Folders of a lake, on any file system that Hadoop supports: local, HDFS, an object store."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Files:
         self._system: Any = self._path(root).getFileSystem(spark._jsc.hadoopConfiguration())
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a folder."""
+        """Whether the file or folder exists."""
         return bool(self._system.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing where there is none."""
+        """The names in a folder; empty if it does not exist."""
         path = self._path(folder)
         return (
             [each.getPath().getName() for each in self._system.listStatus(path)]
@@ -31,17 +31,16 @@ class Files:
         )
 
     def has_data(self, folder: str) -> bool:
-        """Whether there is anything in a folder that readers of tables look at."""
+        """Whether a folder contains anything that table readers do not skip."""
         return any(not name.startswith(("_", ".")) for name in self.names(folder))
 
     def move(self, source: str, target: str) -> None:
-        """Give a folder another name, in one step where the file system has such a step. Raises PipelineError
-        where it cannot be done."""
+        """Rename a folder, atomically if the file system supports that. Raises PipelineError if it fails."""
         goal = self._path(target)
         self._system.mkdirs(goal.getParent())
         if not self._system.rename(self._path(source), goal):
             raise PipelineError(f"{source} could not be renamed to {target}")
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all in it, if it is there."""
+        """Remove a file, or a folder with its contents, if it exists."""
         self._system.delete(self._path(path), True)

@@ -2,12 +2,12 @@
 
     TO/topics/topic=orders/date=2026-01-31/part-....parquet       --layout spark
     TO/topics-by-batch/batch_id=0/topic=orders/date=.../part-...  --layout batches
-    TO/_checkpoints/topics, TO/_checkpoints/topics-by-batch       where each of them goes on
+    TO/_checkpoints/topics, TO/_checkpoints/topics-by-batch       where each of them resumes
 
-The checkpoint decides what is read next, and a batch is read again from the very same offsets until it is
-written. Spark's own readers see each record once: they go by the list of files in `_spark_metadata`. Others
-do not know that list and would see the files of a batch that was broken off. For them the second layout
-writes a batch aside and renames its folder when it is complete; a folder that is there is not written again.
+The checkpoint determines what is read next, and a batch is reread from exactly the same offsets until it is
+written. Spark's own readers see each record once: they follow the list of files in `_spark_metadata`. Others
+do not know that list and would see the files of an interrupted batch. For them, the second layout writes a
+batch under `_unfinished` and renames its folder when it is complete; an existing folder is not written again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ARGUMENTS: Final = {
     "subscribe": "--topics",
     "subscribePattern": "--pattern",
 }
-"""The source's options that have an argument of their own."""
+"""Source options that have their own argument."""
 
 _DESCRIPTION: Final = """\
 Reads topics and writes them as Parquet, in folders by topic and by the date (UTC) of the records' timestamps.
@@ -54,24 +54,24 @@ Progress is told on standard error, a line for each batch."""
 
 
 class Ingest(NamedTuple):
-    """What is to be done."""
+    """An ingest job."""
 
     bootstrap_servers: str
     to: str
     topics: tuple[str, ...] = ()
-    """The names; or none, and a pattern."""
+    """Their names; empty if there is a pattern."""
     pattern: str | None = None
     every_ms: int | None = None
-    """The time between batches; None: until the ends that the topics have now, and no further."""
+    """The time between batches; None: read up to the current ends of the topics, then stop."""
     starting: str = "earliest"
     group: str = GROUP_DEFAULT
     batch_records: int = BATCH_RECORDS_DEFAULT
     headers: bool = False
     by_batch: bool = False
-    """Whether readers other than Spark's are to be served."""
+    """Whether to write the layout for readers other than Spark's."""
     json_schema: str | None = None
     avro: Avro | None = None
-    """What values are, if they are Avro."""
+    """How to decode values, if they are Avro."""
     options: tuple[tuple[str, str], ...] = ()
     """More options of the source."""
 
@@ -197,7 +197,7 @@ def _job(given: Namespace) -> Ingest:
 
 
 def check_options(job: Ingest) -> None:
-    """Raises OptionError for what the source would refuse, in the words of the command line."""
+    """Raises OptionError for options that the source would refuse, in terms of the command line."""
     try:
         source_options(reader_options(job), streaming=True)
     except OptionError as error:
@@ -209,7 +209,7 @@ def check_options(job: Ingest) -> None:
 
 def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
     """Run the job until it is done, or for ever; `teller` is a `muster.pipeline.progress.Teller`. Raises
-    PipelineError, and what Spark raises."""
+    PipelineError, and Spark's own errors."""
     from muster.pipeline.files import Files
     from muster.pipeline.progress import follow
 
@@ -226,14 +226,14 @@ def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
 
 
 def refuse_halves(files: Files, job: Ingest) -> None:
-    """Raises PipelineError for data without the checkpoint it was written with, or the other way round.
+    """Raises PipelineError for data without its checkpoint, or a checkpoint without its data.
 
-    Without its checkpoint batches would count from 0 again, and those whose number is there already be passed
-    over: their records would be lost. Without the list of files Spark ends when it puts its parts together.
+    Without the checkpoint, batches would count from 0 again, and those whose number already exists would be
+    skipped: their records would be lost. Without the list of files, Spark fails when it compacts that list.
     """
     begun = any(name.isdigit() for name in files.names(f"{job.checkpoint}/commits"))
     listed = f"{job.table}/_spark_metadata"
-    # Spark makes the folders first: a job that is killed then leaves them, and nothing in them.
+    # Spark creates the folders first: a job that is killed then leaves them empty.
     holds_data = files.has_data(job.table) or any(name.isdigit() for name in files.names(listed))
     if holds_data and not files.exists(f"{job.checkpoint}/metadata"):
         raise PipelineError(
@@ -252,7 +252,7 @@ def _read(spark: SparkSession, job: Ingest) -> DataFrame:
 
 
 def reader_options(job: Ingest) -> dict[str, str]:
-    """What the source is told. Raises OptionError for an option that the job has an argument for."""
+    """The source's options. Raises OptionError for an option that has its own argument."""
     options = {
         "kafka.bootstrap.servers": job.bootstrap_servers,
         "kafka.group.id": job.group,
@@ -275,7 +275,7 @@ def reader_options(job: Ingest) -> dict[str, str]:
 
 
 def shaped(records: DataFrame, job: Ingest) -> DataFrame:
-    """Records with the column `date`, and `data` if it is known what values are; batch or stream."""
+    """Records with a column `date`, and `data` if the format of values is known; batch or stream."""
     from pyspark.sql import functions as sql
 
     if job.json_schema is not None:
@@ -297,15 +297,15 @@ def _by_batch(writer: DataStreamWriter, files: Files, table: str) -> DataStreamW
 
 
 def write_batch(rows: DataFrame, batch_id: int, files: Files, table: str) -> None:
-    """Write a batch into a folder of its own, which appears when it is complete. One that is there was
-    written from the same offsets, before Spark could note it."""
+    """Write a batch to its own folder, which appears when it is complete. An existing one was written from
+    the same offsets, before Spark could record it."""
     folder = f"batch_id={batch_id}"
-    # Readers pass over folders whose names begin with an underscore.
+    # Readers skip folders whose names begin with an underscore.
     aside = f"{table}/_unfinished/{folder}"
     if files.exists(f"{table}/{folder}"):
         if not files.has_data(aside):
             return
-        # An object store renames by copying, and removes when all is copied: this one was broken off.
+        # An object store renames by copying, then deleting: this rename was interrupted.
         files.remove(f"{table}/{folder}")
     rows.write.mode("overwrite").partitionBy(*_FOLDERS).parquet(aside)
     files.move(aside, f"{table}/{folder}")

@@ -1,4 +1,4 @@
-"""Records that were to be read and are gone: deleted, cut off, or of a topic that was created again."""
+"""Finds records that are lost unread: deleted, truncated, or of a topic that was recreated."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from muster.pipeline.options import SourceOptions
 async def checked_starts(
     cluster: Cluster, options: SourceOptions, begun: Offsets, seen: Look, until: float
 ) -> dict[TopicPartition, int]:
-    """Where each partition that is there is read on from the place `begun`. New ones are read from their
-    start, and so are those of a topic that was created again. Raises DataLost, or logs it, where a log does
-    not have what the place stands for; records deleted at its start are left to the tasks, which meet them.
+    """Where to resume each existing partition after `begun`. New partitions, and those of a recreated topic,
+    are read from their start. Raises DataLost, or logs it, if a log no longer has what `begun` refers to;
+    records deleted at its start are left to the tasks, which will notice.
     """
     gone = sorted(begun.places.keys() - seen.ends.keys())
     if gone:

@@ -1,14 +1,14 @@
-"""What a writer that writes exactly once notes in the cluster, and what it goes by. Pure.
+"""What an exactly-once writer records in the cluster, and the rules it follows. Pure.
 
-Two notes, both the metadata of an offset of partition 0 of the topic, each in a group of its own:
+There are two kinds of notes, each the metadata of an offset of the topic's partition 0, in its own group:
 
-* a *mark* for each task of a batch by its number, what the task wrote last. It is committed in the
-  transaction that has the records, so the one is there if the other is;
+* a *mark* for each task number of a batch: what the task wrote last. It is committed in the same transaction
+  as the records, so both exist or neither does;
 * the *ledger* of the query: which batch was finished last, and which attempt may write now.
 
-A batch that is repeated need not be cut into tasks as it was before. What is committed is that batch, and
-nothing twice, if every task that has a mark finds the rows that the mark tells of, and no mark tells of rows
-for a task that there is not this time. The one is for the tasks to see, the other for the driver, at the end.
+A repeated batch need not be divided into the same tasks. The batch is committed exactly once if every task
+with a mark gets the rows that the mark describes, and no mark describes rows of a task that does not exist
+this time. The tasks check the former, the driver the latter, at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The transactional ids of a query, each with a group of that name, and the group of its ledger."""
+    """The transactional ids of a query, each with a group of the same name, and the ledger's group."""
 
     prefix: str
 
@@ -46,7 +46,7 @@ class Names:
         return f"{self.prefix}-task-{number}"
 
     def number_of(self, transactional_id: str) -> int | None:
-        """The number of the task with this id; None if it is none of the query's."""
+        """The number of the task with this id; None if the id is not the query's."""
         found = re.fullmatch(rf"{re.escape(self.prefix)}-task-(0|[1-9][0-9]*)", transactional_id)
         return None if found is None else int(found[1])
 
@@ -64,14 +64,14 @@ class Part:
 
 
 class Digest:
-    """The rows of a task, whatever order they come in: their number, and the sum of their hashes."""
+    """An order-independent digest of a task's rows: their number, and the sum of their hashes."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._sum = 0
 
     def through(self, records: Iterator[R]) -> Iterator[R]:
-        """The same records, each of them counted."""
+        """Yield the same records, adding each to the digest."""
         for record in records:
             self.add(record)
             yield record
@@ -120,24 +120,24 @@ class Mark:
 
     @classmethod
     def read(cls, text: str, group_id: str) -> Self:
-        """Raises PipelineError for what is no mark."""
+        """Raises PipelineError if the text is not a mark."""
         given = _fields(text, group_id, {"query": str, "batch": int, "rows": int, "digest": str})
         return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """How far a query has come. Not in any transaction: the driver writes it between the tasks of one batch
-    and of the next."""
+    """How far a query has got. Not part of a transaction: the driver writes it between the tasks of one batch
+    and those of the next."""
 
     query: str = ""
-    """Whose batch was finished last; "": none was."""
+    """The query whose batch was finished last; "": none was."""
     finished: int = _NONE
     attempt: str = ""
     """The attempt at a batch that may write; "": the last one was finished."""
     tasks: int = 0
-    """More than any task's number in the batch that was finished last, or, after an attempt that was cut
-    off, in any attempt."""
+    """A number above every task's in the batch finished last or, after an attempt was cut off, in any
+    attempt."""
     cut_off: bool = False
     """Whether an attempt was cut off before this one."""
 
@@ -148,12 +148,12 @@ class Ledger:
 
     @classmethod
     def read(cls, text: str, group_id: str) -> Self:
-        """Raises PipelineError for what is no ledger."""
+        """Raises PipelineError if the text is not a ledger."""
         kinds = {"query": str, "finished": int, "attempt": str, "tasks": int, "cut_off": bool}
         return cls(**_fields(text, group_id, kinds))
 
     def begun(self, attempt: str) -> Ledger:
-        """With another attempt, for which all others make way."""
+        """The ledger with a new attempt, which supersedes all others."""
         return replace(self, attempt=attempt, cut_off=bool(self.attempt))
 
     def with_tasks(self, tasks: int) -> Ledger:
@@ -177,11 +177,11 @@ class Ledger:
             )
 
     def surplus(self, batch: int, tasks: int) -> range:
-        """The tasks that an earlier attempt at this batch may have had, beyond those it has now."""
+        """The tasks that an earlier attempt at this batch may have had, beyond the current ones."""
         return range(tasks, self.tasks) if self.cut_off or self.finished == batch else range(0)
 
     def done(self, names: Names, query: str, batch: int, tasks: int, attempt: str) -> Ledger:
-        """When all tasks are. Raises PipelineError if another attempt has taken over."""
+        """The ledger after all tasks are done. Raises PipelineError if another attempt has taken over."""
         self._check_attempt(names, attempt)
         return Ledger(query=query, finished=batch, tasks=tasks)
 
@@ -194,8 +194,8 @@ class Ledger:
 
 
 def is_written(names: Names, part: Part, mark: Mark | None) -> bool:
-    """Whether this part is committed already, by the last mark of its task. Raises PipelineError for a mark
-    that another query made, or a later batch."""
+    """Whether this part is already committed, according to its task's last mark. Raises PipelineError for a
+    mark of another query or a later batch."""
     if mark is None:
         return False
     _check_query(names, mark.query, part.query)
@@ -205,7 +205,7 @@ def is_written(names: Names, part: Part, mark: Mark | None) -> bool:
 
 
 def check_repeated(part: Part, mark: Mark, now: Digest) -> None:
-    """Raise PipelineError unless a part that is committed has the rows that it had."""
+    """Raise PipelineError unless a committed part has the same rows again."""
     if (now.rows, now.text) == (mark.rows, mark.digest):
         return
     found = f"{mark.rows:,} then, {now.rows:,} now" if mark.rows != now.rows else f"{now.rows:,}, but others"
@@ -213,7 +213,7 @@ def check_repeated(part: Part, mark: Mark, now: Digest) -> None:
 
 
 def check_surplus(part_of: Mapping[int, Mark | None], query: str, batch: int) -> None:
-    """Raise PipelineError if a task that there is not any more has committed rows of this batch."""
+    """Raise PipelineError if a task that no longer exists has committed rows of this batch."""
     for task, mark in sorted(part_of.items()):
         if mark is not None and (mark.query, mark.batch) == (query, batch) and mark.rows:
             what = (

@@ -1,15 +1,14 @@
-"""Where a stream is: an offset for each partition, as Spark keeps it in its checkpoint, and how the way from
-one to the next is divided.
+"""The position of a stream: an offset for each partition, as Spark's checkpoint stores it; and how to divide
+the range between two positions.
 
-The text is that of Spark's own kafka source, `{"orders":{"0":23,"1":5}}`, topics and partitions in order, so
-that equal offsets are equal texts. Beside each topic stands one entry more, of the same shape:
+The text is that of Spark's own kafka source, `{"orders":{"0":23,"1":5}}`, with topics and partitions sorted,
+so that equal offsets have equal texts. Each topic has one more entry, of the same shape:
 
     {"orders":{"0":23,"1":5},"orders#bGV0IHRoZXJlIGJlIGxpZ2":{"0":4,"1":4}}
 
-Its name holds the topic id (KIP-516), by which a topic that was deleted and created again is told from the
-one that was read; its numbers are leader epochs (KIP-320), by which a log that was cut is found out. `#` is
-in no topic's name. An epoch is that of the leader which was asked, so the records before the offset are of
-this epoch or of an older one.
+Its name contains the topic id (KIP-516), which reveals that a topic was deleted and recreated; its numbers
+are leader epochs (KIP-320), which reveal that a log was truncated. `#` cannot occur in a topic name. An epoch
+is that of the leader that was queried, so the records before the offset have this epoch or an older one.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ OffsetsJson = dict[str, dict[str, int]]
 
 
 class Place(NamedTuple):
-    """Where a partition is read next, and the epoch of the leader that was asked, -1 if it did not say."""
+    """Where a partition is read next, and the epoch of the leader that was queried, -1 if it gave none."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -38,13 +37,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A place for each partition, and the ids of the topics as far as brokers tell them."""
+    """A place for each partition, and the topic ids, as far as brokers report them."""
 
     places: Mapping[TopicPartition, Place] = field(default_factory=dict)
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
 
     def to_json(self) -> OffsetsJson:
-        """As Spark is to keep it; the order of what is in it depends on nothing else."""
+        """The form that Spark stores; its order depends only on its contents."""
         told: OffsetsJson = {}
         for where in sorted(self.places):
             told.setdefault(where.topic, {})[str(where.partition)] = self.places[where].offset
@@ -61,7 +60,7 @@ class Offsets:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Mapping[str, int]]) -> Offsets:
-        """What `to_json` made, or what Spark's kafka source did. Raises PipelineError for anything else."""
+        """Read what `to_json` or Spark's kafka source wrote. Raises PipelineError for anything else."""
         places: dict[TopicPartition, Place] = {}
         epochs: dict[TopicPartition, int] = {}
         topic_ids: dict[str, uuid.UUID] = {}
@@ -97,7 +96,7 @@ def _id_of(text: str) -> uuid.UUID:
 
 
 class Range(NamedTuple):
-    """Records of one partition that one task reads: from `start` on, before `until`."""
+    """The records of one partition that one task reads: `start` <= offset < `until`."""
 
     where: TopicPartition
     start: int
@@ -106,15 +105,15 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Offsets, of which some may have no record."""
+        """Number of offsets; some may have no record."""
         return self.until - self.start
 
 
 def limited(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], offsets_max: int
 ) -> dict[TopicPartition, int]:
-    """The ends of a batch of about `offsets_max` offsets, dealt out by what each partition has. As with
-    Spark's source every partition that has something gives at least one, so that none waits for ever."""
+    """The ends of a batch of about `offsets_max` offsets, shared in proportion to what each partition has. As
+    in Spark's source, every nonempty partition contributes at least one, so that none waits for ever."""
     sizes = {where: max(0, end - starts.get(where, 0)) for where, end in ends.items()}
     total = sum(sizes.values())
     if total <= offsets_max:
@@ -127,8 +126,7 @@ def limited(
 
 
 def divided(ranges: Iterable[Range], parts_min: int | None) -> list[Range]:
-    """The ranges that have something, in order; where they are fewer than `parts_min`, the large ones in
-    parts."""
+    """The nonempty ranges, in order; if there are fewer than `parts_min`, large ones are split."""
     found = sorted((each for each in ranges if each.size > 0), key=lambda each: each[:3])
     if parts_min is None or len(found) >= parts_min:
         return found

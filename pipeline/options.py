@@ -1,7 +1,7 @@
-"""The options of the source: the names of Spark's own `kafka` source, and what they take.
+"""The options of the source, named as in Spark's own `kafka` source, and their values.
 
-Everything is checked before a broker is asked. What that source has and this one does not is refused by its
-name, and so is a name that neither knows.
+Everything is checked before a broker is contacted. An option that only Spark's source has is refused by name,
+and so is an unknown one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from muster.pipeline.errors import OptionError
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
-"""What stands for an end of the log in offsets by partition."""
+"""In offsets by partition, these stand for the ends of the log."""
 
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = ("subscribe", "assign", "subscribePattern")
@@ -44,7 +44,7 @@ _BOTH: Final = (
 _BATCH: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM: Final = ("maxOffsetsPerTrigger", "commitOffsets")
 NAMES: Final = (*_BOTH, *_BATCH, *_STREAM)
-"""Every option there is, as it is written."""
+"""Every option, in its canonical spelling."""
 
 _OF_SPARK_ALONE: Final = (
     "minOffsetsPerTrigger",
@@ -56,9 +56,9 @@ _OF_SPARK_ALONE: Final = (
     "fetchOffset.retryIntervalMs",
 )
 _IGNORED: Final = frozenset({"path"})
-"""What Spark itself adds to the options."""
+"""Spark adds these to the options itself."""
 _OF_A_TABLE: Final = "provider"
-"""What it adds for CREATE TABLE ... USING, and for nothing else."""
+"""Spark adds this only for CREATE TABLE ... USING."""
 _TAKE_A_VIEW: Final = (
     "the catalog keeps no OPTIONS for a format written in Python,"
     " CREATE TEMPORARY VIEW ... USING muster OPTIONS (...) does"
@@ -76,7 +76,7 @@ class Edge(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     GROUP = "group"
-    """Where the group of `kafka.group.id` has committed."""
+    """The committed offsets of the group `kafka.group.id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class AtTime:
 
     timestamps_ms: int | Mapping[TopicPartition, int]
     else_latest: bool
-    """Where there is no such record: the end of the log, or an error."""
+    """Whether to take the end of the log if there is no such record; otherwise that is an error."""
 
 
 Bound: TypeAlias = Edge | Exactly | AtTime
@@ -100,8 +100,8 @@ Bound: TypeAlias = Edge | Exactly | AtTime
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What is read: these topics, those in whose name a pattern is found, or these partitions. One is
-    set."""
+    """What to read: topics by name, topics whose names contain a match of a pattern, or partitions. Exactly
+    one is set."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -115,7 +115,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a reader is to do. Picklable: it goes to the executors."""
+    """The options of a reader. Picklable, because they are sent to the executors."""
 
     bootstrap_servers: str
     topics: Topics
@@ -127,17 +127,17 @@ class SourceOptions:
     include_headers: bool = False
     group_id: str | None = None
     commit_offsets: bool = False
-    """Whether what was read is committed to the group."""
+    """Whether to commit progress to the group."""
     client_id: str = "muster-spark"
     read_committed: bool = False
     partition_fetch_bytes: int = field(default=_FETCH_BYTES)
     access: Access = NOTHING_TO_SHOW
-    """How brokers let the job in."""
+    """How the job authenticates to brokers."""
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a batch or of a stream. Names are taken in any case, as Spark does. Raises OptionError
-    for what cannot be done."""
+    """The options of a batch or of a stream. Names are case-insensitive, as in Spark. Raises OptionError for
+    invalid options."""
     values = check_names(given)
     for name in _BATCH if streaming else _STREAM:
         if name.lower() in values:
@@ -179,12 +179,12 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 
 def include_headers(given: Mapping[str, str]) -> bool:
-    """Whether rows have the column of headers."""
+    """Whether rows have the headers column."""
     return _flag({name.lower(): value for name, value in given.items()}, "includeHeaders", False)
 
 
 def check_names(given: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names in lower case. Raises OptionError for a name that there is not."""
+    """The options by lower-case name. Raises OptionError for an unknown name."""
     known = {name.lower(): name for name in NAMES}
     elsewhere = {name.lower(): name for name in _OF_SPARK_ALONE}
     values: dict[str, str] = {}
@@ -213,7 +213,7 @@ def check_names(given: Mapping[str, str]) -> dict[str, str]:
 def _servers(values: Mapping[str, str]) -> str:
     given = values.get(_BOOTSTRAP)
     if not given:
-        # A table whose columns are given is made without a question, and read without an option.
+        # A table with explicit columns is created without asking the source, and read without options.
         of_table = "" if values else f"; if this is a table of the catalog: {_TAKE_A_VIEW}"
         raise OptionError(f"option {_BOOTSTRAP} is missing: it takes host:port[,host:port]{of_table}")
     try:
@@ -263,8 +263,8 @@ def _topics(values: Mapping[str, str]) -> Topics:
 
 
 def _bound(values: Mapping[str, str], side: str, otherwise: Bound) -> Bound:
-    """Where to start or to end. As in Spark, a time for all goes before times by partition, and these before
-    offsets."""
+    """Where to start or to end. As in Spark, a time for all partitions takes precedence over times by
+    partition, and these over offsets."""
     strategy = "startingOffsetsByTimestampStrategy"
     how = values.get(strategy.lower(), "error").lower()
     if how not in ("error", "latest"):

@@ -1,4 +1,4 @@
-"""What a streaming query has done, a line for each batch."""
+"""Reports what a streaming query has done, with one line per batch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.5
 _IDLE_LINE_S: Final = 60.0
-"""How often a query that has nothing to do says so."""
+"""How often an idle query says so."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What the batches told of so far did together."""
+    """Totals over the batches reported so far."""
 
     batches: int = 0
     records: int = 0
@@ -31,7 +31,7 @@ class Totals:
 
 
 class Teller:
-    """Prints a line for each batch that had records, and now and then that there are none."""
+    """Prints a line for each batch with records, and now and then that there are none."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self.totals = Totals()
@@ -40,7 +40,7 @@ class Teller:
         self._idle_since_s = time.monotonic()
 
     def look(self, query: StreamingQuery) -> None:
-        """Tell what is new since the last look."""
+        """Report what is new since the last look."""
         for each in query.recentProgress:
             # A trigger that finds nothing reports under the id of the next batch: the time tells them apart.
             key = (each.timestamp, each.batchId)
@@ -49,7 +49,7 @@ class Teller:
                 self.tell(each)
 
     def tell(self, progress: Any) -> None:
-        """Take a `StreamingQueryProgress` into account."""
+        """Count and report a `StreamingQueryProgress`."""
         if progress.numInputRows:
             self.totals.batches += 1
             self.totals.records += progress.numInputRows
@@ -61,7 +61,7 @@ class Teller:
 
 
 def line(progress: Any) -> str:
-    """A batch in a line. `progress` is a `StreamingQueryProgress`."""
+    """A line about a batch. `progress` is a `StreamingQueryProgress`."""
     count, took_ms = progress.numInputRows, progress.batchDuration
     text = f"batch {progress.batchId}: {count:,} records in {took_ms / 1000:.1f} s"
     if took_ms:
@@ -71,7 +71,8 @@ def line(progress: Any) -> str:
 
 
 def lag(progress: Any) -> int | None:
-    """How many offsets the batch ended before the ends of its topics; None where a source does not tell."""
+    """How many offsets the batch ended before the ends of its topics; None if a source does not report
+    them."""
     total = 0
     for source in progress.sources:
         latest, end = _offsets(source.latestOffset), _offsets(source.endOffset)
@@ -82,8 +83,8 @@ def lag(progress: Any) -> int | None:
 
 
 def _offsets(told: Any) -> dict[tuple[str, str], int] | None:
-    """Offsets by topic and partition, from `{"topic": {"0": 123}}` as a text or not. What the source notes
-    beside them stands under names that no topic has."""
+    """Offsets by topic and partition, from `{"topic": {"0": 123}}` parsed or as text; the other entries of
+    the source have names that no topic can have."""
     try:
         found = json.loads(told) if isinstance(told, str) else told
         return {
@@ -97,7 +98,7 @@ def _offsets(told: Any) -> dict[tuple[str, str], int] | None:
 
 
 class Stopped(Exception):
-    """A signal ended the query; its checkpoint says where to go on."""
+    """A signal ended the query; its checkpoint says where to resume."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -105,8 +106,8 @@ class Stopped(Exception):
 
 
 def follow(query: StreamingQuery, teller: Teller) -> None:
-    """Tell of the batches until the query ends. Raises what it failed with. SIGINT and SIGTERM stop it, which
-    raises Stopped; to be called in the main thread."""
+    """Report batches until the query ends. Raises the query's error if it fails. SIGINT and SIGTERM stop it,
+    which raises Stopped. Call this in the main thread."""
     with noted_signals() as came, lost_jvm_is_no_news(since=lambda: bool(came)):
         try:
             while not came and not query.awaitTermination(_LOOK_S):
@@ -116,6 +117,6 @@ def follow(query: StreamingQuery, teller: Teller) -> None:
         except Exception:
             if not came:
                 raise
-            # What the signal reached beside us may have failed of it.
+            # The signal may also have reached other processes and made them fail.
     if came:
         raise Stopped(came[0])

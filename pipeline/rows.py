@@ -1,7 +1,7 @@
-"""Rows to records: what columns a writer takes, and what it makes of them.
+"""Rows to records: which columns a writer accepts, and what it makes of them.
 
-Columns are those of Spark's kafka sink: `value` (binary or text), and where they are there `key` (binary or
-text), `topic` (text), `partition` (int), `headers` (array<struct<key: string, value: binary>>).
+The columns are those of Spark's kafka sink: `value` (binary or text) and, optionally, `key` (binary or text),
+`topic` (text), `partition` (int), `headers` (array<struct<key: string, value: binary>>).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COLUMNS: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
 
 
 class Record(NamedTuple):
-    """A row, as it is sent. Without a partition the producer finds one."""
+    """A row as it is sent. Without a partition, the producer chooses one."""
 
     topic: str
     key: bytes | None
@@ -46,11 +46,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a task, whose columns are known."""
+    """Converts rows with these columns to records."""
 
     columns: tuple[str, ...]
     topic: str | None
-    """Where every record goes; None: the column `topic` says it."""
+    """The topic of every record; None: the column `topic` names it."""
 
     @classmethod
     def of(cls, schema: StructType, options: WriterOptions, overwrite: bool) -> Rows:
@@ -83,8 +83,8 @@ class Rows:
         return cls(names, options.topic)
 
     def records(self, batch: RecordBatch, headers: Headers) -> Iterator[Record]:
-        """The records of these rows, with `headers` behind their own. Raises PipelineError at a row that is
-        none."""
+        """The records of these rows, with `headers` appended to their own. Raises PipelineError at an invalid
+        row."""
         count = batch.num_rows
         columns = {name: batch.column(at) for at, name in enumerate(self.columns)}
         nothing = [None] * count
@@ -107,7 +107,7 @@ class Rows:
 
 
 class Sent:
-    """Records that are on their way, in the order in which they were posted."""
+    """Records in flight, in the order in which they were posted."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -115,8 +115,8 @@ class Sent:
         self.acknowledged = 0
 
     async def send(self, records: Iterator[Record]) -> None:
-        """Post these. Those posted before are acknowledged when it returns: the records of one batch are on
-        their way while the next one is taken apart."""
+        """Post these records, then wait until those posted before are acknowledged: one batch is in flight
+        while the next is converted."""
         before = len(self._waiting)
         post, remember = self._post, self._waiting.append
         for topic, key, value, partition, headers in records:
@@ -124,11 +124,11 @@ class Sent:
         await self._acknowledged(before)
 
     async def rest(self) -> None:
-        """Wait for all that are left."""
+        """Wait until all remaining records are acknowledged."""
         await self._acknowledged(len(self._waiting))
 
     def look_away(self) -> None:
-        """One record failed, so the task does. What became of the others is looked at, or asyncio would
+        """One record failed, and with it the task. Retrieve the results of the others, or asyncio would
         complain that nobody did."""
         for each in self._waiting:
             if each.done():
@@ -137,7 +137,7 @@ class Sent:
                 each.add_done_callback(_looked_at)
 
     async def _acknowledged(self, count: int) -> None:
-        """Each is forgotten when it is there."""
+        """Wait for the first `count` records; forget each when it is acknowledged."""
         for _ in range(count):
             await self._waiting[0]
             self._waiting.popleft()

@@ -23,30 +23,31 @@ if TYPE_CHECKING:
 _MASTER: Final = "local[*]"
 _STOP_S: Final = 60.0
 _STACKS: Final = "-Xss4m"
-"""Spark looks through code it made with regular expressions that recurse; that of `rebalances` is long."""
+"""Spark searches its generated code with recursive regular expressions; that of `rebalances` is long."""
 _LOG4J: Final = Path(__file__).parent / "log4j2.properties"
 
 _ALWAYS: Final = {
-    # Days begin at midnight UTC wherever the job runs: they are folders.
+    # Days begin at midnight UTC wherever the job runs, because folders are named after them.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.ui.showConsoleProgress": "false",
-    # A job that was killed while Spark planned its first batch leaves a file half written, beside which Spark
-    # would not begin again. The jobs look themselves whether a checkpoint is theirs.
+    # A job killed while Spark planned its first batch leaves a half-written file, with which Spark would
+    # refuse to start again. The jobs check themselves whether a checkpoint is theirs.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
-    # How long stop() waits for a stream that is in a call of its reader, which waits for a broker say.
-    # Spark's default is for ever.
+    # How long stop() waits for a stream whose reader is in a call, for example waiting for a broker. Spark's
+    # default is for ever.
     "spark.sql.streaming.stopTimeout": "10s",
 }
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # The 200 of a cluster would be 200 tasks, and as many files of state, for each micro-batch.
+    # Spark's default of 200 would mean 200 tasks, and as many state files, for each micro-batch.
     "spark.sql.shuffle.partitions": "4",
-    # Of batches, where Spark puts small ones together: four would not fit into memory with millions of rows.
+    # For batch queries, where Spark merges small partitions: with millions of rows, four would not fit into
+    # memory.
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
 }
 
@@ -54,10 +55,10 @@ _LOCAL: Final = {
 def open_session(
     given: Namespace, brokers: Sequence[Address] = (), also_needed: Sequence[str] = ()
 ) -> SparkSession:
-    """The session of a command of `muster-pipeline`: `given` has prog, master, conf and log_level; `brokers`
-    are those that executors will read from or write to, `also_needed` modules that they import beside what
-    reading takes. Raises PipelineError where there is no Java for
-    Spark, no such master, or where workers lack what they need."""
+    """The session of a `muster-pipeline` command. `given` has prog, master, conf and log_level; `brokers` are
+    those that executors will read from or write to; `also_needed` are modules that they import besides those
+    for reading. Raises PipelineError if there is no Java for Spark or no such master, or if workers lack what
+    they need."""
     from muster.pipeline.executors import check_executors, check_format
 
     check_java(os.environ)
@@ -69,15 +70,15 @@ def open_session(
     settings: dict[str, str] = {}
     if not _submitted():
         logs = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dmuster.log.level={given.log_level}"
-        # Those that come before the user's own, in spark.driver.extraJavaOptions.
+        # These precede the user's own, in spark.driver.extraJavaOptions.
         settings["spark.driver.defaultJavaOptions"] = f"{_STACKS} {logs}"
     settings |= given.conf
     try:
-        # A JVM that is left alone while it begins finds nobody to tell where it is, and stays for ever.
+        # A JVM abandoned during its startup has nobody to report its address to, and stays for ever.
         with held_signals():
             spark = spark_session(given.prog, master=given.master, settings=settings)
     except Exception as error:
-        # What is left of it when it has tried to register for a minute.
+        # All that remains of the error after Spark has tried to register for a minute.
         if master.startswith("spark://") and "stopped SparkContext" in str(error):
             raise PipelineError(
                 f"{master} answers, but not as a master of this Spark: the port is not that of its page"
@@ -94,10 +95,10 @@ def open_session(
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop it, also where the JVM is gone already: a signal may have gone to every process of the job.
+    """Stop the session, even if the JVM is already gone: a signal may have reached every process of the job.
 
-    In a thread of its own: where a signal broke off a call of this thread, the JVM goes on with it, and takes
-    no other from this thread before.
+    In a separate thread: if a signal interrupted a call of this thread, the JVM still executes that call, and
+    accepts no other from this thread until it is done.
     """
 
     def stop() -> None:
@@ -130,10 +131,10 @@ def _submitted_to() -> str | None:
 def spark_session(
     name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with the settings that the jobs rely on; `settings` go before them.
+    """A session with the settings that the jobs rely on; `settings` override them.
 
-    Under spark-submit master, memory and logs are as it was told, unless these say otherwise. Workers run
-    this very Python unless PYSPARK_PYTHON names another one.
+    Under spark-submit, master, memory and logs are as given there, unless the arguments say otherwise.
+    Workers run this Python unless PYSPARK_PYTHON names another one.
     """
     from pyspark.sql import SparkSession
 

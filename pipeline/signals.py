@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, where they must not break into a call."""
+"""Defers SIGINT and SIGTERM where they must not interrupt a call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Within the block SIGINT and SIGTERM are only noted, in the list that it is given: an exception in the
-    midst of a call of the JVM would leave the connection to it unusable. For the main thread."""
+    """Within the block, SIGINT and SIGTERM are only recorded, in the list that it gets: an exception during a
+    call to the JVM would make the connection unusable. For the main thread."""
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda received, _: came.append(received))
@@ -26,8 +26,8 @@ def noted_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM that come within the block take effect behind it, also when it failed: of what they
-    reached beside this process, perhaps."""
+    """SIGINT and SIGTERM within the block take effect after it, even if it failed: perhaps because the signal
+    reached other processes too."""
     came: list[int] = []
     try:
         with noted_signals() as came:
@@ -39,8 +39,9 @@ def held_signals() -> Iterator[None]:
 
 @contextmanager
 def lost_jvm_is_no_news(since: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Within the block py4j does not log that the JVM is gone, once `since()`: a signal that ends the job may
-    have gone to the JVM too, which is quicker. It logs as nobody, so nothing else is silenced."""
+    """Within the block, once `since()` is true, py4j does not log that the JVM is gone: a signal that ends
+    the job may also have reached the JVM, which exits sooner. py4j logs it to the root logger; other loggers
+    are not affected."""
     root = logging.getLogger()
 
     def passes(record: logging.LogRecord) -> bool:

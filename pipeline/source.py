@@ -3,13 +3,13 @@
     rows = spark.readStream.format("muster").option("kafka.bootstrap.servers", "127.0.0.1:9092") \\
         .option("subscribe", "orders").option("kafka.group.id", "billing").load()
 
-Options and columns are those of Spark's own kafka source (options.py). When Spark calls what:
+Options and columns are those of Spark's own kafka source (options.py). How Spark calls the source:
 
-* In the driver one process has the stream's reader for as long as the query runs, and calls it one method
-  after the other. It is never told that the query has ended.
-* `latestOffset` gets the place up to which the last batch was finished. `commit` comes a batch late, and for
-  the last batch of a query not at all, so both commit to the group.
-* `read` runs in other processes, with a copy of the reader as it was made.
+* In the driver, one process holds the stream's reader while the query runs, and calls its methods one at a
+  time. The reader is never notified that the query has ended.
+* `latestOffset` gets the offsets up to which the last batch was finished. `commit` is called a batch late,
+  and never for the last batch of a query, so both commit to the group.
+* `read` runs in other processes, with a copy of the reader as constructed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from muster.pipeline.offsets import Offsets, OffsetsJson, Place, Range, divided,
 from muster.pipeline.options import SourceOptions, check_names, include_headers, source_options
 
 _IDLE_S: Final = 0.2
-"""How long an answer holds that there is nothing new: Spark asks a hundred times a second."""
+"""How long an answer of nothing new stays valid: Spark asks a hundred times a second."""
 
 
 class RangePartition(InputPartition):
@@ -77,13 +77,13 @@ class DefaultSource(DataSource):
 
 
 def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[RecordBatch]:
-    """What is in a partition. Where a batch has none at all Spark makes one up, with None in it."""
+    """The rows of a partition. For a batch without partitions, Spark makes up one with the value None."""
     if isinstance(partition.value, Range):
         yield from read_rows(options, partition.value)
 
 
 class BatchReader(DataSourceReader):
-    """Records between two places, which are looked up once."""
+    """Reads the records between two bounds, which are looked up once."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -111,7 +111,7 @@ class BatchReader(DataSourceReader):
 
 
 class _Begun(NamedTuple):
-    """Where a batch begins, as it was found out."""
+    """Where a batch begins, as last determined."""
 
     at: Offsets
     seen: Look
@@ -119,7 +119,7 @@ class _Begun(NamedTuple):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Records from place to place, as Spark's checkpoint has them. `clock` counts seconds."""
+    """Reads records from offsets to offsets, as Spark's checkpoint stores them. `clock` returns seconds."""
 
     def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the driver --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetsJson:
-        """Where a query without a checkpoint begins. Spark asks twice, so it is looked up once."""
+        """Where a query without a checkpoint begins. Spark asks twice, so the answer is cached."""
         if self._initial is None:
             options = self._options
             found = self._cluster.ask(lambda asked, until: first_look(asked, options, until))
@@ -158,11 +158,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this run reads."""
+        """Limit this run to what is there now."""
         self._target = self._look()
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
-        """Where the next batch ends. All before `start` is finished, so it is committed."""
+        """Where the next batch ends. Everything before `start` is finished, so it is committed."""
         begun = Offsets.from_json(start)
         self._finished(begun)
         if self._seen is None or begun != self._idle_at or self._clock() >= self._look_again_at:
@@ -186,11 +186,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> OffsetsJson | None:
-        """The ends of the logs, for the query's progress: the way from `endOffset` to there is the lag."""
+        """The ends of the logs, for the query's progress: the distance from `endOffset` to them is the
+        lag."""
         return None if self._seen is None else self._seen.offsets().to_json()
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[RangePartition]:
-        """The ranges of a batch, which may have been planned by a process before this one."""
+        """The ranges of a batch, which an earlier process may have planned."""
         begun, ended = Offsets.from_json(start), Offsets.from_json(end)
         starts = self._starts(begun, None)
         ranges = [
@@ -203,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._finished(Offsets.from_json(end))
 
     def stop(self) -> None:
-        """Spark calls this when the query's process ends by itself; mostly it is ended."""
+        """Spark calls this if the query's process exits by itself; usually it is terminated."""
         if self._connected is not None:
             self._connected.close()
             self._connected = None
@@ -230,8 +231,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._commits.commit(self._cluster, there, is_last=is_last)
 
     def _offsets(self, begun: Offsets, seen: Look, ends: Mapping[TopicPartition, int]) -> Offsets:
-        """The place with these offsets. A partition that stays where it is keeps its epoch too: a new leader
-        alone is no news."""
+        """The position with these offsets. A partition whose offset is unchanged keeps its epoch: a new
+        leader alone is no news."""
         places = {}
         for where, offset in ends.items():
             known = begun.topic_ids.get(where.topic) == seen.topic_ids.get(where.topic)
@@ -243,8 +244,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offsets(places, seen.topic_ids)
 
     def _starts(self, begun: Offsets, seen: Look | None) -> dict[TopicPartition, int]:
-        """Where the partitions are read on from this place, by what was seen; None: by what was seen last,
-        if that was for the same place."""
+        """Where to resume the partitions after `begun`, given what was `seen`; None: what was seen last for
+        the same position, or a new look."""
         if self._begun is not None and self._begun.at == begun and seen in (None, self._begun.seen):
             return self._begun.starts
         found = self._look() if seen is None else seen

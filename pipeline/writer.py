@@ -1,9 +1,10 @@
-"""The writers of the format "muster", for batches and streams. What rows become records: rows.py
+"""The writers of the format "muster", for batches and streams. rows.py converts rows to records.
 
 Each record is written at least once: a task returns when every record is acknowledged, and a task or a batch
-that Spark repeats writes its records again. Those of a stream carry the ids of the query and of the batch in
-headers, so that who reads them can tell a repetition: a record that is there twice with the same batch. Row
-numbers would say more, but rows of a repeated task may come in another order, and dropping by them lose some.
+that Spark repeats writes its records again. Records of a stream carry the ids of the query and of the batch
+in headers, so that readers can recognize a repetition: a record that is there twice with the same batch. Row
+numbers would say more, but a repeated task may get its rows in another order, and deduplicating by number
+would then lose some.
 
 With the option `transactionalIdPrefix` a stream's records are written exactly once (exactly_once.py).
 """
@@ -40,16 +41,15 @@ BATCH_HEADER: Final = "muster.batch"
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: every record was acknowledged."""
+    """What a task reports to the driver: every record was acknowledged."""
 
     records: int
     committed: Committed | None = None
-    """What it told when it wrote exactly once."""
+    """Set if the task wrote exactly once."""
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceArrowWriter:
-    """The writer of `df.write.format("muster")`. Raises OptionError for an option or a column that will not
-    do."""
+    """The writer of `df.write.format("muster")`. Raises OptionError for an invalid option or column."""
     read = WriterOptions.of(options)
     if read.transactional_id_prefix is not None:
         raise OptionError(
@@ -61,8 +61,7 @@ def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool
 def stream_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of `df.writeStream.format("muster")`. Raises OptionError for an option or a column that will
-    not do."""
+    """The writer of `df.writeStream.format("muster")`. Raises OptionError for an invalid option or column."""
     read = WriterOptions.of(options)
     rows = Rows.of(schema, read, overwrite)
     once = ExactlyOnce.of(rows, read)
@@ -70,7 +69,8 @@ def stream_writer(
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    """There is nothing to commit: records are there as soon as they are written, and cannot be taken back."""
+    """There is nothing to commit: records are in the topic as soon as they are written, and cannot be
+    undone."""
 
     def __init__(self, rows: Rows, options: WriterOptions) -> None:
         self._rows = rows
@@ -97,8 +97,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _ExactlyOnceWriter(DataSourceStreamArrowWriter):
-    """Spark makes one for each batch that it plans, and pickles it for the tasks: that is the moment when an
-    attempt at the batch begins. Those that only commit are never pickled."""
+    """Spark creates one for each batch that it plans, and pickles it for the tasks: at that moment an attempt
+    at the batch begins. Writers that only commit are never pickled."""
 
     def __init__(self, once: ExactlyOnce) -> None:
         self._once = once
@@ -124,7 +124,7 @@ class _ExactlyOnceWriter(DataSourceStreamArrowWriter):
             self._once.finish(batchId, tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What tasks have committed stays, and is known when the batch is repeated."""
+        """What tasks have committed stays, and is recognized when the batch is repeated."""
 
 
 def _batch_headers(options: WriterOptions) -> Headers:
@@ -137,8 +137,8 @@ def _batch_headers(options: WriterOptions) -> Headers:
 
 
 def _ids(instead: str) -> tuple[str, str]:
-    """Of the query, and of the batch that this task is part of. Spark hands them to the driver's side of a
-    writer alone; to tasks it tells them as properties."""
+    """The ids of the query and of this task's batch. Spark passes them only to the driver's side of a writer;
+    tasks get them as local properties."""
     context = TaskContext.get()
     query, batch = (
         context and context.getLocalProperty(name)
@@ -153,7 +153,7 @@ async def _write(
     rows: Rows, options: WriterOptions, batches: Iterator[RecordBatch], headers: Headers
 ) -> Written:
     """Write everything and wait until it is acknowledged. Raises PipelineError for what cannot be written;
-    part of the rows may be there then."""
+    some rows may then be in the topic."""
     settings = {**options.producer, **options.access.client_options}
     producer = Producer(options.bootstrap_servers, **cast(ProducerOptions, settings))
     sent = Sent(producer.post)

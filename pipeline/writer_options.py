@@ -1,5 +1,5 @@
 """The options of `df.write.format("muster")` and `df.writeStream.format("muster")`: those of Spark's kafka
-sink, and settings of the producer under the names of Kafka's, with `kafka.` in front.
+sink, and producer settings under Kafka's names with the prefix `kafka.`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BATCH_HEADERS: Final = "batchHeaders"
 TRANSACTIONAL: Final = "transactionalIdPrefix"
 
 _MAX_BLOCK_MS: Final = 15_000
-"""How long a task waits for a cluster that does not answer, before it fails. Kafka's minute, times Spark's
-four attempts, would keep the user waiting for the message."""
+"""How long a task waits for a cluster that does not answer before it fails. Kafka's minute, times Spark's
+four attempts, would keep the user waiting for the error."""
 _TRANSACTION_MS: Final = 300_000
-"""How long a task may take from its first record on, when it writes exactly once: Kafka's minute is short for
-a task of Spark's, and what a dead one has left open is ended by the next attempt at its batch."""
+"""How long an exactly-once task may take from its first record on: Kafka's minute is short for a Spark task,
+and the next attempt at its batch ends what a dead task has left open."""
 
 _TEXT_OF_ACKS: Final = {"all": "all", "-1": -1, "1": 1}
 
@@ -68,26 +68,26 @@ _PRODUCER: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "retry.backoff.ms": ("retry_backoff_ms", _whole),
     "transaction.timeout.ms": ("transaction_timeout_ms", _whole),
 }
-"""By Kafka's name: the producer's keyword argument, and how the text is read."""
+"""By Kafka's name: the producer's keyword argument, and how to parse the text."""
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark hands on beside the sink's own options."""
+"""Spark passes these along with the sink's own options."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """What a writer is told, checked. It travels to the executors."""
+    """The checked options of a writer. They are sent to the executors."""
 
     bootstrap_servers: str
     topic: str | None
-    """Where every record goes; None: the column `topic` says it."""
+    """The topic of every record; None: the column `topic` names it."""
     batch_headers: bool
     """Whether records of a stream carry the ids of the query and of the batch."""
     producer: ProducerOptions
     access: Access = NOTHING_TO_SHOW
-    """How brokers let the job in."""
+    """How the job authenticates to brokers."""
     transactional_id_prefix: str | None = None
-    """What transactional ids begin with; None: there are no transactions."""
+    """The prefix of transactional ids; None: no transactions."""
 
     @property
     def client_id(self) -> str:
@@ -99,8 +99,8 @@ class WriterOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Read the options of a query; names in any case, as Spark has them. Raises OptionError that names
-        the option, and what it takes."""
+        """Read the options of a query; names are case-insensitive, as in Spark. Raises OptionError, which
+        names the option and what it takes."""
         given = {name.lower(): value for name, value in options.items()}
         servers = given.pop(SERVERS, None)
         if servers is None:
@@ -135,7 +135,7 @@ class WriterOptions:
         return cls(servers, topic, batch_headers, producer, Access.of(given), prefix)
 
     def explained(self, error: Exception) -> str:
-        """The broker's words and its code, or the client's; and where the cluster was looked for."""
+        """The broker's message and error code; or the client's message, and the servers it was given."""
         if isinstance(error, KafkaError):
             return f"{error.why} ({error.code.name})"
         return f"{self.access.in_options(str(error))} (kafka.bootstrap.servers: {self.bootstrap_servers})"
@@ -179,7 +179,7 @@ def _unknown(name: str) -> str:
 
 
 def _in_options_names(text: str) -> str:
-    """What the producer says of its settings, under the names that the user wrote."""
+    """The producer's message about a setting, with the name that the user wrote."""
     text = text.replace("bootstrap_servers", f"option {SERVERS}")
     for option, (setting, _) in sorted(_PRODUCER.items(), key=lambda each: -len(each[1][0])):
         if text.startswith(setting):

@@ -54,7 +54,7 @@ class Worker:
         self._process.wait(DEADLINE_S)
 
     def start_again(self) -> None:
-        """After a crash."""
+        """Start it after a crash."""
         self._process = self._start()
 
     def stall(self) -> None:
@@ -62,7 +62,7 @@ class Worker:
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT, after a stall."""
+        """SIGCONT: it continues after a stall."""
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
@@ -90,14 +90,14 @@ class Group:
         self._cluster.wait_for_group(self.name, members=members or len(self.workers), timeout_s=DEADLINE_S)
 
     def end(self) -> None:
-        """All of its processes."""
+        """End all of its processes."""
         for each in self.workers:
             each.end()
 
 
 @contextmanager
 def bad_minute(cluster: Cluster) -> Iterator[None]:
-    """Everything that the report is about. In the block all is well again, and the groups still run."""
+    """Everything that the report is about. Inside the block, all is well again and the groups still run."""
     with ExitStack() as to_end:
         groups = [
             Group(cluster, "payments", 3),
@@ -234,7 +234,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         asyncio.run(work(*sys.argv[2:]))
     else:
-        # Otherwise its processes would stay, one of them perhaps frozen.
+        # Otherwise its processes would survive, one of them perhaps frozen.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             main()

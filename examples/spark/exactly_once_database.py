@@ -71,7 +71,7 @@ def _as_sqlite(statement: str) -> str:
 
 
 class Postgres:
-    """The same there."""
+    """The same in PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""Bronze to `transitions`: what the records of the journal say, typed."""
+"""Bronze to `transitions`: the records of the journal, typed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from muster.pipeline.journal.tables import MEMBER
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Lists whose elements are of several types are read as lists of texts; `partitions` is a number in one type
-# of entry and a list in others, so it is read as the text it is.
+# Lists with elements of several types are read as lists of strings; `partitions` is a number in one type of
+# entry and a list in others, so it is read as raw text.
 _ENTRY: Final = f"""
     type string, at_ms bigint, broker int, `group` string, generation int, trigger string, reason string,
     member {MEMBER}, from_state string, to_state string, phase_ms bigint, after_ms bigint, late_ms bigint,
@@ -60,8 +60,8 @@ WHERE e.type IS NOT NULL AND e.at_ms IS NOT NULL
 
 
 def transitions(events: DataFrame) -> DataFrame:
-    """The table `transitions`, batch or stream: one row for each record that is an entry of the journal;
-    others, and fields that are not as published, are passed over."""
+    """The table `transitions`, batch or stream: one row for each record that is a journal entry. Other
+    records, and fields that are not as published, are ignored."""
     session: Any = events.sparkSession
     found: DataFrame = session.sql(_TRANSITIONS, events=events)
     return found

@@ -1,4 +1,4 @@
-"""All tables from the journal: bronze to silver to gold, each step kept as Parquet for the next."""
+"""Builds all tables from the journal: bronze to silver to gold, each step stored as Parquet for the next."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _PUBLISHED: Final = (*tables.SILVER, *tables.GOLD)
 
 
 class Draft:
-    """Tables in the making, below `to`/_new. Those that there are stay as they are until all are done."""
+    """Tables under construction, below `to`/_new. Existing tables stay unchanged until all are done."""
 
     def __init__(self, spark: SparkSession, to: str) -> None:
         self._spark, self._to = spark, to
 
     def keep(self, frame: DataFrame, name: str) -> DataFrame:
-        """Write a table; it as written."""
+        """Write a table. Returns it as written."""
         path = f"{self._to}/_new/{name}"
         frame.write.mode("overwrite").parquet(path)
         found: DataFrame = self._spark.read.parquet(path)
         return found
 
     def publish(self) -> dict[str, DataFrame]:
-        """Put all tables of silver and gold in the place of those there are, which takes milliseconds for
-        each; by name. What was kept for these alone goes."""
+        """Replace all silver and gold tables, which takes milliseconds for each, and remove intermediate
+        ones. Returns the tables by name."""
         files = Files(self._spark, self._to)
         found = {}
         for table in _PUBLISHED:
@@ -45,8 +45,9 @@ class Draft:
 
 
 def build(events: DataFrame, to: str) -> dict[str, DataFrame]:
-    """Write every silver and gold table below `to`, as `silver/NAME` and `gold/NAME`; the tables as written,
-    by name. `events` has key, value, partition and offset of `__group_events`. What was there is replaced."""
+    """Write every silver and gold table below `to`, as `silver/NAME` and `gold/NAME`, replacing existing
+    ones. Returns the tables as written, by name. `events` has key, value, partition and offset of
+    `__group_events`."""
     draft = Draft(events.sparkSession, to)
     entries = draft.keep(transitions(events), tables.TRANSITIONS.name)
     with suited(events.sparkSession, entries.count()):
@@ -55,7 +56,8 @@ def build(events: DataFrame, to: str) -> dict[str, DataFrame]:
 
 
 def finished(draft: Draft, entries: DataFrame, made: DataFrame) -> dict[str, DataFrame]:
-    """Make the other tables from `transitions` and `rebalances`, which `draft` keeps, and publish all."""
+    """Make the other tables from `transitions` and `rebalances`, which `draft` has stored, and publish all.
+    Returns the tables by name."""
     silver: dict[str, Any] = {tables.TRANSITIONS.name: entries, tables.REBALANCES.name: made}
 
     def keep(frame: DataFrame, table: tables.Table) -> None:

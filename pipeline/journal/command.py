@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOPIC: Final = "__group_events"
 BATCH_RECORDS_DEFAULT: Final = 200_000
 _STATEFUL: Final = ("pandas", "google.protobuf")
-"""What transformWithState imports on executors."""
+"""Modules that transformWithState imports on executors."""
 _LINES: Final = "key string, value string, partition int, offset bigint"
 _SUFFIXES: Final = (".jsonl", ".json")
 
@@ -66,7 +66,7 @@ ended, the batches since then come into the tables with the next run.
 
 
 def run(given: Namespace) -> int:
-    """Carry it out; the exit code. Raises PipelineError."""
+    """Run the command. Returns the exit code. Raises PipelineError."""
     to = given.to.rstrip("/")
     if not to:
         raise OptionError(f"--to {given.to!r}: it takes a folder")
@@ -106,7 +106,7 @@ def _from_files(given: Namespace, to: str) -> int:
 
 
 def check_events(spark: SparkSession, path: str) -> None:
-    """Raises PipelineError where nothing is at `path`, on the file system that Spark takes it to be on."""
+    """Raises PipelineError if `path` does not exist on the file system that Spark resolves it to."""
     from muster.pipeline.files import Files
 
     if not Files(spark, path).exists(path):
@@ -121,7 +121,7 @@ def _events(spark: SparkSession, path: str) -> DataFrame:
     if path.endswith(_SUFFIXES):
         lines = spark.read.schema(_LINES).json(path)
         return lines.selectExpr("CAST(key AS binary)", "CAST(value AS binary)", "partition", "offset")
-    # A job that was killed may have left a merged folder beside those that it replaces: the same rows twice.
+    # A killed job may have left a merged folder beside those that it replaces: the same rows twice.
     bronze = Folders(spark, path, BRONZE.ddl)
     if bronze.spans():
         return bronze.read(bronze.last())

@@ -1,4 +1,4 @@
-"""The journal's records as the rules of `muster.coordinator.journal.explain` take them, group by group."""
+"""The journal's records as the rules of `muster.coordinator.journal.explain` expect them, group by group."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any, Final, NamedTuple
 from muster.coordinator.journal.entries import Entry, Member
 
 SHARD_TYPES: Final = ("shard_loaded", "shard_unloaded")
-"""What happens to a whole shard, and so to each of its groups."""
+"""Entries about a whole shard, and so about each of its groups."""
 
 
 class Told(NamedTuple):
-    """An entry, where it is in its partition, and the record's value as it came."""
+    """An entry, its offset in its partition, and the record's unchanged value."""
 
     offset: int
     times: int
-    """For how many entries of its like it stands."""
+    """How many similar entries it stands for."""
     value: str
     entry: Entry
 
 
 def read(offset: int, value: str | bytes, times: int = 1) -> Told | None:
-    """A record of the journal; None: it is no entry, as in `transitions`. Common fields that are not as
-    published count as absent; `explain.facts` does the same for the others."""
+    """Read a record of the journal; None if it is not an entry, as in `transitions`. Common fields that are
+    not as published count as absent; `explain.facts` treats the others likewise."""
     if not isinstance(value, str):
         value = value.decode("utf-8", "replace")
     try:
@@ -39,7 +39,7 @@ def read(offset: int, value: str | bytes, times: int = 1) -> Told | None:
     if kind is None or at_ms is None:
         return None
     broker, shard = _whole(told, "broker"), _whole(told, "shard")
-    # JSON can escape half of a character; Spark, and the state of a stream, take whole ones.
+    # JSON can escape half of a character; Spark, and a stream's state, accept only whole ones.
     group = _text(told, "group")
     entry = Entry(
         kind,
@@ -57,13 +57,14 @@ def read(offset: int, value: str | bytes, times: int = 1) -> Told | None:
 
 
 def told_to(group: str, told: Told) -> Told:
-    """An entry about a whole shard, as it happened to one of its groups."""
+    """An entry about a whole shard, as an entry of one of its groups."""
     return told._replace(entry=told.entry._replace(group=group))
 
 
 def with_shard(group: str, own: Iterator[Told], shard: Sequence[Told]) -> Iterator[Told]:
-    """The entries of a group with those of its shard between them: from the last one before the group's first
-    to the first one after its last, or the cost would grow with the square of the time. Both are in order."""
+    """Merge a group's entries with those of its shard, from the last one before the group's first to the
+    first one after its last; with all of them, the cost would grow quadratically over time. Both are in
+    order."""
     first = next(own, None)
     if first is None:
         return
@@ -88,7 +89,7 @@ def _whole(told: dict[str, Any], name: str) -> int | None:
 
 
 def _member(value: object) -> Member | None:
-    """As much of a member as there is."""
+    """The member, as far as it is known."""
     if not isinstance(value, dict) or (member_id := _text(value, "id")) is None:
         return None
     client_id, host = _text(value, "client_id"), _text(value, "host")

@@ -1,12 +1,12 @@
-"""Tables that a stream appends to: a folder for each batch, merged with others as they grow many.
+"""Tables that a stream appends to: a folder for each batch; folders are merged when there are many.
 
     TABLE/batches=0-7/part-....parquet      what batches 0 to 7 wrote, merged
     TABLE/batches=8-8/part-....parquet      batch 8
 
-A folder is written aside and appears when it is complete. Batches that are in a folder are not written
-again: a batch that is repeated has the same rows. Merged folders are there before the ones that they replace
-go, so that nothing is lost whenever a job is killed; whoever reads meanwhile passes over folders whose
-batches another one has too, or may see rows twice.
+A folder is written under `_unfinished` and appears when it is complete. Batches that have a folder are not
+written again: a repeated batch has the same rows. A merged folder appears before those that it replaces are
+removed, so that nothing is lost if a job is killed; concurrent readers must skip folders whose batches
+another one contains too, or they may see rows twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"batches=([0-9]+)-([0-9]+)")
 _ASIDE: Final = "_unfinished"
-"""Readers pass over names that begin with an underscore."""
+"""Readers skip names that begin with an underscore."""
 
 
 class Span(NamedTuple):
@@ -43,15 +43,15 @@ class Span(NamedTuple):
 
 
 def spans(names: Iterable[str]) -> tuple[list[Span], list[Span]]:
-    """The folders of a table, in order, and those that a merged one has replaced."""
+    """The current folders of a table, in order, and those that a merged one has replaced."""
     found = [Span(int(each[1]), int(each[2])) for name in names if (each := _NAME.fullmatch(name))]
     replaced = [each for each in found if any(other != each and other.covers(each) for other in found)]
     return sorted(set(found) - set(replaced)), replaced
 
 
 def to_merge(there: list[Span]) -> list[Span]:
-    """The folders at the end that should be one: each is at least twice as large as all after it together
-    then. So there are few, and a row is written anew only when its folder has doubled."""
+    """The last folders, which should be merged so that each is at least twice as large as all after it
+    together. So there are few folders, and a row is rewritten only when its folder has doubled."""
     merged = 1
     size = there[-1].size if there else 0
     while merged < len(there) and there[-merged - 1].size < 2 * size:
@@ -61,7 +61,7 @@ def to_merge(there: list[Span]) -> list[Span]:
 
 
 class Folders:
-    """The folders of one table. `schema` as Spark's DDL writes it."""
+    """The folders of one table. `schema` is in Spark's DDL."""
 
     def __init__(self, spark: SparkSession, table: str, schema: str) -> None:
         self.table = table
@@ -69,11 +69,11 @@ class Folders:
         self._files = Files(spark, table)
 
     def spans(self) -> list[Span]:
-        """What is there, in order."""
+        """The current folders, in order."""
         return spans(self._names())[0]
 
     def last(self) -> int:
-        """The last batch that has been written; -1: none has."""
+        """The last batch that has been written; -1 if none has."""
         return max((each.last for each in self.spans()), default=-1)
 
     def has(self, batch: int) -> bool:
@@ -81,7 +81,7 @@ class Folders:
         return any(each.covers(Span(batch, batch)) for each in self.spans())
 
     def add(self, batch: int, rows: DataFrame) -> None:
-        """Write a batch that is not there."""
+        """Write a batch that is not there yet."""
         self._write(Span(batch, batch), rows)
 
     def read(self, last: int) -> DataFrame:
@@ -89,9 +89,9 @@ class Folders:
         return self._read(self._until(last))
 
     def tidy(self, last: int, merge: Callable[[DataFrame], DataFrame]) -> None:
-        """Merge folders up to this batch, if there are many, and remove what has been merged, and what is
-        left of merging that was broken off; `merge` makes the rows of one of those of all. Later batches may
-        be added meanwhile."""
+        """Merge folders up to this batch if there are many, and remove merged ones and leftovers of
+        interrupted merges; `merge` makes the merged rows from all rows. Later batches may be added
+        meanwhile."""
         for each in spans(self._names())[1]:
             self._files.remove(f"{self.table}/{each}")
         for each in self._left_aside(last):
@@ -103,14 +103,14 @@ class Folders:
                 self._files.remove(f"{self.table}/{each}")
 
     def _names(self) -> set[str]:
-        # An object store renames by copying, and removes when all is copied: what is still aside is a part.
+        # An object store renames by copying, then deleting: a folder that is still aside is incomplete here.
         there = set(self._files.names(self.table))
         aside = f"{self.table}/{_ASIDE}"
         both = there & set(self._files.names(aside))
         return there - {each for each in both if self._files.has_data(f"{aside}/{each}")}
 
     def _left_aside(self, last: int) -> list[Span]:
-        """What was begun up to this batch and has no part in its place, which it would be told from by it."""
+        """Unfinished folders up to this batch, except those that mark a folder in place as incomplete."""
         aside = set(self._files.names(f"{self.table}/{_ASIDE}")) - set(self._files.names(self.table))
         unfinished, replaced = spans(aside)
         return [each for each in (*unfinished, *replaced) if each.last <= last]
@@ -130,5 +130,5 @@ class Folders:
     def _write(self, span: Span, rows: DataFrame) -> None:
         aside, place = f"{self.table}/{_ASIDE}/{span}", f"{self.table}/{span}"
         rows.write.mode("overwrite").parquet(aside)
-        self._files.remove(place)  # of a rename that was broken off
+        self._files.remove(place)  # left by an interrupted rename
         self._files.move(aside, place)

@@ -1,4 +1,4 @@
-"""Gold tables: what the silver ones answer."""
+"""Gold tables: answers computed from the silver ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 _HOUR_MS: Final = 3_600_000
 _APART_MS: Final = 10 * 60_000
-"""Restarts of one deploy are not further apart."""
+"""The longest time between restarts of one deploy."""
 _AFTER_MS: Final = 5 * 60_000
-"""Rebalances that begin in this time after a failover are told beside it."""
+"""Rebalances that begin within this time after a failover are counted with it."""
 _FLAPPING_ENDS: Final = 3
 _HANGING_MS: Final = 5 * 60_000
-"""A rebalance under way for longer hangs: that is what max.poll.interval.ms is unless it is set."""
+"""A rebalance under way for longer is hanging: this is the default of max.poll.interval.ms."""
 
 _COST: Final = """
     percentile(duration_ms, 0.5) AS p50_ms, percentile(duration_ms, 0.95) AS p95_ms,
@@ -230,8 +230,8 @@ LEFT JOIN lost AS x ON x.shard = l.shard AND x.offset = l.offset
 
 
 def gold(silver: dict[str, DataFrame], sessions: DataFrame, owned: DataFrame) -> dict[str, DataFrame]:
-    """All gold tables by name, from the silver ones by name, and what `lives.sessions` and `lives.ownership`
-    made."""
+    """All gold tables by name, from the silver ones by name, and the results of `lives.sessions` and
+    `lives.ownership`."""
     queries = {
         tables.CAUSES_PER_HOUR: _CAUSES_PER_HOUR,
         tables.GROUP_HEALTH: _GROUP_HEALTH,

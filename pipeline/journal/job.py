@@ -1,8 +1,8 @@
-"""The job that keeps the tables of rebalances up with the topic: once to its end, or on and on.
+"""The job that keeps the tables of rebalances up to date with the topic: once to its end, or continuously.
 
-Bronze and the rows of `rebalances` are written with every batch. All other tables are made of them when the
-stream has ended, and while it goes on in the background: after the first batch, and then when there was
-another batch and ten times as long as it took has passed, a minute at least.
+Bronze and the rows of `rebalances` are written with every batch. All other tables are made from them when the
+stream has ended and, while it runs, in the background: after the first batch, and then, if there was a new
+batch, once ten times as long as making them took has passed, and at least a minute.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _JOB_GROUP: Final = "muster: tables of rebalances"
 
 
 class Job(NamedTuple):
-    """What is to be done."""
+    """The settings of a job."""
 
     bootstrap_servers: str
     to: str
     every_ms: int | None = None
-    """The time between batches; None: until the ends that the topic has now."""
+    """The time between batches; None: read up to the current ends of the topic, then stop."""
     batch_records: int = BATCH_RECORDS_DEFAULT
     options: tuple[tuple[str, str], ...] = ()
     """More options of the source."""
 
     @property
     def reader_options(self) -> dict[str, str]:
-        """What the source is told. Raises OptionError for an option that is not to be given."""
-        # Progress is not committed to a group: that would be told in the journal.
+        """The source's options. Raises OptionError for an option that must not be given."""
+        # Progress is not committed to a group: the journal would record that.
         ours = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "subscribe": TOPIC,
@@ -62,7 +62,7 @@ def check(job: Job) -> None:
 
 
 class Maker(Teller):
-    """Tells of batches, and has the tables made in the background now and then."""
+    """Reports batches, and makes the tables in the background now and then."""
 
     def __init__(self, spark: SparkSession, to: str, out: TextIO | None = None) -> None:
         super().__init__(out)
@@ -73,8 +73,8 @@ class Maker(Teller):
         self._failed: list[BaseException] = []
 
     def look(self, query: StreamingQuery) -> None:
-        """Tell what is new, and begin to make the tables if it is time to. Raises what making them failed
-        with."""
+        """Report what is new, and begin to make the tables if it is time. Raises the error if making them
+        failed."""
         super().look(query)
         if self._failed:
             raise self._failed[0]
@@ -85,7 +85,7 @@ class Maker(Teller):
             self._thread.start()
 
     def end(self) -> None:
-        """Leave what is being made; the tables of before stay."""
+        """Abandon tables being made; the previous ones stay."""
         if self._thread is not None and self._thread.is_alive():
             self._spark.sparkContext.cancelJobGroup(_JOB_GROUP)
             self._thread.join(_ENDS_S)
@@ -102,8 +102,8 @@ class Maker(Teller):
 
 
 def keep_up(spark: SparkSession, job: Job, out: TextIO | None = None) -> dict[str, DataFrame] | None:
-    """Run the job until it is done, and the tables by name; or for ever. Raises PipelineError, Stopped when a
-    signal ends it, and what Spark raises."""
+    """Run the job until it is done, and return the tables by name; or run it for ever. Raises PipelineError,
+    Stopped if a signal ends it, and Spark's own errors."""
     refuse_halves(spark, job.to)
     events = spark.readStream.format("muster").options(**job.reader_options).load()
     writer = stream(events, job.to)
@@ -119,8 +119,8 @@ def keep_up(spark: SparkSession, job: Job, out: TextIO | None = None) -> dict[st
 
 
 def refuse_halves(spark: SparkSession, to: str) -> None:
-    """Raises PipelineError for records without the checkpoint they were written with, or the other way
-    round: nothing tells then which records are among them."""
+    """Raises PipelineError for records without their checkpoint, or a checkpoint without its records: nothing
+    would show which records they include."""
     files = Files(spark, to)
     events, checkpoint = f"{to}/{EVENTS}", f"{to}/{CHECKPOINT}"
     has_begun = any(name.isdigit() for name in files.names(f"{checkpoint}/commits"))
@@ -137,6 +137,6 @@ def refuse_halves(spark: SparkSession, to: str) -> None:
 
 
 def told(tables: dict[str, Any], to: str) -> str:
-    """What there is now, in a line."""
+    """One line about the tables."""
     rebalances, groups = tables["rebalances"].count(), tables["group_health"].count()
     return f"{rebalances:,} rebalances of {groups:,} groups: tables in {to}"

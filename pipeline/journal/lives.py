@@ -1,4 +1,4 @@
-"""Silver tables of what lasts: members' sessions, ownership of partitions, and samples of lag."""
+"""Silver tables over time: member sessions, partition ownership, and lag samples."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ FROM {transitions} WHERE type = 'rebalance_completed' AND lag IS NOT NULL
 
 
 def sessions(transitions: DataFrame, rebalances: DataFrame) -> DataFrame:
-    """The table `member_sessions` with one column more, `took_over`: a static member under a new id."""
+    """The table `member_sessions` with one more column, `took_over`: whether it is a static member under a
+    new id."""
     session: Any = transitions.sparkSession
     found: DataFrame = session.sql(_SESSIONS, transitions=transitions, rebalances=rebalances)
     return found
@@ -128,8 +129,8 @@ def member_sessions(sessions: DataFrame) -> DataFrame:
 
 
 def ownership(rebalances: DataFrame, sessions: DataFrame) -> DataFrame:
-    """The table `ownership` with two columns more: `is_released`, it was taken and given to nobody, and
-    `since_ms`, from when it had no owner as it was given. `sessions` has `took_over`."""
+    """The table `ownership` with two more columns: `is_released`, whether it was taken away and given to
+    nobody, and `since_ms`, since when it had no owner when it was assigned. `sessions` has `took_over`."""
     session: Any = rebalances.sparkSession
     found: DataFrame = session.sql(_OWNERSHIP, rebalances=rebalances, sessions=sessions)
     return found.select(*OWNERSHIP.names, "is_released", "since_ms")

@@ -1,24 +1,24 @@
-"""What must be remembered of each group, so that its rebalances come out as from the whole journal.
+"""What to remember of each group, so that its rebalances come out as from the whole journal.
 
-`rebalances` is made by rules that look at all entries of a group (`muster.coordinator.journal.explain`). A
-stream has those of one batch, and the whole of a long journal does not fit into memory. So for each group the
-entries are kept that these rules may still look at, and with each batch there is a *piece*: what is kept,
-followed by what is new. The same rules over the piece make the same rows, but for those before the piece's
-`live_offset`, which are there as context and not in full.
+The rules that make `rebalances` look at all entries of a group (`muster.coordinator.journal.explain`). A
+stream has only those of one batch, and a long journal does not fit into memory. So for each group, the
+entries that these rules may still need are kept, and each batch yields a *piece*: the kept entries, followed
+by the new ones. The same rules over the piece make the same rows, except for rebalances before the piece's
+`live_offset`, which are only context and incomplete.
 
-A rebalance is live while anything that is still to come may change its row: the last of its group, those that
-began less than 30 minutes ago, since a client that comes back explains why it went, and those that ended less
-than ten minutes ago, since lag tells what they cost. All entries of live ones are kept. Of those before are
-kept: what was told of lag in the hour before the first live one; who came, went or was late in the ten
-minutes before; who led, by which assignor; the last assignment, and the last rebalance that told how many
-members there are, with all their changes of state, which make them rebalances.
+A rebalance is live while later entries may change its row: the last of its group; those that began less than
+30 minutes ago, since a client that comes back explains why it left; and those that ended less than ten
+minutes ago, since lag shows what they cost. All entries of live ones are kept. From before, these are kept:
+lag in the hour before the first live one; members that joined, left or were late in the ten minutes before
+it; the leader and the assignor; the last assignment, and the last rebalance that reported the number of
+members, with all their changes of state, which make them rebalances.
 
-What is kept is bounded, though the last rebalance of a group may lie months back: refused commits are
+What is kept is bounded, although the last rebalance of a group may be months old: refused commits are
 counted, and a lag that is neither higher nor lower than those before it says nothing new. (One that climbs
-for ever, with a fall after each new height, is kept whole: a sample every five minutes.)
+for ever, with a fall after each new peak, is kept whole: a sample every five minutes.)
 
-Time is that of the group's own entries: the groups of a journal that is replayed are not in a common order of
-time. Brokers' clocks may differ by `SKEW_MS`.
+Time is that of the group's own entries: groups in a replayed journal have no common order in time. Brokers'
+clocks may differ by `SKEW_MS`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from muster.pipeline.journal.entries import SHARD_TYPES, Told, read, told_to
 
 SKEW_MS: Final = 10 * 60_000
 SHARD_ENTRIES: Final = 256
-"""How many of the entries about a whole shard are kept for groups that are new, or have been quiet."""
+"""How many entries about a whole shard are kept for groups that are new or have been quiet."""
 
 _SETTLED: Final = (STABLE, EMPTY)
 _OF_CONSUMERS: Final = (
@@ -49,7 +49,7 @@ _OF_CONSUMERS: Final = (
     "revocation_requested",
     "target_assigned",
 )
-"""What else explains a rebalance of a consumer group."""
+"""Entries that also explain a rebalance of a consumer group."""
 _AROUND: Final = frozenset(
     (
         "member_removed",
@@ -65,9 +65,9 @@ _AROUND: Final = frozenset(
 )
 _LED: Final = ("assigned", "leader_changed")
 _OUTCOMES: Final = ("protocol_chosen", "assigned", "leader_changed", "all_synced", "target_assigned")
-"""What is told once in a rebalance, or a few times: always kept."""
+"""Entries that occur once or a few times in a rebalance: always kept."""
 _REACHING: Final = ("epoch_bumped", "target_assigned")
-"""What only rebalances of consumer groups have."""
+"""Entries that only rebalances of consumer groups have."""
 _COUNTED: Final = (
     *_OUTCOMES,
     "member_added",
@@ -79,12 +79,12 @@ _COUNTED: Final = (
 
 
 def is_bound(told: Told) -> bool:
-    """Whether it changes the state of the group."""
+    """Whether the entry changes the state of the group."""
     return told.entry.type in BOUNDS
 
 
 def is_opener(told: Told) -> bool:
-    """Whether a rebalance begins with it."""
+    """Whether a rebalance begins with the entry."""
     if told.entry.type == "epoch_bumped":
         return whole(told.entry, "restarts") == 0
     before = text(told.entry, "from_state")
@@ -93,17 +93,17 @@ def is_opener(told: Told) -> bool:
 
 @dataclass(slots=True)
 class Rebalance:
-    """A rebalance, and what follows it until the next one begins; or what comes before the first."""
+    """A rebalance, and the entries after it until the next one begins; or those before the first."""
 
     is_first: bool
-    """Its beginning may not be in sight."""
+    """Whether it comes first, so that its beginning may be missing."""
     entries: list[Told] = field(default_factory=list)
     ends: int = 0
     """How many of the entries belong to it; the others follow it."""
 
     @property
     def has_row(self) -> bool:
-        """The table has it."""
+        """Whether the table has a row for it."""
         return any(
             text(each.entry, "to_state") in (PREPARING, COMPLETING)
             or each.entry.type in ("rebalance_completed", *_REACHING)
@@ -112,7 +112,7 @@ class Rebalance:
 
     @property
     def of_consumers(self) -> bool:
-        """It is one of a consumer group (KIP-848), which a move of the coordinator does not end."""
+        """Whether it is of a consumer group (KIP-848), so that a move of the coordinator does not end it."""
         return any(each.entry.type in _REACHING for each in self.entries[: self.ends])
 
     @property
@@ -121,18 +121,18 @@ class Rebalance:
 
     @property
     def began_ms(self) -> int:
-        """When it began; not before that, where its beginning is not in sight."""
+        """When it began, or a later time if its beginning is missing."""
         own = [each for each in self.entries if each.entry.type not in SHARD_TYPES]
         bound = next((each for each in own if is_bound(each)), (own or self.entries)[-1])
         return bound.entry.at_ms
 
     @property
     def ended_ms(self) -> int:
-        """The last of its own entries."""
+        """The time of the last of its own entries."""
         return self.entries[max(self.ends - 1, 0)].entry.at_ms
 
     def last(self, wanted: Callable[[Told], bool], *, own: bool = False) -> Told | None:
-        """The last entry that is wanted; `own`: of those that do not just follow it."""
+        """The last entry that is `wanted`; `own`: without those that only follow it."""
         entries = self.entries[: self.ends] if own else self.entries
         return next((each for each in reversed(entries) if wanted(each)), None)
 
@@ -148,7 +148,7 @@ def _is_closer(told: Told, next_bound: Told | None, of_consumers: bool) -> bool:
 
 
 def rebalances(entries: Sequence[Told]) -> list[Rebalance]:
-    """Cut the entries of a group, in order, into what has to be kept or forgotten together."""
+    """Cut the entries of a group, in order, into parts to be kept or forgotten together."""
     nexts: list[Told | None] = []
     bound: Told | None = None
     for each in reversed(entries):
@@ -185,7 +185,7 @@ class Group(NamedTuple):
     """Rebalances from here on are live."""
     newest_ms: int = 0
     shard_offset: int = -1
-    """Entries about its shard are among `entries` up to here."""
+    """`entries` include those about its shard up to here."""
 
     def to_json(self) -> str:
         return json.dumps([_kept(self.entries), *self[1:]], separators=(",", ":"))
@@ -197,7 +197,7 @@ class Group(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a group's journal: all from `live_offset` on, and what is asked for of the time before."""
+    """A part of a group's journal: everything from `live_offset` on, and what is needed from before."""
 
     group: str
     live_offset: int
@@ -207,7 +207,7 @@ class Piece(NamedTuple):
 def remembered(piece: Piece, newest_ms: int, shard_offset: int) -> tuple[Group, bool]:
     """What to keep of a piece, and whether the last rebalance in it is under way."""
     cut = rebalances(piece.entries)
-    # Of those before the piece's live ones not all entries are there any more.
+    # Those before the piece's live ones have lost some of their entries.
     first = next(i for i, each in enumerate(cut) if each.entries[0].offset >= piece.live_offset)
     since_ms = newest_ms - LOOK_AHEAD_MS - SKEW_MS
     watched_ms = newest_ms - WINDOW_MS - SKEW_MS
@@ -226,13 +226,13 @@ def remembered(piece: Piece, newest_ms: int, shard_offset: int) -> tuple[Group, 
 
 
 def _context(cut: Sequence[Rebalance], live_ms: int) -> list[Told]:
-    """What live rebalances, which began no earlier than `live_ms`, may have to be told of those before."""
+    """What live rebalances, which began no earlier than `live_ms`, may need from those before."""
     if not cut:
         return []
     lag_ms, around_ms = live_ms - BEFORE_MS - SKEW_MS, live_ms - LOOK_BACK_MS - SKEW_MS
     kept: dict[int, Told] = {}
-    # With its changes of state a rebalance is one to the rules too. Those of the last one keep what is before
-    # them out of the step in which the first live one began.
+    # To the rules too, changes of state make a rebalance. Those of the last one keep what is before them out
+    # of the step in which the first live one began.
     unchanged = [cut[-1]]
     for each in cut:
         for told in each.entries:
@@ -270,9 +270,9 @@ def _lag(told: Told) -> int | None:
 
 
 def _thinned(rebalance: Rebalance, newest_ms: int, changes_until_ms: int) -> list[Told]:
-    """The entries of a live rebalance, without those among what follows it that nobody will ask for."""
-    # What is not known to be a rebalance may turn out to be one whose beginning is lost, and has its first
-    # entry for a name.
+    """The entries of a live rebalance, without those that follow it and will not be needed."""
+    # Entries not known to be a rebalance may turn out to be one whose beginning is lost, named after its
+    # first entry.
     is_doubtful = rebalance.is_first and not rebalance.has_row
     ends = 1 if is_doubtful else rebalance.ends
     kept = rebalance.entries[:ends]
@@ -306,10 +306,10 @@ def _thinned(rebalance: Rebalance, newest_ms: int, changes_until_ms: int) -> lis
 
 
 def _telling(rebalance: Rebalance) -> set[int]:
-    """Offsets of the lags after a rebalance that may be its peak, or the one at which it was back.
+    """Offsets of the lags after a rebalance that may be its peak, or the first to be back at what it was.
 
-    A lag that is no lower than one since the peak is not the first to be back; nor is one that is higher than
-    all before it, which only counts until a higher one comes.
+    A lag that is not lower than all those since the peak is not the first to be back; nor is one that is
+    higher than all before it, which only counts until a higher one comes.
     """
     found: list[int] = []
     peak = lowest = -1
@@ -336,12 +336,12 @@ def _telling(rebalance: Rebalance) -> set[int]:
 
 @dataclass(slots=True)
 class Shard:
-    """What is remembered of a shard: what was told of it as a whole, and which groups that concerns at once.
-    Groups are remembered one by one, by whoever calls `take`."""
+    """What is remembered of a shard: the entries about it as a whole, and the groups that these concern at
+    once. The caller of `take` remembers the groups, one by one."""
 
     entries: list[Told] = field(default_factory=list)
     open_groups: list[str] = field(default_factory=list)
-    """The groups with a rebalance under way: what happens to the shard ends it."""
+    """The groups with a rebalance under way, which entries about the shard end."""
     end_offset: int = -1
 
     def to_json(self) -> str:
@@ -358,8 +358,8 @@ class Shard:
         recall: Callable[[str], Group],
         remember: Callable[[str, Group], Any],
     ) -> Iterator[Piece]:
-        """Take the next entries of the shard, in any order; the pieces of the groups that they concern.
-        Raises PipelineError for entries of before."""
+        """Take the next entries of the shard, in any order. Yields the pieces of the groups that they
+        concern. Raises PipelineError for entries from before."""
         ordered = sorted(told, key=lambda each: each.offset)
         if not ordered:
             return
@@ -394,7 +394,8 @@ class Shard:
         del self.entries[:-SHARD_ENTRIES]
 
     def _unknown_to(self, known: Group, first_offset: int) -> list[Told]:
-        """What a group has not been told yet: of what came before its own first entry, the last."""
+        """Entries about the shard that a group does not have yet; for a new group, only the last of those
+        before its own first entry."""
         found = [each for each in self.entries if each.offset > known.shard_offset]
         if not known.entries:
             earlier = sum(each.offset < first_offset for each in found)
@@ -407,6 +408,6 @@ def _kept(entries: Iterable[Told]) -> list[tuple[int, int, str]]:
 
 
 def _told(kept: Iterable[Sequence[Any]]) -> list[Told]:
-    # Checkpoints of 0.1 have what the value says as well: offset, ten more, times, value.
+    # Checkpoints of 0.1 also contain the value's fields: offset, ten more, times, value.
     found = (read(each[0], each[-1], each[-2]) for each in kept)
     return [each for each in found if each is not None]

@@ -1,7 +1,8 @@
 """How Spark runs the long statements that make the tables: compiled or interpreted.
 
-Compiling them takes seconds each, whatever there is to do, which pays for many entries only. All tables of
-1,200 entries took 14 to 17 s compiled and 11 s interpreted on two idle cores, 30 s and 11 s on busy ones.
+Compiling takes seconds per statement, however little there is to do, so it pays only for many entries. All
+tables of 1,200 entries took 14 to 17 s compiled and 11 s interpreted on two idle cores, 30 s and 11 s on busy
+ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FEW: Final = 100_000
-"""So many entries are quicker interpreted than compiled."""
+"""Up to this many entries, interpreting is faster than compiling."""
 
 _INTERPRETED: Final[Mapping[str, str]] = {
     "spark.sql.codegen.wholeStage": "false",
@@ -24,7 +25,7 @@ _INTERPRETED: Final[Mapping[str, str]] = {
 
 @contextmanager
 def suited(spark: SparkSession, entries: int) -> Iterator[None]:
-    """Statements that this session plans meanwhile are for about so many entries."""
+    """Within the block, the session plans statements for about this many entries."""
     if entries > FEW:
         yield
         return

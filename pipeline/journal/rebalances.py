@@ -1,8 +1,7 @@
-"""The table `rebalances`: for each group what the rules of `muster.coordinator.journal.explain` say.
+"""The table `rebalances`: the results of the rules of `muster.coordinator.journal.explain` for each group.
 
-Spark brings the journal into order, by shard, group and offset, and Python goes through it once (Arrow
-batches in, rows out as JSON), with no more than `CHUNK` entries of a group in memory and what `pieces` keeps
-of those before.
+Spark sorts the journal by shard, group and offset, and Python goes through it once (Arrow batches in, rows
+out as JSON), with at most `CHUNK` entries of a group in memory, plus what `pieces` keeps of those before.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHUNK: Final = 20_000
-"""So many entries of a group are looked at together, beside those that are kept of the ones before."""
+"""How many entries of a group are processed together, besides those kept from before."""
 _BATCH: Final = 100
-"""Rows that go to Spark together. One may tell of a thousand partitions: some hundred kilobytes."""
+"""Rows sent to Spark together. One may describe a thousand partitions: some hundred kilobytes."""
 
 _ORDERED: Final = """
 SELECT partition AS shard, e.`group`, offset, value
@@ -65,15 +64,14 @@ def rebalances(events: DataFrame, transitions: DataFrame) -> DataFrame:
 
 
 def rows(told: DataFrame) -> DataFrame:
-    """Rows of the table, from a column `rebalance` of them as JSON."""
+    """Rows of the table, from a column `rebalance` that contains them as JSON."""
     session: Any = told.sparkSession
     found: DataFrame = session.sql(_ROWS, told=told)
     return found
 
 
 def aged(rebalances: DataFrame, transitions: DataFrame) -> DataFrame:
-    """Rows of the table as things stand at the journal's end: each was made as things stood at the end of its
-    own group's entries."""
+    """Rows of the table as of the journal's end: each was made as of the end of its own group's entries."""
     session: Any = rebalances.sparkSession
     found: DataFrame = session.sql(_AGED, rebalances=rebalances, transitions=transitions)
     return found
@@ -97,8 +95,8 @@ def _records(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, str | Non
 
 
 def explained(records: Iterable[tuple[int, str | None, Told]]) -> Iterator[dict[str, Any]]:
-    """Rows of the table from entries, each with its shard and group, in order of shards, groups and offsets;
-    what is about a shard comes before its groups."""
+    """Rows of the table from entries, each with its shard and group, sorted by shard, group and offset;
+    entries about a whole shard come before those of its groups."""
     for shard, told in groupby(records, lambda each: each[0]):
         of_shard: list[Told] = []
         for group, own in groupby(told, lambda each: each[1]):
@@ -119,7 +117,7 @@ def _of_group(shard: int, group: str, told: Iterator[Told]) -> Iterator[dict[str
             return
         own_ms = (each.entry.at_ms for each in new if each.entry.type not in SHARD_TYPES)
         known, _ = remembered(piece, max((known.newest_ms, *own_ms)), -1)
-        # Those that are live are told with the next chunk.
+        # Live ones come with the next chunk.
         yield from (row for row in rows_of(shard, piece) if row["start_offset"] < known.live_offset)
 
 
@@ -141,7 +139,7 @@ def rows_of(shard: int, piece: Piece) -> Iterator[dict[str, Any]]:
 def _row(
     shard: int, rebalance: Rebalance, told: tuple[Told, ...], names: Names, members_before: int | None
 ) -> dict[str, Any]:
-    # Where the journal does not have the beginning, a start stands for it that is no change of state.
+    # If the journal lacks the beginning, a start that is not a change of state stands for it.
     starts = [each for each in rebalance.starts if rebalance.stream[each.index] is each.entry]
     starts = [each for each in starts if each.entry.type in ("state_changed", "epoch_bumped")]
     case = Case(rebalance, rebalance.starts[0], names, rebalance.stream[-1].at_ms)
@@ -210,7 +208,7 @@ def _row(
 
 
 def _assigned(rebalance: Rebalance) -> dict[str, Any]:
-    """What its assignment changed, and what had no owner meanwhile."""
+    """What the assignment changed, and which partitions had no owner meanwhile."""
     entry: Entry | None = rebalance.assigned
     if entry is None:
         return {}

@@ -1,23 +1,23 @@
-"""`rebalances` as a stream: put together across batches, and the same as from the whole journal at once.
+"""`rebalances` as a stream: assembled across batches, and the same as from the whole journal at once.
 
     topic -> records and rows (transformWithState) -> bronze, and new rows of `rebalances`, batch by batch
                                                    -> all other tables, made of those when `publish` is called
 
-The stream remembers; what a rebalance was is said by the rules that make the table from a whole journal. What
-the state has to hold can be told in a few sentences (pieces.py). State is by shard, which is how the journal
-is ordered: what concerns a whole shard ends the rebalances of all its groups. Within a shard a map has a
-value for each group, so a batch loads the groups that it has entries of. There are neither timers nor a
-watermark: groups are not in a common order of time, in a journal that is replayed least of all, and a
-watermark would drop those that are behind. A rebalance that never ends is found in gold, by its age.
+The stream only remembers; the rules that make the table from a whole journal say what a rebalance was. What
+the state must contain takes a few sentences to say (pieces.py). State is kept by shard, which is how the
+journal is ordered: an entry about a whole shard ends the rebalances of all its groups. Within a shard, a map
+has a value for each group, so a batch loads only the groups that it has entries of. There are no timers and
+no watermark: groups have no common order in time, least of all in a replayed journal, and a watermark would
+drop those that are behind. A rebalance that never ends is found in gold, by its age.
 
 Each batch writes its records to bronze, and the rows of the rebalances that it touched, as folders named
-after it. A row replaces the one of the same `rebalance_id` from an earlier batch. Killed between that and
-Spark's note of the batch, the job does the batch again, from the same state and offsets: the folders that are
-there are what it would write.
+after it. A row replaces the one with the same `rebalance_id` from an earlier batch. If the job is killed
+before Spark records the batch, it repeats the batch from the same state and offsets: the existing folders are
+what it would write.
 
-Sessions, ownership and samples of lag are functions of silver transitions and rebalances, all of which are
-kept; so they, and gold, are made of these anew (`publish`). To be kept up by the stream they would need what
-a session of months has seen, for tables that are a sort and a join away.
+Sessions, ownership and lag samples are functions of silver transitions and rebalances, all of which are kept;
+so they, and gold, are remade from these (`publish`). To maintain them, the stream would need what a session
+of months has seen, for tables that are a sort and a join away.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ CHECKPOINT: Final = "_checkpoints/journal"
 _VERSIONS: Final = f"{REBALANCES.ddl}, batch bigint"
 
 _CUT: Final = "shard int, offset bigint, key binary, value binary, rebalance string"
-"""A record as it came, or a row of `rebalances` as JSON."""
+"""An unchanged record, or a row of `rebalances` as JSON."""
 
 
 class Cutter(StatefulProcessor):
-    """Records of a shard in, the same and rows of `rebalances` out."""
+    """Turns records of a shard into the same records and rows of `rebalances`."""
 
     def init(self, handle: Any) -> None:
         self._shard = handle.getValueState("shard", "told string")
@@ -96,7 +96,7 @@ def _frame(shard: int, rows: list[str]) -> pd.DataFrame:
 
 
 def cut(events: DataFrame) -> DataFrame:
-    """A stream of the journal's records: each as it came, and rows of the rebalances that it concerns."""
+    """A stream of the journal's records, unchanged, and of rows of the rebalances that they concern."""
     told = events.selectExpr("partition AS shard", "offset", "key", "value")
     found: DataFrame = told.groupBy("shard").transformWithStateInPandas(
         statefulProcessor=Cutter(), outputStructType=_CUT, outputMode="Append", timeMode="None"
@@ -105,14 +105,14 @@ def cut(events: DataFrame) -> DataFrame:
 
 
 def stream(events: DataFrame, to: str) -> DataStreamWriter:
-    """The query that keeps bronze and the rows of `rebalances` below `to` up, to be given a trigger and
-    started. `events` is a stream with key, value, partition and offset of `__group_events`; in a partition
-    offsets must only grow from batch to batch."""
+    """The query that keeps bronze and the rows of `rebalances` below `to` up to date; the caller sets a
+    trigger and starts it. `events` is a stream with key, value, partition and offset of `__group_events`; in
+    a partition, offsets must only increase from batch to batch."""
     spark = events.sparkSession
     bronze, versions = _folders(spark, to)
 
     def write(cut: DataFrame, batch: int) -> None:
-        # Evaluated also where there is nothing to write: the state moves on with it.
+        # Evaluate even if there is nothing to write: this advances the state.
         cut.persist().count()
         try:
             if not bronze.has(batch):
@@ -130,9 +130,9 @@ def stream(events: DataFrame, to: str) -> DataStreamWriter:
 
 
 def publish(spark: SparkSession, to: str) -> dict[str, DataFrame]:
-    """Make all tables of silver and gold anew, up to the last batch that is written; by name."""
+    """Remake all silver and gold tables, up to the last batch written. Returns them by name."""
     bronze, versions = _folders(spark, to)
-    # The stream may be about to write another batch, to one of them before the other.
+    # The stream may be writing another batch, to one of them before the other.
     last = min(each.last() for each in (bronze, versions))
     bronze.tidy(last, lambda rows: rows)
     versions.tidy(last, newest)

@@ -1,8 +1,8 @@
 """The tables made from the journal: columns, Spark types, and what each column says.
 
-Silver tells what happened, gold answers questions. Everything here is plain data: it needs no Spark.
+Silver says what happened, gold answers questions. Everything here is plain data: it needs no Spark.
 
-Times of a moment (`at_ms`, `started_ms`, ...) are milliseconds since 1970, other `_ms` are durations. NULL is
+Points in time (`at_ms`, `started_ms`, ...) are milliseconds since 1970, other `_ms` are durations. NULL means
 "not known" or "not yet", never zero. `rebalance_id` and `group` join silver and gold.
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 RATE_MIN_MS: Final = 55 * 60_000
-"""How often something happens in an hour is told of about an hour and more: less time says nothing of it."""
+"""Hourly rates are given only for about an hour and more: less time says nothing about them."""
 
 
 class Column(NamedTuple):
-    """A column; `type` as Spark's DDL writes it."""
+    """A column; `type` is in Spark's DDL."""
 
     name: str
     type: str
@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
     @property
     def ddl(self) -> str:
-        """Its schema as Spark takes it."""
+        """Its schema as Spark DDL."""
         return ", ".join(f"`{each.name}` {each.type}" for each in self.columns)
 
     @property
@@ -49,7 +49,7 @@ LAGS: Final = "array<struct<topic:string,partition:int,committed_offset:bigint,l
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """A line each: name, type (without spaces), what it says."""
+    """Parse a line for each column: name, type (without spaces), what it says."""
     lines = (line.split(None, 2) for line in text.strip().splitlines())
     return tuple(Column(name, type, about.strip()) for name, type, about in lines)
 

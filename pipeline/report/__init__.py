@@ -1,1 +1,1 @@
-"""The report: from the tables of `muster-pipeline rebalances` to pictures and a page, without Spark."""
+"""The report: a page with pictures, made from the tables of `muster-pipeline rebalances`, without Spark."""

@@ -1,5 +1,4 @@
-"""The columns of the page's tables: heading, how values are written, and what it means (shown when pointed
-at)."""
+"""The columns of the page's tables: heading, format of the values, and meaning (shown as a tooltip)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ Columns = tuple[tuple[str, str, Kind], ...]
 
 
 def _columns(text: str) -> Columns:
-    """A line each: heading | kind | what it means."""
+    """Parse a line for each column: heading | kind | what it means."""
     found = []
     for line in text.strip().splitlines():
         heading, kind, about = (part.strip() for part in line.strip().split("|"))

@@ -25,7 +25,7 @@ _PICTURES: Final = (
 
 
 class Moment(NamedTuple):
-    """A time: a moment of its own, or so long before the journal's end."""
+    """A time: absolute, or relative to the journal's end."""
 
     at_ms: int | None
     ago_ms: int = 0
@@ -67,7 +67,7 @@ that cost most, or else of the failover, or of the worst rebalance.
 
 
 def run(given: Namespace) -> int:
-    """Carry it out; the exit code. Raises PipelineError."""
+    """Run the command. Returns the exit code. Raises PipelineError."""
     from muster.pipeline.report.facts import Asked, facts, span_of
     from muster.pipeline.report.lake import Lake
     from muster.pipeline.report.page import page
@@ -92,7 +92,7 @@ def run(given: Namespace) -> int:
         for name in _PICTURES:
             if name in pictures:
                 _write(to / f"{name}.png", pictures[name].light)
-            else:  # of an earlier report: it would be taken for one of this
+            else:  # of an earlier report: it would be taken for part of this one
                 (to / f"{name}.png").unlink(missing_ok=True)
         _write(to / PAGE, page(found, told, given.lake).encode())
     except OSError as error:
@@ -135,7 +135,7 @@ def _top(text: str) -> int:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing."""
+    """Write the file atomically."""
     aside = path.with_name(f".{path.name}.new")
     aside.write_bytes(data)
     os.replace(aside, path)

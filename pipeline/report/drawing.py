@@ -1,5 +1,5 @@
 """What all pictures share: two themes, colours that the colour-blind can tell apart, axes of times and
-durations, and texts as they are (matplotlib would read a $ in a group's name as a formula).
+durations, and literal texts (matplotlib would read a $ in a group's name as a formula).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH_INCHES: Final = 9.2
 _DPI: Final = 130
 _NAME_CHARACTERS: Final = 30
 
-# Okabe and Ito's palette, without black, and with a yellow that is seen on white as well.
+# Okabe and Ito's palette, without black, and with a yellow that is visible on white as well.
 PALETTE: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#C9BC00")
 OTHER: Final = "#999999"
 _HATCHES: Final = ("", "////", "....", "xxxx")
@@ -33,7 +33,7 @@ _LIKED: Final = {
     "poll-deadline-missed": "#CC79A7",
     "rejoined-after-eviction": "#009E73",
 }
-"""So that these look alike in every report."""
+"""Fixed, so that these look alike in every report."""
 
 STEPS_MS: Final = tuple(
     step * unit
@@ -48,7 +48,7 @@ STEPS_MS: Final = tuple(
 
 
 class Theme(NamedTuple):
-    """Of the page it is shown on."""
+    """The colours of the page that a picture is shown on."""
 
     name: str
     page: str
@@ -56,7 +56,7 @@ class Theme(NamedTuple):
     faint: str
     line: str
     gap: str
-    """Of times without an owner."""
+    """For times without an owner."""
 
 
 LIGHT: Final = Theme("light", "#ffffff", "#1c1e21", "#62666d", "#dfe1e5", "#fbd5cd")
@@ -64,17 +64,17 @@ DARK: Final = Theme("dark", "#16181c", "#e7e9ec", "#a3a8b0", "#33373e", "#5c2a22
 
 
 class Picture(NamedTuple):
-    """One that was drawn, as PNG in both themes."""
+    """A drawn picture, as PNG in both themes."""
 
     name: str
     alt: str
-    """What it shows, for those who do not see it."""
+    """What it shows, for those who cannot see it."""
     light: bytes
     dark: bytes
 
 
 def picture(name: str, alt: str, draw: Callable[[Theme], Figure]) -> Picture:
-    """Draw it on light and on dark ground."""
+    """Draw it in the light and the dark theme."""
     return Picture(name, alt, *(_png(draw, theme) for theme in (LIGHT, DARK)))
 
 
@@ -130,7 +130,7 @@ def _styled(theme: Theme) -> Iterator[None]:
 
 
 def canvas(height_inches: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """A figure and its axes; no window, no state that others see."""
+    """A figure and its axes, without a window or global state."""
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
@@ -138,8 +138,8 @@ def canvas(height_inches: float, rows: int = 1, columns: int = 1, **options: Any
 
 
 def colours(diagnoses: Sequence[str]) -> dict[str, str]:
-    """By diagnosis, the commonest first: those that cost most, and then the commonest, have a colour of
-    their own, all others share one."""
+    """Colours by diagnosis, in the order given. Some diagnoses have fixed colours; of the others, the first
+    get a colour of their own, the rest share one."""
     found = {each: _LIKED[each] for each in diagnoses if each in _LIKED}
     free = [each for each in PALETTE if each not in found.values()]
     for each in diagnoses:
@@ -149,13 +149,13 @@ def colours(diagnoses: Sequence[str]) -> dict[str, str]:
 
 
 def fills(count: int) -> list[tuple[str, str]]:
-    """Colours and hatches, each pair once, for as many things; then again."""
+    """`count` pairs of colour and hatch, which repeat only when all are used."""
     pairs = [(colour, hatch) for hatch in _HATCHES for colour in PALETTE]
     return [pairs[number % len(pairs)] for number in range(count)]
 
 
 def named(name: object, most: int = _NAME_CHARACTERS) -> str:
-    """A name for a picture: short, and of characters that the font has."""
+    """A name for a picture: shortened, and only with characters that the font has."""
     return "".join(each if ord(each) in _in_font() else "�" for each in shortened(shown(str(name)), most))
 
 
@@ -168,17 +168,17 @@ def _in_font() -> frozenset[int]:
 
 
 def step_ms(span_ms: float, most: int) -> int:
-    """The least step of a clock that divides the span into so many at most."""
+    """The smallest round step of time that divides the span into at most `most` parts."""
     return next((each for each in STEPS_MS if span_ms / each <= most), STEPS_MS[-1])
 
 
 def when(ms: float) -> datetime:
-    """For an axis of times."""
+    """The datetime for a time axis."""
     return datetime.fromtimestamp(ms / 1_000, UTC)
 
 
 def time_axis(axes: Axes, from_ms: float, until_ms: float, label: str = "time (UTC)") -> None:
-    """Ticks at round times; the date stands at the axis' end and where it changes."""
+    """Ticks at round times, with the date at the end of the axis and where it changes."""
     from matplotlib import dates
 
     if until_ms <= from_ms:
@@ -237,7 +237,7 @@ def rows_axis(axes: Axes, names: Iterable[str]) -> None:
 
 
 def causes_legend(where: Any, colour: dict[str, str], there: Iterable[str], **more: Any) -> None:
-    """The causes that are there by colour, all without one as "other causes"."""
+    """The causes that occur, by colour; those without their own as "other causes"."""
     from matplotlib.patches import Patch
 
     present = set(there)

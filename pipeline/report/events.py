@@ -1,4 +1,4 @@
-"""What is told of single things: the worst rebalance, who flaps, deploys, failovers, lag, what is open."""
+"""Sections about single things: the worst rebalance, who flaps, deploys, failovers, lag, what is open."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def flapping(telling: Telling) -> Section:
 
 
 def deploys(telling: Telling) -> Section:
-    """Rolling restarts; before and after the costliest."""
+    """Rolling restarts, with a comparison before and after the costliest."""
     found = telling.facts.deploys
     made = Section("deploys", "What did each deploy do?", [])
     if found.empty:
@@ -190,7 +190,7 @@ def deploys(telling: Telling) -> Section:
 
 
 def _before_and_after(telling: Telling, made: Section, what: str) -> None:
-    """Add the comparison to the section of what it is about."""
+    """Add the comparison to the section if it is about `what`."""
     facts, around = telling.facts, telling.facts.around
     if around is None or around.what != what:
         return
@@ -226,7 +226,7 @@ def _before_and_after(telling: Telling, made: Section, what: str) -> None:
 
 
 def failovers(telling: Telling) -> Section:
-    """What went to another broker, and what followed."""
+    """What moved to another broker, and what followed."""
     facts, found = telling.facts, telling.facts.failovers
     made = Section("failovers", "What did each failover do?", [])
     if found.empty:
@@ -370,7 +370,7 @@ def _who(facts: Facts, rebalance: Any) -> str:
 
 
 def _stood_still(failover: Any) -> str:
-    """For how long groups had no coordinator."""
+    """How long groups had no coordinator."""
     if not known(failover.unavailable_max_ms):
         return "For how long they had no coordinator is not known."
     took = duration(failover.unavailable_max_ms)
@@ -389,7 +389,7 @@ def _nothing(number: float, noun: str, plural: str) -> str:
 
 
 def _in(facts: Facts, span: Span) -> tuple[Any, ...]:
-    """Of the groups that before and after are compared of: what the table has of a time."""
+    """The figures of the before-and-after table for one time span."""
     assert facts.around is not None
     mine = facts.rebalances[facts.rebalances.group.isin(facts.around.groups).to_numpy()]
     mine = mine[mine.started_ms.between(*span, inclusive="left").to_numpy()]

@@ -1,7 +1,7 @@
-"""What the report tells, from the tables: nothing here is drawn or worded.
+"""The facts of the report, from the tables; nothing here is drawn or worded.
 
-A rebalance, a deploy or a failover counts if it began in the window, a time without an owner if any of it is.
-Percentiles are interpolated, as those of the gold tables are.
+A rebalance, a deploy or a failover counts if it began in the window; a time without an owner, if any part of
+it is in the window. Percentiles are interpolated, as in the gold tables.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ _SESSION: Final = [
 ]  # fmt: skip
 _SUMMED: Final = ("moved", "bounced", "unowned_partition_ms", "commits_refused", "duration_ms")
 _QUANTILES: Final = {"duration_ms": "", "recovery_ms": "recovery_"}
-"""Columns of which percentiles are told, and what their names begin with."""
+"""Columns that get percentiles, and the prefix of these percentiles' names."""
 _AROUND_MIN_MS: Final = 10 * 60_000
 _AROUND_SHARE: Final = 5
-"""Before and after a deploy are each this often as long as it was, and ten minutes at least."""
+"""The times before and after a deploy are each this many times as long as it, and at least ten minutes."""
 _APART_MS: Final = 60_000
-"""Shards that go from one broker to another within this time went in one failover."""
-_FOLLOWS_MS: Final = 5 * 60_000
-"""As gold.failover_impact counts rebalances after it."""
+"""Shards that move from one broker to another within this time belong to one failover."""
 
 
 class Asked(NamedTuple):
-    """What the user wants to see. Times are epoch ms, or NULL for all there is."""
+    """What the user wants to see. Times are epoch ms; None means no limit."""
 
     groups: tuple[str, ...] = ()
     since_ms: int | None = None
@@ -57,7 +55,7 @@ class Span(NamedTuple):
 
     @property
     def ms(self) -> float:
-        """How long."""
+        """Its length."""
         return self.until_ms - self.from_ms
 
 
@@ -74,15 +72,15 @@ class Around(NamedTuple):
 
 @dataclass
 class Facts:
-    """All of it; a table without rows where there is nothing to tell."""
+    """All facts; a table has no rows if there is nothing to tell."""
 
     asked: Asked
     journal: Span | None
-    """What the journal has; None: nothing."""
+    """The time that the journal covers; None if it is empty."""
     span: Span
     """The window within it."""
     end_ms: float
-    """The last moment that the window has something of."""
+    """The last moment that the window contains."""
     rebalances: pd.DataFrame
     causes: pd.DataFrame
     groups: pd.DataFrame
@@ -96,17 +94,17 @@ class Facts:
     around: Around | None
     worst: pd.Series | None
     owned: pd.DataFrame
-    """Who had what round the worst rebalance, in its group."""
+    """Who owned what around the worst rebalance, in its group."""
     names: MemberNames
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the journal's time."""
+        """Whether the window is the whole journal."""
         return self.asked.since_ms is None and self.asked.until_ms is None
 
 
 def span_of(lake: Lake) -> Span | None:
-    """From the first to the last that the journal tells of any group; None where it tells nothing."""
+    """From the first to the last entry of any group in the journal; None if there is none."""
     health = lake.read(tables.GROUP_HEALTH, ["first_ms", "last_ms"])
     if health.empty:
         return None
@@ -114,7 +112,7 @@ def span_of(lake: Lake) -> Span | None:
 
 
 def facts(lake: Lake, asked: Asked) -> Facts:
-    """Read and work out everything. Raises PipelineError, which names the option that asked for nothing."""
+    """Read and compute everything. Raises PipelineError, which names the option that selects nothing."""
     import pyarrow.compute as pc
 
     journal = span_of(lake)
@@ -133,7 +131,7 @@ def facts(lake: Lake, asked: Asked) -> Facts:
         mine = pc.field("group").isin(list(asked.groups))
         return mine if more is None else mine & more
 
-    # As it was asked for: what the journal tells can have begun before its first entry.
+    # As the user asked: what the journal reports can have begun before its first entry.
     since_ms, until_ms = asked.since_ms or 0, 1 << 62 if asked.until_ms is None else asked.until_ms
 
     def within(name: str) -> pc.Expression:
@@ -192,7 +190,7 @@ def facts(lake: Lake, asked: Asked) -> Facts:
 
 
 def _with_all(span: Span, moments: Sequence[pd.Series]) -> Span:
-    """The window, made as long as what was found in it."""
+    """The window, extended to everything that was found in it."""
     found = [each.astype("float64") for each in moments if len(each)]
     return Span(
         min([span.from_ms, *(each.min() for each in found)]),
@@ -201,7 +199,7 @@ def _with_all(span: Span, moments: Sequence[pd.Series]) -> Span:
 
 
 def costs(rebalances: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """What gold.cost_per_cause says, by any columns: what cost most first."""
+    """The figures of gold.cost_per_cause, by any columns; the costliest first."""
     import pandas as pd
 
     known = rebalances.lag.notna() & rebalances.lag_before.notna()
@@ -227,12 +225,12 @@ def costs(rebalances: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def per_hour(number: float, ms: float) -> float | None:
-    """So many in that time, an hour; None where the time is too short to say."""
+    """The rate per hour of `number` in `ms`; None if that is too short to say."""
     return number * 3_600_000 / ms if ms >= tables.RATE_MIN_MS else None
 
 
 def _most(found: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
-    """Largest first; what is alike by name."""
+    """Sort largest first, ties by name."""
     found = found.astype(dict.fromkeys(names, "object"))
     order = [*columns, *names]
     return found.sort_values(
@@ -264,14 +262,14 @@ def _groups(
 
 
 def _flapping(lake: Lake, span: Span, where: pc.Expression | None) -> pd.DataFrame:
-    """Members that flap, and hosts unless only some groups are asked for."""
+    """Members that flap, and hosts too unless only some groups are asked for."""
     found = lake.read(tables.FLAPPING, tables.FLAPPING.names, where)
     found = found[(found.first_ms < span.until_ms) & (found.last_ms >= span.from_ms)]
     return _most(found, ["ends_in_hour_max", "ends", "evictions"], ["name", "group"])
 
 
 def _failovers(shards: pd.DataFrame, rebalances: pd.DataFrame, asked: Asked) -> pd.DataFrame:
-    """One row for all shards that went together; those first that were without a coordinator the longest."""
+    """One row for all shards that moved together; the longest without a coordinator first."""
     import pandas as pd
 
     shards = shards.sort_values(["at_ms", "shard"], ignore_index=True)
@@ -301,7 +299,7 @@ def _failovers(shards: pd.DataFrame, rebalances: pd.DataFrame, asked: Asked) -> 
     found = found.sort_values(
         ["unavailable_max_ms", "at_ms"], ascending=False, na_position="last", ignore_index=True
     )
-    if asked.groups:  # of which the tables know the shard from their rebalances
+    if asked.groups:  # their shards are known from their rebalances
         mine = set(rebalances.shard)
         found = found.loc[[bool(mine & set(each)) for each in found.shards]].reset_index(drop=True)
     return found
@@ -310,12 +308,12 @@ def _failovers(shards: pd.DataFrame, rebalances: pd.DataFrame, asked: Asked) -> 
 def _around(
     rebalances: pd.DataFrame, deploys: pd.DataFrame, failovers: pd.DataFrame, within: Span
 ) -> Around | None:
-    """The costliest deploy, if it cost anything and there is what followed; or else the costliest failover;
-    or else the worst rebalance."""
+    """The costliest deploy that cost anything, preferably one whose aftermath is in sight; or else the
+    costliest failover; or else the worst rebalance."""
     costly = deploys[(deploys.unowned_partition_ms > 0).to_numpy()]
     worst = _worst(rebalances)
     if len(costly):
-        told = costly[costly.ended_ms + costly.duration_ms < within.until_ms]  # what came of it
+        told = costly[costly.ended_ms + costly.duration_ms < within.until_ms]  # its aftermath is in sight
         most = (told if len(told) else costly).iloc[0]
         what, groups = "deploy", [str(most.group)]
         during = Span(float(most.started_ms), float(most.ended_ms))
@@ -340,7 +338,7 @@ def _around(
 
 
 def _worst(rebalances: pd.DataFrame) -> pd.Series | None:
-    """The one that cost most partition-time, or else took longest; the first of those."""
+    """The one that cost most partition-time, or else took longest, or else began first."""
     if rebalances.empty:
         return None
     order = rebalances.assign(

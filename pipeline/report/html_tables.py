@@ -1,4 +1,4 @@
-"""Tables as the page shows them: each figure with its unit, and beside it, for programs, as it is."""
+"""Tables as the page shows them: each figure with its unit and, for programs, its exact value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 
 
 def name(text: object) -> str:
-    """Whatever a user called something, as HTML: harmless, and no wider than a page."""
+    """A name that a user chose, as HTML: escaped, and no wider than a page."""
     full = words.shown(str(text))
     short = words.shortened(full, _NAME_MAX)
     title = "" if short == full else f' title="{escape(full[:_TITLE_MAX])}"'
@@ -32,7 +32,7 @@ def name(text: object) -> str:
 
 
 def figure(value: Any, say: Callable[[Any], str]) -> str:
-    """A number: what people read, and the number itself."""
+    """A number: the text that people read, and the exact value."""
     if not words.known(value):
         return '<span class="none">–</span>'
     plain = float(value)
@@ -62,18 +62,18 @@ MOMENT: Final = Kind(moment, is_number=False)
 
 
 class Shown(NamedTuple):
-    """A table on the page; `id` is its element's."""
+    """A table on the page; `id` is that of its element."""
 
     id: str
     caption: str
     columns: Sequence[tuple[str, str, Kind]]
-    """Of each: its heading, what it means, how its values are written."""
+    """The heading, meaning and format of each column."""
     rows: Sequence[Sequence[Any]]
     of: int
-    """How many rows there would be in all."""
+    """The total number of rows."""
 
     def html(self) -> str:
-        """The table, with the sentence that says what was left out. A rate that no row has is not shown."""
+        """The table, with a sentence about rows left out. A rate that no row has is not shown."""
         told = [
             number
             for number, (_, _, kind) in enumerate(self.columns)

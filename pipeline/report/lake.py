@@ -19,7 +19,7 @@ _MAKE = "muster-pipeline rebalances --to {} makes them"
 class Lake:
     """The folder that `muster-pipeline rebalances --to` wrote: a path, or a URI that pyarrow knows.
 
-    Raises PipelineError where it is none, and names `--from`.
+    Raises PipelineError, which names `--from`, if it is not such a folder.
     """
 
     def __init__(self, root: str) -> None:
@@ -42,8 +42,8 @@ class Lake:
             raise PipelineError(self._what_else())
 
     def read(self, table: Table, columns: Sequence[str], where: pc.Expression | None = None) -> pd.DataFrame:
-        """Columns of the rows for which `where` holds; texts as categories, whole numbers that may be
-        NULL as floats. Raises PipelineError where the table is not there or not as it should be."""
+        """Columns of the rows for which `where` holds; strings as categories, integers that may be NULL as
+        floats. Raises PipelineError if the table is missing or not as it should be."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -52,7 +52,7 @@ class Lake:
             raise PipelineError(f"--from: {self.root} has no {name}; {_MAKE.format(self.root)}")
         try:
             files = ds.dataset(f"{self._path}/{name}", filesystem=self._files, format="parquet")
-            if not files.files:  # written, and without a row
+            if not files.files:  # written without any rows
                 import pandas as pd
 
                 return pd.DataFrame({each: pd.Series(dtype="object") for each in columns})

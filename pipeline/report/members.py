@@ -1,4 +1,4 @@
-"""What members are called: as `muster groups` and muster's page call them."""
+"""Short names of members, the same as in `muster groups` and on muster's page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MemberNames:
         }
 
     def short(self, group: object, member_id: object) -> str | None:
-        """As web-2, or rdkafka/005299 where several go by that client id; None for nobody."""
+        """A name such as web-2, or rdkafka/005299 if several share that client id; None for nobody."""
         if not known(member_id):
             return None
         return (self._groups.get(str(group)) or _OF_NOBODY).short(str(member_id))

@@ -1,4 +1,4 @@
-"""Pictures of one moment: owners round a rebalance, before and after a deploy, a failover; and lag."""
+"""Pictures of one moment: owners around a rebalance, before and after a deploy, a failover; and lag."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PARTITIONS_MAX: Final = 40
 _OWNERS_MAX: Final = 18
 """Owners that its legend names."""
 _CARRIED_MS: Final = 5 * 60_000
-"""Samples of lag are not further apart while a group commits."""
+"""The longest time between samples of lag while a group commits."""
 _LINES_MAX: Final = 6
 """As many as can be told apart."""
 
 
 def ownership(facts: Facts, theme: Theme) -> Figure:
-    """Who had each partition of the group round its worst rebalance, and when nobody had it."""
+    """Who owned each partition of the group around its worst rebalance, and when nobody did."""
     from matplotlib.patches import Patch
 
     frame, rows, gaps = gantt(facts)
@@ -81,9 +81,10 @@ def ownership(facts: Facts, theme: Theme) -> Figure:
 
 
 def gantt(facts: Facts) -> tuple[Span, pd.DataFrame, pd.DataFrame]:
-    """What the picture of ownership shows: its time, rows of silver.ownership, rows of gold.unavailability.
+    """What the picture of ownership shows: its time span, rows of silver.ownership, rows of
+    gold.unavailability.
 
-    At most `PARTITIONS_MAX` partitions: those that had no owner the longest, in order."""
+    At most `PARTITIONS_MAX` partitions: those without an owner for longest, in order."""
     import numpy as np
 
     worst = facts.worst
@@ -113,12 +114,12 @@ def gantt(facts: Facts) -> tuple[Span, pd.DataFrame, pd.DataFrame]:
 
 
 def lag_lines(facts: Facts, theme: Theme) -> Figure:
-    """How far behind the groups were, one line for each of those that were furthest behind."""
+    """How far behind groups were, one line for each of those furthest behind."""
     names = _behind(facts)[:_LINES_MAX]
     made, axes = drawing.canvas(3.8)
     for number, group in enumerate(names):
         mine = facts.lag[(facts.lag.group == group).to_numpy()]
-        # Where no sample came for longer than a group takes that commits, nothing is known.
+        # If samples are further apart than those of a group that commits, lag between them is not known.
         apart = mine.at_ms.diff().to_numpy(dtype="float64") > _CARRIED_MS * 1.5
         lag = mine.lag.to_numpy(dtype="float64")
         at = [when(each) for each in mine.at_ms]
@@ -148,7 +149,7 @@ def _line(group: str, colour: str) -> Any:
 
 
 def before_and_after(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """Lag and rebalances before, while and after something happened."""
+    """Lag and rebalances before, during and after an event."""
     import numpy as np
 
     around = facts.around
@@ -210,7 +211,7 @@ def before_and_after(facts: Facts, colour: dict[str, str], theme: Theme) -> Figu
 
 
 def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """What the groups that went to another broker did round the costliest failover."""
+    """Rebalances of the groups that moved, around the costliest failover."""
     at, span, mine = failed_over(facts)
     names = list(dict.fromkeys(mine.group.value_counts().head(ROWS_MAX).index))
     names = [each for each in names if (mine.group == each).any()]
@@ -221,7 +222,7 @@ def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
         for each in mine[(mine.group == name).to_numpy()].itertuples():
             ended = each.ended_ms if each.ended_ms == each.ended_ms else span.until_ms
             left, right = (each.started_ms - at) / 1_000, (min(ended, span.until_ms) - at) / 1_000
-            # What takes a second must still be seen.
+            # Even a rebalance of a second must be visible.
             wide = max(right - left, span.ms / 1_000 / 150)
             axes.barh(
                 row,
@@ -251,7 +252,7 @@ def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
 
 
 def _frame(span: Span, since_ms: float, rebalances: pd.DataFrame) -> Span:
-    """As much of the span as has something in it: from that moment on, and all of the rebalances."""
+    """The part of the span that contains anything: from `since_ms` on, and all rebalances."""
     first = min(since_ms, float(rebalances.started_ms.min()))
     last = max(since_ms, float(rebalances.ended_ms.fillna(span.until_ms).max()))
     middle = (span.from_ms + span.until_ms) / 2
@@ -260,7 +261,7 @@ def _frame(span: Span, since_ms: float, rebalances: pd.DataFrame) -> Span:
 
 
 def failed_over(facts: Facts) -> tuple[float, Span, pd.DataFrame]:
-    """When the costliest failover was, five minutes on both sides, and the rebalances there of its groups."""
+    """When the costliest failover was, five minutes on both sides, and the rebalances of its groups then."""
     last = facts.failovers.iloc[0]
     at = float(last.at_ms)
     span = Span(at - 300_000, at + 300_000)
@@ -292,7 +293,7 @@ def _part(topic: str, number: int, several: bool) -> str:
 
 
 def _seconds_axis(axes: Any) -> None:
-    """Of seconds before and after something: −30 s, 0, +1 min."""
+    """An axis of seconds before and after an event: −30 s, 0, +1 min."""
     from matplotlib import ticker
 
     low, high = axes.get_xlim()

@@ -1,4 +1,4 @@
-"""What is told of all rebalances: which groups, how long, at what cost."""
+"""Sections about all rebalances: which groups, how long, at what cost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def groups(telling: Telling) -> Section:
 
 
 def stood_still(telling: Telling) -> Section:
-    """For how long partitions had no owner."""
+    """How long partitions had no owner."""
     facts, gaps = telling.facts, telling.facts.gaps
     made = Section("unavailability", "How long did partitions stand still?", [])
     lost = float(facts.groups.unowned_partition_ms.sum())

@@ -1,4 +1,4 @@
-"""The page: one HTML file that asks for nothing from elsewhere."""
+"""The page: one HTML file that loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.pipeline.report.facts import Facts
 from muster.pipeline.report.html_tables import Shown, figure, moment, name
 from muster.pipeline.report.telling import Figured, Section
 
-# Names are written by users: nothing on the page runs, and nothing is fetched, whatever they hold.
+# Users choose names: whatever these contain, nothing on the page runs, and nothing is fetched.
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 
 _STYLE: Final = Path(__file__).with_name("page.css").read_text(encoding="utf-8")

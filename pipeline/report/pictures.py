@@ -1,4 +1,4 @@
-"""Pictures of many rebalances at once: causes over time, groups, durations, what had no owner, flapping."""
+"""Pictures of many rebalances at once: causes over time, groups, durations, unowned time, flapping."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROWS_MAX: Final = 30
-"""As many rows as a picture can have and be read."""
+"""As many rows as a readable picture can have."""
 _BINS_MAX: Final = 60
 _LENGTHS_MS: Final = (100, 1_000, 5_000, 30_000, 120_000)
-"""Where one column of lengths ends and the next begins."""
+"""The boundaries between columns of lengths."""
 
 
 def causes_over_time(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
@@ -52,7 +52,7 @@ def causes_over_time(facts: Facts, colour: dict[str, str], theme: Theme) -> Figu
 
 
 def groups(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """What the groups lost that lost most, and how often they rebalanced, by diagnosis."""
+    """The groups that lost most: how much, and how often they rebalanced, by diagnosis."""
     top = facts.groups.head(min(facts.asked.top, ROWS_MAX))
     lost = _by_diagnosis(facts.rebalances, top.group, "unowned_partition_ms")
     counted = _by_diagnosis(facts.rebalances, top.group, None)
@@ -70,13 +70,14 @@ def groups(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
 
 
 def stood_still(facts: Facts) -> pd.DataFrame:
-    """The groups of which partitions had no owner for some time, the longest first."""
+    """The groups that had partitions without an owner, the longest time first."""
     found = facts.groups[facts.groups.unowned_partition_ms > 0]
     return found.sort_values(["unowned_partition_ms", "group"], ascending=[False, True], ignore_index=True)
 
 
 def costs(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """What each diagnosis cost: how often it was, partition-time without an owner, records that waited."""
+    """What each diagnosis cost: how often it occurred, partition-time without an owner, records that
+    waited."""
     found = by_diagnosis(facts).head(ROWS_MAX)
     made, panels = drawing.canvas(_height(len(found)) - 0.1, 1, 3, sharey=True)
     for axes, column, title, say in (
@@ -104,7 +105,7 @@ def costs(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
 
 
 def by_diagnosis(facts: Facts) -> pd.DataFrame:
-    """What each diagnosis cost, over all that the coordinator recorded as causes; the costliest first."""
+    """What each diagnosis cost, over all causes that the coordinator recorded; the costliest first."""
     found = summed(facts.rebalances, ["diagnosis"])
     return found.sort_values(
         ["unowned_partition_ms", "rebalances", "diagnosis"], ascending=[False, False, True], ignore_index=True
@@ -112,7 +113,7 @@ def by_diagnosis(facts: Facts) -> pd.DataFrame:
 
 
 def still_open(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """How long the rebalances under way have been so."""
+    """How long open rebalances have been under way."""
     top = facts.open.head(min(facts.asked.top, ROWS_MAX))
     made, axes = drawing.canvas(_height(len(top)))
     values = (facts.end_ms - top.started_ms).to_numpy(dtype="float64")
@@ -145,7 +146,7 @@ def durations(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
 
 
 def flapping(facts: Facts, theme: Theme) -> Figure:
-    """When the members that flap were there, and how they ended."""
+    """When flapping members were in their groups, and how that ended."""
     top = facts.flapping[(facts.flapping.kind == "member").to_numpy()]
     top = top.head(min(facts.asked.top, ROWS_MAX))
     members = list(zip(top["name"], top["group"], strict=True))
@@ -184,7 +185,8 @@ def sessions_of(facts: Facts, name: object, group: object) -> pd.DataFrame:
 
 
 def _by_diagnosis(rebalances: pd.DataFrame, groups: pd.Series, summed: str | None) -> pd.DataFrame:
-    """A row for each of the groups, a column for each diagnosis: how many, or the sum of a column."""
+    """A row for each of the groups, a column for each diagnosis: the number of rebalances, or the sum of a
+    column."""
     mine = rebalances[rebalances.group.isin(groups).to_numpy()]
     of_each = mine.groupby([mine.group.astype("object"), mine.diagnosis.astype("object")])
     found = of_each.size() if summed is None else of_each[summed].sum()
@@ -213,7 +215,7 @@ def _stacked(
 
 
 def _by_length(axes: Any, rows: pd.DataFrame, column: str, colour: dict[str, str], theme: Theme) -> None:
-    """Columns: how many lasted how long, stacked by cause, each with its number on top."""
+    """Columns: how many lasted how long, stacked by cause, each with its total on top."""
     import numpy as np
 
     rows = rows[rows[column].notna().to_numpy()]

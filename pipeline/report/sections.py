@@ -8,7 +8,8 @@ from muster.pipeline.report.telling import Section, Telling
 
 
 def sections(facts: Facts) -> list[Section]:
-    """Each with its answers, tables and pictures, which are drawn here; none where there is nothing."""
+    """Each with its answers, tables and pictures, which are drawn here; empty if there is nothing to
+    report."""
     if not (len(facts.rebalances) or len(facts.failovers) or len(facts.lag)):
         return []
     telling = Telling(facts)

@@ -1,4 +1,4 @@
-"""What every part of the report is told with."""
+"""What all sections of the report are made of."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Figured(NamedTuple):
 
 @dataclass
 class Section:
-    """A question, and what there is to say. Texts are HTML."""
+    """A question, and its answers. Texts are HTML."""
 
     id: str
     question: str
     answers: list[str]
-    """The first one is told at the head of the report as well."""
+    """The first one also appears at the head of the report."""
     shown: list[Shown | Figured] = field(default_factory=list)
 
 
@@ -46,11 +46,11 @@ class Telling:
     def coloured(
         self, id: str, alt: str, draw: Callable[[Facts, dict[str, str], Theme], Figure], how: str
     ) -> Figured:
-        """A picture by causes."""
+        """A picture with colours by cause."""
         return Figured(picture(id, alt, lambda theme: draw(self.facts, self._colours, theme)), how)
 
     def plain(self, id: str, alt: str, draw: Callable[[Facts, Theme], Figure], how: str) -> Figured:
-        """One without them."""
+        """A picture without causes."""
         return Figured(picture(id, alt, lambda theme: draw(self.facts, theme)), how)
 
 

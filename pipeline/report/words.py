@@ -1,4 +1,4 @@
-"""How times, amounts and causes are said."""
+"""How times, amounts and causes are worded."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _MEANINGS: Final = {
     "coordinator-moved": ("the group's coordinator moved", "another broker has the group now"),
     "unknown": ("a cause that is not known", "nothing that the coordinator knows of says why"),
 }
-"""By diagnosis, as docs/why.md has them: who did what, and how it shows."""
+"""By diagnosis, as in docs/why.md: who did what, and how it shows."""
 
 
 def event(diagnosis: str) -> str:
@@ -90,7 +90,7 @@ def known(value: object) -> bool:
 
 
 def duration(ms: float | None) -> str:
-    """Three figures or so, and the unit: 850 ms, 47.3 s, 1 h 20 min; – where it is not known."""
+    """About three digits, and the unit: 850 ms, 47.3 s, 1 h 20 min; – if not known."""
     if ms is None or not known(ms):
         return "–"
     if ms < 0:
@@ -111,7 +111,7 @@ def duration(ms: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """With commas in it."""
+    """The number with thousands separators."""
     return "–" if number is None or not known(number) else f"{round(number):,}"
 
 
@@ -126,7 +126,7 @@ def times(number: float) -> str:
 
 
 def rate(per_hour: float | None) -> str:
-    """Of something an hour."""
+    """A rate per hour."""
     if per_hour is None or not known(per_hour):
         return "–"
     return f"{per_hour:,.0f}" if per_hour >= 99.5 else f"{per_hour:.3g}"
@@ -141,7 +141,7 @@ def often(number: float, per_hour: float | None, ms: float) -> str:
 
 
 def share(part: float | None) -> str:
-    """As percent; what is not all is not called 100 %, what is not nothing not 0 %."""
+    """As a percentage; less than all is never 100 %, more than nothing never 0 %."""
     if part is None or not known(part):
         return "–"
     percent = part * 100
@@ -160,7 +160,7 @@ def moment(ms: float | None) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters: the middle goes, since ends tell names apart."""
+    """At most `most` characters: the middle is removed, since ends tell names apart."""
     if len(text) <= most:
         return text
     tail = (most - 1) // 2
@@ -168,6 +168,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def shown(name: str) -> str:
-    """A name with what cannot be seen written out: control characters, and those that turn text round."""
+    """A name with invisible characters escaped: control characters, and those that change the text
+    direction."""
     visible = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in name)
     return visible or "(empty name)"

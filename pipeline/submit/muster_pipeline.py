@@ -1,6 +1,6 @@
 """The command `muster-pipeline` as a file, which is what spark-submit takes.
 
-It has a folder of its own: Python looks for modules in the folder of a script before all others.
+It has its own folder, because Python looks for modules in a script's folder before all others.
 """
 
 from __future__ import annotations

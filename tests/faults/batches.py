@@ -1,4 +1,4 @@
-"""Reads what a broker hands out as records, from the format's description alone: nothing of muster's is used.
+"""Decodes records from a broker using only the format's description: none of muster's code is used.
 
 Kafka's documentation, "Record Batch" and "Control Batches". It understands what the load sends: magic 2,
 plain or gzip.
@@ -19,12 +19,12 @@ _CRC_FROM: Final = 21  # what the checksum covers
 _GZIP: Final = 1
 _TRANSACTIONAL: Final = 1 << 4
 _CONTROL: Final = 1 << 5
-_MARKER_KEY: Final = Struct(">hh")  # its version, and what it says
+_MARKER_KEY: Final = Struct(">hh")  # its version, and its type
 _COMMITS: Final = 1
 
 
 class Violation(Exception):
-    """Something that a broker must never do; the text says what and where."""
+    """Something that a broker must never do; the text says what happened and where."""
 
 
 class Batch(NamedTuple):
@@ -39,11 +39,11 @@ class Batch(NamedTuple):
     values: tuple[bytes, ...]
     transactional: bool = False
     commits: bool | None = None
-    """What a marker says that ends a transaction; None for records."""
+    """Whether a marker commits its transaction; None for records."""
 
 
 def read(data: bytes, place: str) -> list[Batch]:
-    """Every batch of `data`; Violation when anything in it is not whole or not what its checksum says."""
+    """Every batch in `data`; raises Violation if anything in it is incomplete or fails its checksum."""
     found, at = [], 0
     while at < len(data):
         if len(data) - at < _HEADER.size:
@@ -82,7 +82,7 @@ def read(data: bytes, place: str) -> list[Batch]:
 
 
 def _records(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys, empty for none, and values."""
+    """Keys (empty for none) and values."""
     at = 0
     for _ in range(count):
         length, at = _varint(body, at)

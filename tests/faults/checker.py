@@ -1,6 +1,6 @@
-"""What must be true after a crash, judged from what clients saw. Knows nothing of muster.
+"""What must be true after a crash, judged by what clients saw. Knows nothing of muster.
 
-Each function takes what was sent and acknowledged (`history`) and what was found, and raises Violation.
+Each function compares what was sent and acknowledged (`history`) with what was found, and raises Violation.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def check_commits(commits: Commits, found: Mapping[int, Committed]) -> int:
 def check_log(
     place: str, found: Sequence[Batch], end_offset: int, producers: Iterable[Produced]
 ) -> dict[str, int]:
-    """How many batches of each producer a partition holds, read from its start to its end offset: every
-    acknowledged one at its offset, each once, in order, nothing between them missing."""
+    """How many batches of each producer a partition holds, read from its start to its end offset. Every
+    acknowledged batch must be at its offset, each only once, in order, with none missing in between."""
     by_name = {each.name: each for each in producers}
     counts = dict.fromkeys(by_name, 0)
     offset, epoch = 0, -1
@@ -92,7 +92,7 @@ def _check_batch(place: str, batch: Batch, by_name: Mapping[str, Produced], coun
 
 
 def check_sent_once(place: str, producer: Produced, count: int) -> None:
-    """An idempotent producer has retried what was not acknowledged: now each batch is there, once."""
+    """An idempotent producer has retried unacknowledged batches: now each must be there exactly once."""
     if count != len(producer.batches):
         raise Violation(f"{place}: {count} batches of {producer.name}, which sent {len(producer.batches)}")
 
@@ -104,14 +104,14 @@ class ObservedGroup:
     state: str
     assignments: Mapping[str, bytes]
     heartbeats: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """(member id, generation) to the answer's code."""
+    """(member id, generation) -> code of the answer."""
     syncs: Mapping[tuple[str, int], tuple[int, bytes]] = field(default_factory=dict)
-    """(member id, generation) to the answer's code and assignment."""
+    """(member id, generation) -> code and assignment of the answer."""
 
 
 def check_group(life: GroupLife, observed: ObservedGroup) -> GroupState:
-    """Which of the possible states the group is in. Members that are still in it must be let go on as if
-    nothing had happened: no rebalance, the same generation, the same assignment."""
+    """Which of the possible states the group is in. Remaining members must be able to go on as if nothing had
+    happened: no rebalance, the same generation, the same assignment."""
     place = f"group {life.group}"
     found = (observed.state, dict(observed.assignments))
     matching = [each for each in life.possible if (each.state, dict(each.members)) == found]
@@ -133,7 +133,7 @@ def check_group(life: GroupLife, observed: ObservedGroup) -> GroupState:
 
 
 def check_next_generation(life: GroupLife, generation: int) -> None:
-    """The first rebalance after a restart: exactly one generation further."""
+    """The first rebalance after a restart must lead to exactly the next generation."""
     if generation != life.durable.generation + 1:
         was = f"generation {life.durable.generation} was the last"
         raise Violation(f"group {life.group}: unexplained generation {generation}: {was}")
@@ -147,7 +147,7 @@ def check_producer_ids(given: Sequence[int]) -> None:
 
 
 def check_topics(created: Iterable[str], sent: Iterable[str], listed: Iterable[str]) -> None:
-    """Topics whose creation was acknowledged are there, and none that nobody asked for."""
+    """Topics with an acknowledged creation must exist, and none that nobody asked for."""
     lost, strange = set(created) - set(listed), set(listed) - set(sent)
     if lost or strange:
         raise Violation(f"topics {sorted(lost)} are lost, topics {sorted(strange)} are nobody's")

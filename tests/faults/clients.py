@@ -1,4 +1,4 @@
-"""All clients of one data directory, over the lives of its broker: begin, load, and look at what is left."""
+"""All clients of one data directory, over the lives of its broker: begin, load, and check what is left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.faults.load import (
 )
 
 TOPICS = {
-    SMALL_TOPIC: {"internal.segment.bytes": "4000"},  # so that closing and sealing segments is killed too
+    SMALL_TOPIC: {"internal.segment.bytes": "4000"},  # so that kills also hit segment closing and sealing
     FLUSHED_TOPIC: {"flush.messages": "1", "internal.segment.bytes": "1000"},
 }
 _STARTING = (
@@ -50,7 +50,7 @@ _STARTING = (
 class Clients:
     """Create it for an empty directory, `begin`, and after each kill `settle` before the next `load`.
 
-    `others` are topics with their configs that others use; they are created, and nothing more.
+    `others` are topics, with their configs, that others use; they are only created.
     """
 
     def __init__(self, dice: random.Random, others: Mapping[str, dict[str, str]] | None = None) -> None:
@@ -106,8 +106,8 @@ class Clients:
     # --- until the kill -------------------------------------------------------------------------------------
 
     async def load(self, port: int, acknowledge: Callable[[], None], *, lightly: bool = False) -> None:
-        """Keep the broker busy until it is gone, calling `acknowledge` for each answer. `lightly`: a single
-        committer works."""
+        """Keep the broker busy until it is gone, calling `acknowledge` for each answer. `lightly`: only a
+        single committer works."""
         life = next(self._lives)
         self.producing += [
             Producing(Produced(f"plain-{number}-{life}", topic, partition), self._dice)
@@ -125,7 +125,7 @@ class Clients:
                     for _ in range(len(working) + 1)
                 ]
             except GONE:
-                return  # before everybody had come
+                return  # before all had connected
             ran = await asyncio.gather(
                 self._admin(wires.pop(), life, acknowledge),
                 *(each.run(wire, acknowledge) for each, wire in zip(working, wires, strict=True)),
@@ -141,7 +141,7 @@ class Clients:
         ]
 
     def committers(self) -> list[Committer]:
-        """Those that do nothing but commit."""
+        """The clients that only commit."""
         return [*self.simple, *(each for group in self.steady for each in group.committers)]
 
     def _still_producing(self) -> list[Producing]:
@@ -166,8 +166,8 @@ class Clients:
         return sum(each.produced.unacknowledged for each in self._still_producing())
 
     async def settle(self, port: int) -> int:
-        """Check all that is left, and let everybody go on from there; how many unacknowledged commits turned
-        out to be written."""
+        """Check everything that is left, and let all clients go on from there; returns how many
+        unacknowledged commits turned out to be written."""
         async with await Pipe.connect(port) as wire:
             told = await wire.call(MetadataRequest(topics=None), 12)
             listed = [topic.name for topic in told.topics if not topic.is_internal]
@@ -265,7 +265,7 @@ async def _check_group(wire: Pipe, life: GroupLife) -> GroupState:
 
 
 async def end_offset(wire: Pipe, topic: str, partition: int, *, committed: bool = False) -> int:
-    """Where the partition ends; `committed`: for readers of committed records."""
+    """The log end offset; `committed`: for readers of committed records, the last stable offset."""
     part = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=partition, timestamp=-1)
     request = ListOffsetsRequest(
         replica_id=-1,
@@ -300,7 +300,7 @@ async def fetch(
     bytes_max: int = 1 << 20,
     committed: bool = False,
 ) -> Any:
-    """One partition's answer to a Fetch that waits for nothing; `committed`: only what is."""
+    """One partition's answer to a Fetch that does not wait; `committed`: with read_committed isolation."""
     wanted = FetchRequest.FetchPartition(
         partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
     )

@@ -1,4 +1,4 @@
-"""How many kills and rounds, and from which seed (`make faults` passes both on); and a data directory to be
+"""The number of kills and rounds, and the seed (`make faults` passes them on); and a data directory to be
 harmed."""
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Lived:
-    """To be copied, since growing takes a while."""
+    """A data directory to be copied, since growing one takes a while."""
     return asyncio.run(Lived.grown(tmp_path_factory.mktemp("grown")))

@@ -1,5 +1,5 @@
-"""A disk of a few megabytes, to be filled up and made read-only: a tmpfs, which takes root or a user
-namespace (`make faults` brings its own where it is not run by root)."""
+"""A disk of a few megabytes, to be filled up and made read-only: a tmpfs, which needs root or a user
+namespace (`make faults` creates one when not run by root)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PIECE: Final = bytes(4096)
 
 
 class SmallDisk:
-    """Mounted at `path` while it is entered."""
+    """Mounted at `path` inside the `with` block."""
 
     def __init__(self, path: Path, *, megabytes: int) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class SmallDisk:
         _run("umount", "--lazy", str(self.path))
 
     def fill(self) -> None:
-        """Not a byte is left, until `make_room`."""
+        """Leave not a byte free, until `make_room`."""
         with (self.path / "filler").open("ab", buffering=0) as filler:
             try:
                 while filler.write(_PIECE):
@@ -49,7 +49,7 @@ class SmallDisk:
         (self.path / "filler").unlink()
 
     def read_only(self) -> None:
-        """Refused by the system while a file is open for writing."""
+        """Make it read-only; the system refuses while a file is open for writing."""
         _run("mount", "-o", "remount,bind,ro", str(self.path))
 
     def writable(self) -> None:

@@ -1,6 +1,6 @@
-"""What clients sent and what they were told, over all the lives of one data directory.
+"""What clients sent and were told, over all the lives of one data directory.
 
-Plain data, filled in by the load and judged by `checker`. A life ends with a kill: what was not acknowledged
+Plain data, recorded by the load and judged by `checker`. A life ends with a kill: what was not acknowledged
 by then may or may not have happened, and once somebody has looked, that is settled.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Commits:
-    """One committer's: each of its commits carries the next number, to all of its partitions at once."""
+    """One committer's commits: each carries the next number, to all of its partitions at once."""
 
     group: str
     topic: str
@@ -19,24 +19,24 @@ class Commits:
     sent: int = 0
     acknowledged: int = 0
     first_of_life: int = 1
-    """What was sent before and is not there by now will never come."""
+    """Commits sent before this that are not there by now will never come."""
 
     @property
     def unacknowledged(self) -> int:
         return self.sent - max(self.acknowledged, self.first_of_life - 1)
 
     def metadata(self, number: int) -> str:
-        """What stands beside the offset, so that one commit's metadata never goes with another's offset."""
+        """The metadata of a commit, which shows whether it belongs to the offset beside it."""
         return f"{self.group} {self.topic} {number}"
 
     def settle(self, number: int) -> None:
-        """After a kill, `number` was read: that is what happened."""
+        """After a kill, `number` was read: that is the outcome."""
         self.acknowledged, self.first_of_life = number, self.sent + 1
 
 
 @dataclass
 class Sent:
-    """A batch as it was sent: its records' count, and its sequence if the producer is idempotent."""
+    """A batch as sent: its number of records, and its sequence if the producer is idempotent."""
 
     records: int
     sequence: int = -1
@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass
 class Produced:
-    """One producer's batches to one partition, in the order sent, each on the way before the next."""
+    """One producer's batches to one partition, in the order sent, each sent before the next."""
 
     name: str
     topic: str
@@ -53,9 +53,9 @@ class Produced:
     producer_id: int = -1
     batches: list[Sent] = field(default_factory=list)
     settled: int = 0
-    """So many batches were read after a kill: they stay."""
+    """This many batches were read after a kill: they stay."""
     ended: bool = False
-    """It died with its connection: what was not there then will never come."""
+    """It died with its connection: batches missing then will never come."""
 
     @property
     def idempotent(self) -> bool:
@@ -67,7 +67,7 @@ class Produced:
 
     @property
     def acknowledged(self) -> int:
-        """Up to where batches must be there."""
+        """The number of leading batches that must be there."""
         count = len(self.batches)
         while count > self.settled and self.batches[count - 1].offset is None:
             count -= 1
@@ -77,14 +77,14 @@ class Produced:
         return b"%s %d %d/%d " % (self.name.encode(), number, record, self.batches[number].records)
 
     def settle(self, count: int) -> None:
-        """After a kill `count` batches were read. A producer that does not retry has ended with that."""
+        """After a kill, `count` batches were read. That is the end of a producer that does not retry."""
         self.settled, self.ended = count, not self.idempotent
 
 
 @dataclass(frozen=True)
 class GroupState:
-    """What a group's coordinator must still know after a crash: as Kafka, the last generation that was synced
-    or emptied, its members (id to assignment)."""
+    """What a group's coordinator must still know after a crash, as in Kafka: the last generation that was
+    synced or emptied, and its members (id to assignment)."""
 
     generation: int
     members: tuple[tuple[str, bytes], ...]
@@ -96,7 +96,7 @@ class GroupState:
 
 @dataclass
 class GroupLife:
-    """One group's acknowledged state and, while a request that changes it is on its way, the next one."""
+    """One group's acknowledged state and, while a request that changes it is in flight, the next one."""
 
     group: str
     durable: GroupState

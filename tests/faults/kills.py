@@ -1,8 +1,8 @@
-"""kill -9 of `muster serve` under load, again and again: one round is load, kill, restart, and a look at what
-is left.
+"""kill -9 of `muster serve` under load, again and again: one round is load, kill, restart, and a check of
+what is left.
 
 Everything a round decides comes from its seed: what clients do, what triggers the kill and when. The machine
-decides the rest (which thread runs when), so a seed replays the plan and not every interleaving.
+decides the rest (which thread runs when), so a seed replays the plan but not every interleaving.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tests.faults.transactions.company import TOPICS, Company
 from tests.support.served import Served
 
 ROUNDS_A_DIRECTORY: Final = 50
-"""So many kills one directory grows through; then a new one takes its place."""
+"""The number of kills one directory lives through; then a new one replaces it."""
 FRESH_EVERY: Final = 5
-"""Each so manieth kill meets a broker on a new directory."""
+"""Every n-th kill hits a broker on a new directory."""
 IN_FLIGHT_SHARE_MIN: Final = 0.8
-"""In so many of the rounds, commits must be on their way when the kill comes, and transactions."""
-_ANSWERS_MAX: Final = 2_000  # then it is killed, whether what was to trigger that came or not
-_LIGHTLY: Final = 5  # times as many when hardly anybody but transactions is at work
+"""The share of rounds in which commits must be in flight when the kill comes; likewise for transactions."""
+_ANSWERS_MAX: Final = 2_000  # then it is killed, whether the trigger came or not
+_LIGHTLY: Final = 5  # times as many when hardly any client but transactions is at work
 _END_S: Final = 60.0
 _SYSCALLS: Final = {"pwrite64": 300, "fdatasync": 100, "writev": 300, "write": 300, "openat": 20}
-"""What a kill may strike under load, and up to which call of a thread."""
+"""The system calls that a kill may strike under load, each with the highest call number of a thread."""
 _STARTING_SYSCALLS: Final = {"pwrite64": 40, "fdatasync": 6, "openat": 600, "ftruncate": 2, "listen": 1}
-"""And while it starts."""
+"""The same while it starts."""
 
 
 @dataclass
 class Figures:
-    """What a number of rounds came to. Open is what was on its way, unacknowledged, when the kill came."""
+    """The totals over a number of rounds. Open means in flight and unacknowledged when the kill came."""
 
     kills: int = 0
     kills_with_commits_open: int = 0
@@ -50,13 +50,13 @@ class Figures:
     answers: int = 0
     commits_open: int = 0
     commits_written: int = 0
-    """Of those open, found written afterwards."""
+    """Open commits that were found written afterwards."""
     batches_open: int = 0
     kills_with_transactions_open: int = 0
     transactions: int = 0
     transactions_open: int = 0
     transactions_committed: int = 0
-    """Of those open, found committed afterwards."""
+    """Open transactions that were found committed afterwards."""
     begun: float = field(default_factory=time.monotonic)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Figures:
 
 
 class TooFewInFlight(Exception):
-    """The kills did not come in the middle of commits or transactions: the run proves nothing."""
+    """The kills did not hit commits or transactions in flight: the run proves nothing."""
 
 
 class House:
@@ -94,7 +94,7 @@ class House:
         await self.company.begin(self.served.port)
 
     def round(self, seed: str, figures: Figures) -> str:
-        """Load, kill, restart, look; what happened, in words."""
+        """Load, kill, restart, check; returns a description of what happened."""
         self.rounds += 1
         self.dice.seed(seed)
         if self.rounds == 1:
@@ -178,12 +178,12 @@ class House:
         return how if answers < answers_max else f"{how}, which did not come", answers
 
     async def _settle(self) -> tuple[int, int]:
-        """How many unacknowledged commits were written, and open transactions committed."""
+        """How many unacknowledged commits were written, and how many open transactions were committed."""
         written = await self.clients.settle(self.served.port)
         return written, await self.company.settle(self.served.port)
 
     def _restart(self) -> list[str]:
-        """Start again; sometimes that is killed too, perhaps several times. Where it was."""
+        """Start again; sometimes that is killed too, perhaps several times. Returns where it was killed."""
         struck: list[str] = []
         while self.dice.random() < 0.3:
             syscall, calls = self.dice.choice(list(_STARTING_SYSCALLS.items()))
@@ -204,8 +204,8 @@ class House:
 
 
 def campaign(seed: int, kills: int, directory: Path, say: Callable[[str], None]) -> Figures:
-    """`kills` rounds below `directory`, where data and logs of a failure stay. Raises Violation as found, and
-    TooFewInFlight at the end."""
+    """`kills` rounds below `directory`, where a failure's data and logs are kept. Raises Violation when one
+    is found, and TooFewInFlight at the end."""
     figures = Figures()
     with ExitStack() as ending:
         growing: House | None = None

@@ -1,5 +1,5 @@
-"""A data directory that has seen a load and a kill, and its clients, who know what must be there: for tests
-that do something to its disk."""
+"""A data directory after a load and a kill, and its clients, who know what must be there: for tests that harm
+its disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.served import Served
 
 _ANSWERS = 1_500
 _SEGMENTS = 4
-"""Of the small topic's first partition: a first and a last one, and those between."""
+"""Segments of the small topic's first partition: the first, the last, and those between."""
 
 
 class Lived:
@@ -37,7 +37,7 @@ class Lived:
 
     @classmethod
     async def grown(cls, path: Path) -> Lived:
-        """A new one in `path`, killed under load, looked at, and killed again."""
+        """A new one in `path`, killed under load, checked, and killed again."""
         lived = cls(path / "data", path / "log", Clients(random.Random(7)), {})
         try:
             lived.served.start()
@@ -54,12 +54,12 @@ class Lived:
         return lived
 
     def copied(self, data: Path, log: Path) -> Lived:
-        """Another one like it, of the same past."""
+        """A copy with the same past."""
         shutil.copytree(self.served.data, data)
         return Lived(data, log, copy.deepcopy(self.clients), self._topic_ids)
 
     async def load(self, grown: Callable[[], bool] = lambda: True) -> None:
-        """Until a kill comes, after some time and when it has `grown`."""
+        """Run a load until a kill comes, after a number of answers and once `grown` is true."""
         answers, pid = 0, self.served.process.pid
 
         def answered() -> None:
@@ -76,33 +76,33 @@ class Lived:
         await self.clients.settle(self.served.port)
 
     async def stop_in_order(self) -> None:
-        """Start, look, and stop as it should be stopped: nothing is left to recover."""
+        """Start, check, and shut down cleanly: nothing is left to recover."""
         self.served.start()
         await self.settle()
         assert self.served.stop() == 0
 
     def folder(self, topic: str, partition: int) -> Path:
-        """Where a partition's files are."""
+        """The folder with a partition's files."""
         return self.served.data / "topics" / self._topic_ids[topic] / str(partition)
 
     def segments(self, topic: str, partition: int) -> list[Path]:
-        """The files of its log, in order."""
+        """The log files, in order."""
         return sorted(self.folder(topic, partition).glob("*.log"))
 
     def end(self) -> None:
         self.served.__exit__(None, None, None)
 
-    # --- what it says ---------------------------------------------------------------------------------------
+    # --- its log --------------------------------------------------------------------------------------------
 
     def refusal(self) -> str:
-        """What it says when it does not start."""
+        """Its log output when it does not start."""
         before = len(self._log.read_text()) if self._log.exists() else 0
         with pytest.raises(RuntimeError, match="muster serve ended with 1:"):
             self.served.start()
         return self._log.read_text()[before:].strip()
 
     async def says(self, text: str) -> None:
-        """Wait until this is in the log."""
+        """Wait until the text is in the log."""
         async with asyncio.timeout(REPLY_S):
             while text not in self._log.read_text():  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0)
@@ -113,6 +113,6 @@ class Lived:
         return self.lines(event)
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """Those that are there already: lines are written a moment after what they tell of."""
+        """The log lines already there: lines are written a moment after the event."""
         lines = (line for line in self._log.read_text().splitlines() if line.startswith("{"))
         return [line for line in map(json.loads, lines) if line["event"] == event]

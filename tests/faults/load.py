@@ -1,8 +1,8 @@
 """The clients of a broker that will be killed: what they do, and what of it goes into the history.
 
 One `Clients` lives as long as a data directory and meets its broker again after each kill. Committers and
-producers pipeline, so that something is always on its way; each has one connection, whose requests the broker
-takes in order.
+producers pipeline, so that something is always in flight; each has one connection, whose requests the broker
+processes in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.faults.history import Commits, GroupLife, GroupState, Produced, Sent
 from tests.support.wire import Wire
 
 REPLY_S: Final = 60.0
-SESSION_TIMEOUT_MS: Final = 1_800_000  # nobody's session ends because the machine was slow
+SESSION_TIMEOUT_MS: Final = 1_800_000  # no session expires because the machine was slow
 IN_FLIGHT: Final = 8
 IDEMPOTENT_IN_FLIGHT: Final = 5  # more cannot be retried
 NOW_MS: Final = 1_700_000_000_000
@@ -41,7 +41,7 @@ GONE: Final = (ConnectionError, IncompleteReadError)
 
 
 class Pipe(Wire):
-    """A connection with a patience of its own."""
+    """A connection with its own deadline."""
 
     async def receive_bytes(self, deadline_s: float = REPLY_S) -> bytes:
         return await super().receive_bytes(deadline_s)
@@ -67,12 +67,12 @@ class Committer:
             acknowledge()
 
     async def commit(self, wire: Pipe) -> None:
-        """One commit, acknowledged."""
+        """Send one commit and wait until it is acknowledged."""
         number = await self.send(wire)
         self.acknowledged(await wire.receive(), number)
 
     async def attempt(self, wire: Pipe) -> int:
-        """One commit: its code. What is refused may have been written all the same."""
+        """Send one commit; returns its code. A refused one may have been written all the same."""
         number = await self.send(wire)
         reply = await wire.receive()
         (code,) = {each.error_code for topic in reply.topics for each in topic.partitions}
@@ -127,13 +127,13 @@ class Producing:
             acknowledge()
 
     async def produce(self, wire: Pipe) -> None:
-        """One batch, acknowledged."""
+        """Send one batch and wait until it is acknowledged."""
         number = self._next()
         await self._send(wire, number)
         self._acknowledged(await wire.receive(), number)
 
     async def attempt(self, wire: Pipe) -> tuple[int, str]:
-        """The batch that was refused before, again, or the next one: the answer's code and message."""
+        """Send the previously refused batch again, or the next one; returns the answer's code and message."""
         refused = [number for number, each in enumerate(self.produced.batches) if each.offset is None]
         number = refused[0] if refused else self._next()
         await self._send(wire, number)
@@ -144,7 +144,7 @@ class Producing:
         return part.error_code, part.error_message or ""
 
     async def retry(self, wire: Pipe) -> None:
-        """Send again what was not acknowledged, as it was."""
+        """Send unacknowledged batches again, unchanged."""
         again = [number for number, each in enumerate(self.produced.batches) if each.offset is None]
         for number in again:
             await self._send(wire, number)
@@ -212,7 +212,7 @@ class Member:
                 acknowledge()
 
     async def join(self, wire: Pipe) -> int:
-        """The generation joined, which nothing but a sync makes durable."""
+        """Join; returns the generation, which only a sync makes durable."""
         reply = await wire.call(joining(self.life.group, self.member_id), 5)
         if reply.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             reply = await wire.call(joining(self.life.group, reply.member_id), 5)
@@ -238,13 +238,13 @@ class Member:
         life.durable, life.under_way, self.member_id = life.under_way, None, ""
 
     def settle(self, now: GroupState) -> None:
-        """After a kill the group was found in this state."""
+        """After a kill, the group was found in this state."""
         self.life.durable, self.life.under_way = now, None
         self.member_id = now.members[0][0] if now.members else ""
 
 
 class SteadyGroup:
-    """Two members, one of them static, that join once and stay, over every kill."""
+    """Two members, one of them static, that join once and stay through every kill."""
 
     def __init__(self, group: str) -> None:
         self.life = GroupLife(group, GroupState(0, ()))
@@ -254,7 +254,7 @@ class SteadyGroup:
         ]
 
     async def form(self, one: Pipe, other: Pipe) -> None:
-        """Over two connections, since a JoinGroup is parked until both have joined."""
+        """Use two connections, since a JoinGroup is parked until both have joined."""
         group = self.life.group
         told = await one.call(joining(group, ""), 5)
         first = await one.call(joining(group, told.member_id), 5)
@@ -264,12 +264,12 @@ class SteadyGroup:
         beat = HeartbeatRequest(group_id=group, generation_id=first.generation_id, member_id=first.member_id)
         async with asyncio.timeout(REPLY_S):
             while (await one.call(beat, 4)).error_code != ErrorCode.REBALANCE_IN_PROGRESS:
-                pass  # the other's JoinGroup is on its way
+                pass  # the other's JoinGroup is in flight
         again = await one.call(joining(group, first.member_id), 5)
         second = await other.receive()
         generation = again.generation_id
         assigned = {each.member_id: f"{group} {each.member_id}".encode() for each in (again, second)}
-        # Whoever leads hands out the assignments, and the other one's SyncGroup waits for that.
+        # The leader hands out the assignments, and the other member's SyncGroup waits for that.
         for wire, joined in ((one, again), (other, second)):
             mine = assigned if joined.leader == joined.member_id else {}
             await wire.send(syncing(group, joined.member_id, generation, mine), 3)
@@ -281,7 +281,7 @@ class SteadyGroup:
 
 
 def raise_unless_gone(ran: Iterable[object]) -> None:
-    """What clients that were at work have come to: their connections may be gone, since the broker is."""
+    """Raise any error of clients other than lost connections, since the broker is gone."""
     for each in ran:
         if isinstance(each, BaseException) and not isinstance(each, GONE):
             raise each

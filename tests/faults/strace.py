@@ -1,5 +1,5 @@
-"""strace as an instrument: it watches what a process asks of the system, fails chosen calls, or kills in
-them."""
+"""strace as an instrument: it watches a process's system calls, makes chosen ones fail, or kills the process
+in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END_S: Final = 60.0
 
 
 def program() -> str:
-    """strace's path; RuntimeError that says how to get it."""
+    """strace's path; RuntimeError that says how to get it if it is missing."""
     found = shutil.which("strace")
     if found is None:
         raise RuntimeError("strace is not installed, and these tests need it: apt-get install strace")
@@ -26,17 +26,17 @@ def program() -> str:
 
 
 def under(*options: str, output: Path = Path("/dev/null")) -> list[str]:
-    """A command to put before another: strace watches from beside, so the process id is the command's own."""
+    """A command prefix: strace runs as a separate process, so the process id is the command's own."""
     return [program(), "-D", "-f", "-qq", "-o", str(output), *options]
 
 
 def kill_at(syscall: str, call: int) -> list[str]:
-    """Options: SIGKILL on entering that call of a thread."""
+    """Options: SIGKILL on entry to that call of a thread."""
     return ["-e", f"trace={syscall}", "-e", f"inject={syscall}:signal=KILL:when={call}"]
 
 
 def fail_with(error: str, *syscalls: str) -> list[str]:
-    """Options: those calls are not made, and return `error`."""
+    """Options: these calls are not made, and return `error`."""
     names = ",".join(syscalls)
     return ["-e", f"trace={names}", "-e", f"inject={names}:error={error}"]
 
@@ -45,8 +45,8 @@ def fail_with(error: str, *syscalls: str) -> list[str]:
 def attached(
     pid: int, options: Sequence[str], output: Path = Path("/dev/null"), *, to_death: bool = False
 ) -> Iterator[None]:
-    """While this lasts, strace is attached to every thread of the process. With `to_death` the process must
-    be dying by the end of it: strace is not to be told to detach from it then, which would hang the two."""
+    """Inside the block, strace is attached to every thread of the process. With `to_death` the process must
+    be dying by the end of it: strace must not be told to detach then, as both would hang."""
     command = [program(), "-f", "-p", str(pid), "-o", str(output), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         try:

@@ -19,7 +19,7 @@ PLACE = "orders-0"
 
 
 def commits() -> Commits:
-    """Seven commits of this life on the way, of which the first two were acknowledged; five before it."""
+    """Seven commits of this life in flight, of which the first two are acknowledged; five before it."""
     return Commits("g", "orders", (0, 1), sent=12, acknowledged=7, first_of_life=6)
 
 
@@ -57,8 +57,8 @@ def test_a_commit_of_an_earlier_life_does_not_come_back() -> None:
 
 
 def producers() -> list[Produced]:
-    """An idempotent producer with three batches, two acknowledged, and one without an id with two, one
-    acknowledged."""
+    """An idempotent producer with three batches, two of them acknowledged, and one without an id with two,
+    one of them acknowledged."""
     safe = Produced("safe", "orders", 0, 9, [Sent(2, 0, 0), Sent(1, 2, 3), Sent(2, 3)])
     plain = Produced("plain", "orders", 0, -1, [Sent(1, -1, 2), Sent(1)])
     return [safe, plain]
@@ -88,7 +88,7 @@ def test_a_log_with_all_that_was_acknowledged_is_sound(count: int) -> None:
 
 
 def moved(found: list[Batch]) -> list[Batch]:
-    """With offsets that follow each other."""
+    """The batches, renumbered with consecutive offsets."""
     base, again = 0, []
     for batch in found:
         again.append(batch._replace(base_offset=base, next_offset=base + len(batch.values)))

@@ -1,4 +1,4 @@
-"""Clients behind a network that fails at every point there is (tests/client/faults has a few of them)."""
+"""Clients on a network that fails at every possible point (tests/client/faults has a few of them)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients in a storm of faults by chance: make faults SEED=7 repeats its dice (but not the clock's)."""
+"""Clients in a storm of random faults: make faults SEED=7 repeats its dice (but not the clock's)."""
 
 from __future__ import annotations
 

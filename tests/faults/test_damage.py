@@ -1,5 +1,5 @@
-"""Files harmed under a broker that is down: nothing acknowledged is lost without a word, and nothing that is
-still there is withheld."""
+"""Files damaged while the broker is down: no acknowledged data is lost silently, and nothing that is still
+there is withheld."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAMAGED = "log damaged: records from end_offset on were set aside"
 
 @pytest.fixture
 def lived(grown: Lived, tmp_path: Path) -> Iterator[Lived]:
-    """Killed."""
+    """A directory of a killed broker."""
     lived = grown.copied(tmp_path / "data", tmp_path / "log")
     try:
         yield lived
@@ -111,8 +111,8 @@ async def test_a_batch_that_rotted_where_the_log_is_scanned_is_said_and_the_rest
 
 
 async def test_a_batch_that_rotted_in_a_closed_segment_is_found_by_its_reader_and_named(lived: Lived) -> None:
-    """As with Kafka, whose brokers hand out what the file holds and whose consumers check it. They ask for
-    the same batch again and again, and then the broker looks too."""
+    """As with Kafka, whose brokers serve what the file holds and whose consumers check it. They ask for the
+    same batch again and again, and then the broker checks too."""
     await lived.stop_in_order()
     path = lived.segments(SMALL_TOPIC, 0)[0]
     places = batch_positions(path)[1:3]

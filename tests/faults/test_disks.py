@@ -1,5 +1,5 @@
-"""Disks that are full, read-only or failing: nothing is acknowledged that is not written, whoever would write
-is told why not, and what was acknowledged is there when the disk is well again."""
+"""Full, read-only or failing disks: nothing unwritten is acknowledged, writers learn the reason, and what was
+acknowledged is there when the disk works again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 async def lived(grown: Lived, disk: SmallDisk, tmp_path: Path) -> AsyncIterator[Lived]:
-    """On the small disk, and running."""
+    """A running broker on the small disk."""
     lived = grown.copied(disk.path / "data", tmp_path / "log")
     try:
         lived.served.start()
@@ -43,8 +43,8 @@ async def lived(grown: Lived, disk: SmallDisk, tmp_path: Path) -> AsyncIterator[
 
 
 async def until(wire: Pipe, committer: Committer, *, refused: bool) -> int:
-    """Commit until that is refused for more than a moment's loading, or accepted again; the last code. A
-    refusal is always one that clients retry."""
+    """Commit until that is refused for more than loading, or accepted again; returns the last code. A refusal
+    is always one that clients retry."""
     async with asyncio.timeout(REPLY_S):
         while True:
             code = await committer.attempt(wire)
@@ -54,7 +54,7 @@ async def until(wire: Pipe, committer: Committer, *, refused: bool) -> int:
 
 
 async def until_written(wire: Pipe, producing: Producing, *, refused: bool) -> str:
-    """Produce until that is refused with KAFKA_STORAGE_ERROR, or accepted again; what was said last."""
+    """Produce until that is refused with KAFKA_STORAGE_ERROR, or accepted again; returns the last message."""
     async with asyncio.timeout(REPLY_S):
         while True:
             code, said = await producing.attempt(wire)
@@ -64,14 +64,14 @@ async def until_written(wire: Pipe, producing: Producing, *, refused: bool) -> s
 
 
 def producing_to(lived: Lived, topic: str) -> Producing:
-    """The idempotent producer to that topic, which repeats what is refused."""
+    """The idempotent producer for that topic, which repeats refused batches."""
     return next(
         each for each in lived.clients.producing if each.produced.idempotent and each.produced.topic == topic
     )
 
 
 async def is_at_work(wire: Pipe, lived: Lived) -> None:
-    """Whoever only reads, or shows that he is there, notices nothing."""
+    """Clients that only read or heartbeat notice nothing."""
     for group in lived.clients.steady:
         for member, _ in group.life.durable.members:
             generation = group.life.durable.generation
@@ -135,7 +135,7 @@ async def test_a_read_only_disk_is_named_at_the_start(lived: Lived, disk: SmallD
 async def test_a_disk_that_fails_under_it_has_nothing_acknowledged(
     lived: Lived, syscall: str, error: str
 ) -> None:
-    """The store's writes fail, and with fdatasync those of the topic that is synced too."""
+    """The store's writes fail, and with fdatasync also those of the topic that is synced."""
     committer, producing = lived.clients.simple[0], producing_to(lived, FLUSHED_TOPIC)
     async with await Pipe.connect(lived.served.port) as wire:
         with strace.attached(lived.served.process.pid, strace.fail_with(error, syscall)):

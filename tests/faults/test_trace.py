@@ -1,4 +1,4 @@
-"""The system's own record of it: what was acknowledged was synced before the reply was sent."""
+"""The system call trace shows that what was acknowledged was synced before the reply was sent."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Ask = Callable[[Pipe], Awaitable[None]]
 async def traced(
     tmp_path: Path, ask: Ask, *, module: str = "muster"
 ) -> tuple[list[Call], list[tuple[Call, Call]]]:
-    """What a broker did while `ask` was run `REQUESTS` times over one connection: all calls, and those with
-    which each request came and its reply went."""
+    """The broker's system calls while `ask` ran `REQUESTS` times over one connection: all of them, and pairs
+    of those that received a request and sent its reply."""
     output = tmp_path / "trace"
     served = Served(tmp_path / "data", log=tmp_path / "log")
     served.start(module=module)
@@ -37,7 +37,7 @@ async def traced(
         await Clients(random.Random(1)).begin(served.port)
         with strace.attached(served.process.pid, trace.OPTIONS, output):
             async with await Pipe.connect(served.port) as wire:
-                # One more: the last reply may be here before strace has written down that it was sent.
+                # One more: the last reply may arrive before strace has recorded that it was sent.
                 for _ in range(REQUESTS + 1):
                     await ask(wire)
                 port = wire.local_port

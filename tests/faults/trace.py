@@ -1,4 +1,4 @@
-"""Reads what strace wrote, and judges the order of things: arrival, write, sync, reply."""
+"""Reads strace's output, and checks the order of events: arrival, write, sync, reply."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ WATCHED: Final = (
     "read,readv,recvfrom,recvmsg,write,writev,sendto,sendmsg,pwrite64,pwritev,fsync,fdatasync,openat,mkdir"
 )
 OPTIONS: Final = ["-yy", "-s", "0", "-e", f"trace={WATCHED}"]
-"""For strace: with the files and connections behind descriptors, and without the bytes."""
+"""Options for strace: show the files and connections behind descriptors, but not the bytes."""
 DRAFT_ENDING: Final = ".new"
-"""Of files that are renamed when they are whole: until then nobody relies on them."""
+"""Suffix of files that are renamed when complete: until then nobody relies on them."""
 _ARRIVALS: Final = ("read", "readv", "recvfrom", "recvmsg")
 _SENDS: Final = ("write", "writev", "sendto", "sendmsg")
 _WRITES: Final = ("write", "writev", "pwrite64", "pwritev")
@@ -28,11 +28,11 @@ _PATH: Final = re.compile(r'"([^"]*)"')
 
 
 class Call(NamedTuple):
-    """A system call: the lines of the trace at which it began and ended (equal when nothing came between)."""
+    """A system call: the lines of the trace where it began and ended (equal if nothing came in between)."""
 
     name: str
     target: str
-    """What stands behind its descriptor, or the path it names."""
+    """The file or connection behind its descriptor, or the path it names."""
     arguments: str
     begun: int
     ended: int
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 def parse(text: str) -> list[Call]:
-    """The finished calls of a trace written with `OPTIONS` and -f, by their ends."""
+    """The finished calls of a trace written with `OPTIONS` and -f, in the order they ended."""
     found: list[Call] = []
     open_calls: dict[str, tuple[str, str, int]] = {}
     for number, line in enumerate(text.splitlines()):
@@ -49,7 +49,7 @@ def parse(text: str) -> list[Call]:
         if resumed := _RESUMED.match(rest):
             begun = open_calls.pop(thread, None)
             if begun is None:
-                continue  # it began before anybody watched
+                continue  # it began before tracing started
             name, arguments, first = begun
             arguments += resumed.group(2)
         elif call := _CALL.match(rest):
@@ -73,8 +73,8 @@ def _target(arguments: str) -> str:
 
 
 def exchanges(calls: Sequence[Call], client_port: int) -> list[tuple[Call, Call]]:
-    """Each reply sent over a client's connection with the last bytes of its request, for a client that never
-    has more than one under way."""
+    """Each reply sent over a client's connection, with the call that received the end of its request, for a
+    client with at most one request in flight."""
     found: list[tuple[Call, Call]] = []
     arrived: Call | None = None
     for call in calls:
@@ -90,7 +90,7 @@ def exchanges(calls: Sequence[Call], client_port: int) -> list[tuple[Call, Call]
 
 
 def check_synced(calls: Sequence[Call], exchange: tuple[Call, Call], file_ending: str) -> None:
-    """Between a request's arrival and its reply, what was written to the file was synced, to the end."""
+    """Between a request's arrival and its reply, everything written to the file was synced."""
     arrived, reply = exchange
     between = [each for each in calls if arrived.ended < each.ended and each.begun < reply.begun]
     here = [each for each in between if each.target.endswith(file_ending)]
@@ -107,8 +107,8 @@ def check_synced(calls: Sequence[Call], exchange: tuple[Call, Call], file_ending
 
 
 def check_names_synced(calls: Sequence[Call], exchange: tuple[Call, Call], below: str) -> int:
-    """Files and folders that came into being below a path by the time of the reply: their names were synced
-    too, in the folder they are in. How many there were."""
+    """The names of files and folders created below a path before the reply were synced too, in their parent
+    folder. Returns how many there were."""
     _, reply = exchange
     made: dict[str, Call] = {}
     for call in calls:

@@ -1,4 +1,4 @@
-"""`muster serve` that lies about its disk: nothing is synced. What watches the syncs must notice."""
+"""`muster serve` that lies about its disk: nothing is synced. Whatever watches the syncs must notice."""
 
 from __future__ import annotations
 

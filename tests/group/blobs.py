@@ -1,4 +1,4 @@
-"""Subscriptions and assignments as words: real ConsumerProtocol blobs, or raw bytes."""
+"""Converts between words and blobs: real ConsumerProtocol subscriptions and assignments, or raw bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASSIGNMENT_VERSION = 1
 
 
 def partition(word: str) -> tuple[str, int]:
-    """`orders-0`"""
+    """Parse `orders-0`."""
     topic, _, index = word.rpartition("-")
     return topic, int(index)
 
@@ -43,7 +43,7 @@ def subscription_text(blob: bytes, cast: Cast) -> str:
 
 
 def assignment(text: str, cast: Cast) -> bytes:
-    """`orders-0,orders-1`, `none`, either with user data as `none:x`, or `raw:x`."""
+    """Encode `orders-0,orders-1` or `none`, either with user data as in `none:x`, or `raw:x`."""
     if text.startswith("raw:"):
         return text[4:].encode()
     text, _, user_data = text.partition(":")

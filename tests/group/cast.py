@@ -1,4 +1,4 @@
-"""Who plays in a scenario, and the names that stand for what differs from run to run."""
+"""The actors of a scenario, and the names that stand for values that differ from run to run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 @dataclass
 class Actor:
-    """A client, and what it remembers."""
+    """A client and what it remembers."""
 
     name: str
     member_id: str = ""
@@ -20,12 +20,12 @@ class Actor:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assigned: list[str] = field(default_factory=list)
-    """The partitions it was assigned last, as `orders-0`."""
+    """The partitions of its last assignment, as `orders-0`."""
     lives: int = 0
-    """How often it has made itself a member id."""
+    """How often it has generated a member id for itself."""
 
     def forget(self) -> None:
-        """Become a new process of the same client: only settings stay."""
+        """Become a new process of the same client: only the settings stay."""
         self.member_id = ""
         self.generation_id = -1
         self.protocol_type = self.protocol_name = None
@@ -33,14 +33,14 @@ class Actor:
 
 
 class Cast:
-    """The actors, and the symbols of member ids. `suffix` is what a replay adds to the names of groups and
-    topics."""
+    """The actors and the symbols of member ids. `suffix` is what a replay appends to group and topic
+    names."""
 
     def __init__(self, names: list[str], suffix: str = "") -> None:
         self.actors = {name: Actor(name) for name in names}
         self.suffix = suffix
         self.topic_names: dict[uuid.UUID, str] = {}
-        """Real names of the topics that steps have named by id."""
+        """Real names of the topics that steps have referred to by id."""
         self._ids: dict[str, str] = {}  # symbol -> id
         self._symbols: dict[str, str] = {}  # id -> symbol
 
@@ -48,7 +48,7 @@ class Cast:
         return list(self.actors).index(actor)
 
     def know_topic(self, name: str, topic_id: uuid.UUID) -> None:
-        """Remember a topic by its real name, so that responses can speak of it by id."""
+        """Remember a topic under its real name, so that responses may refer to it by id."""
         self.topic_names[topic_id] = name
 
     # --- names of groups and topics -------------------------------------------------------------------------
@@ -60,8 +60,8 @@ class Cast:
         return name.removesuffix(self.suffix) if self.suffix else name
 
     def topic(self, name: str, topic_id: uuid.UUID) -> str:
-        """The told name of a topic that a response names or (OffsetCommit and OffsetFetch v10) has the id
-        of."""
+        """The scenario's name of a topic that a response gives by name or, in OffsetCommit and OffsetFetch
+        v10, by id."""
         return self.told(name or self.topic_names[topic_id])
 
     def ours(self, name: str) -> bool:
@@ -70,7 +70,7 @@ class Cast:
     # --- member ids -----------------------------------------------------------------------------------------
 
     def bind(self, member_id: str, owner: str | None = None) -> None:
-        """Give an id its symbol, if it has none, after its owner."""
+        """Give an id a symbol named after its owner, if it has none."""
         if member_id == "" or member_id in self._symbols:
             return
         owner = owner or self._guess(member_id)
@@ -87,8 +87,8 @@ class Cast:
         return member_id in self._symbols
 
     def own_id(self, actor: Actor) -> str:
-        """The id of a member that makes its own (KIP-1082): the same in every replay, since assignors look at
-        members in an order that depends on it."""
+        """The id of a member that generates its own (KIP-1082): the same in every replay, since the order in
+        which assignors process members depends on it."""
         if actor.member_id == "":
             actor.lives += 1
             actor.member_id = f"{actor.name}-{actor.lives}"
@@ -96,13 +96,13 @@ class Cast:
         return actor.member_id
 
     def text(self, text: str) -> str:
-        """A message of the coordinator, with symbols for member ids and told names for real ones."""
+        """A coordinator's message, with symbols for member ids and scenario names for real ones."""
         for member_id in sorted(self._symbols, key=len, reverse=True):
             text = re.sub(rf"(?<![\w-]){re.escape(member_id)}(?![\w-])", self._symbols[member_id], text)
         return text.replace(self.suffix, "") if self.suffix else text
 
     def _guess(self, member_id: str) -> str:
-        """An id begins with the client id or the instance id."""
+        """The owner's name: an id begins with the client id or the instance id."""
         prefix = _UUID.sub("", member_id)
         for actor in self.actors.values():
             if prefix in (actor.name, actor.instance_id):
@@ -110,7 +110,7 @@ class Cast:
         return prefix
 
     def member_id(self, word: str) -> str:
-        """The id that a word of a step stands for."""
+        """The id that a word in a step stands for."""
         if word == "none":
             return ""
         if word.startswith("$"):
@@ -118,7 +118,7 @@ class Cast:
         return word
 
     def symbol(self, member_id: str) -> str:
-        """How an id is written; one that is none of the coordinator's making stands for itself."""
+        """The symbol of an id; an id that the coordinator did not generate stands for itself."""
         if member_id == "":
             return "none"
         if member_id not in self._symbols and _UUID.search(member_id) is None:
@@ -127,6 +127,6 @@ class Cast:
         return self._symbols[member_id]
 
     def member(self, member_id: str, instance_id: str | None) -> str:
-        """`$alice`, or `$alice/instance` of a static member."""
+        """`$alice`, or `$alice/instance` for a static member."""
         symbol = self.symbol(member_id)
         return symbol if instance_id is None else f"{symbol}/{instance_id}"

@@ -1,4 +1,4 @@
-"""Plays scenarios against the core itself: what the server's handlers do, without sockets."""
+"""Plays scenarios against the core itself: it does what the server's handlers do, without sockets."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ class _Asked(NamedTuple):
 
 
 def topic_id(name: str) -> uuid.UUID:
-    """The id a topic has until it is deleted and made anew."""
+    """The id of a topic until it is deleted and recreated."""
     return uuid.uuid5(uuid.NAMESPACE_OID, name)
 
 
 def config_value(text: str) -> Any:
-    """A setting's value, from how a scenario writes it."""
+    """A setting's value as a scenario writes it."""
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     return MigrationPolicy(text) if text in set(MigrationPolicy) else tuple(text.split(","))
 
 
 def group_config(settings: dict[str, str]) -> GroupConfig:
-    """From Kafka's names."""
+    """Translate Kafka's config names."""
     return GroupConfig(**{name.replace(".", "_"): config_value(value) for name, value in settings.items()})
 
 
 class CoreDriver(Driver):
-    """Requests and responses go through bytes in their version, as on the wire."""
+    """Requests and responses are encoded to bytes in their version, as on the wire."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._settings = dict(scenario.config)
@@ -119,7 +119,7 @@ class CoreDriver(Driver):
                 response = APIS[asked.api].refusal(asked.request, asked.version, response)
             if asked.api is ApiKey.JOIN_GROUP and response.protocol_name is None and asked.version < 7:
                 response.protocol_name = ""
-            # A client that hung up hears nothing.
+            # A client that hung up receives nothing.
             if asked.connection_id in self._connections[asked.actor]:
                 wire = _over_the_wire(response, asked.api, asked.version)
                 answers.append(Answer(asked.actor, asked.api, asked.version, wire))
@@ -131,7 +131,7 @@ class CoreDriver(Driver):
         self._connections[actor] = []
 
     def _name_topics(self, request: OffsetCommitRequest, sent: Message) -> None:
-        """What the server does between the wire and the core: each topic gets both its name and its id."""
+        """Do what the server does between the wire and the core: give each topic both its name and its id."""
         assert isinstance(sent, OffsetCommitRequest)
         for topic, named in zip(request.topics, sent.topics, strict=True):
             topic.name, topic.topic_id = named.name, self.topic_id(named.name)
@@ -146,7 +146,7 @@ class CoreDriver(Driver):
         return next(name for name, topic in self._topics.items() if topic.topic_id == topic_id)
 
     def create_topic(self, topic: str, partitions: int) -> uuid.UUID:
-        # A topic that is made anew has another id than the one before.
+        # A recreated topic has a different id.
         name = f"{topic} {self._deleted}" if self._deleted else topic
         self._topics[topic] = _Topic(topic_id(name), partitions)
         self._tell_topics()

@@ -1,4 +1,4 @@
-"""A shard under test: it is stepped as its host would step it, and checked after every step."""
+"""A shard under test: stepped as its host would step it, and checked after every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.group.consumer.invariants import check_consumer_group, check_counted
 from tests.group.reader import Reader
 
 START_MS = 1_700_000_000_000
-"""When every test begins."""
+"""The time at which every test begins."""
 
 Operation = Callable[[Shard, Any, Step], object]
 E = TypeVar("E", bound=Event)
@@ -33,14 +33,14 @@ E = TypeVar("E", bound=Event)
 class Answer(NamedTuple):
     ticket: Ticket
     response: Any
-    """What the core replied or, for a refusal, the KafkaError."""
+    """The core's response or, for a refusal, the KafkaError."""
 
 
 class Harness:
-    """Owns a shard and its clock. Records go through bytes, as in a store, and every step is checked."""
+    """Owns a shard and its clock. Records are encoded to bytes, as in a store, and every step is checked."""
 
     def __init__(self, config: GroupConfig | None = None, *, shard_number: int = 0) -> None:
-        # Tests that do not speak of the initial delay do without.
+        # Tests that do not mention the initial delay run without it.
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
         self.now_ms = START_MS
         self.log: list[Row] = []
@@ -63,7 +63,7 @@ class Harness:
     # --- steps ----------------------------------------------------------------------------------------------
 
     def send(self, operation: Operation, request: Any, context: RequestContext) -> Ticket:
-        """Make one request, then do what is due. A refusal is an answer."""
+        """Make one request, then run everything that is due. A refusal counts as an answer."""
         ticket = next(self._tickets)
         self.open.add(ticket)
         step = Step(self.now_ms, context, ticket)
@@ -88,13 +88,13 @@ class Harness:
         return ticket
 
     def ask(self, operation: Operation, request: Any, context: RequestContext) -> Any:
-        """Make a request that is answered at once; the answer, or the KafkaError."""
+        """Make a request that is answered at once; returns the answer or the KafkaError."""
         ticket = self.send(operation, request, context)
         assert ticket in self.answers, f"{operation.__name__} was parked"
         return self.answers[ticket]
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass, each deadline in its turn."""
+        """Let time pass, running each deadline in turn."""
         until_ms = self.now_ms + by_ms
         while (deadline_ms := self.shard.next_deadline()) is not None and deadline_ms <= until_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
@@ -102,7 +102,7 @@ class Harness:
         self.now_ms = until_ms
 
     def reload(self, config: GroupConfig | None = None) -> None:
-        """The broker dies; another one loads the shard. Who was parked is never answered."""
+        """The broker dies and another loads the shard. Parked requests are never answered."""
         self.check_replay()
         self.config = config or self.config
         self.open.clear()
@@ -141,7 +141,7 @@ class Harness:
 
     def _finish(self, step: Step) -> None:
         self._take(step)
-        # What the host does beside its loop is done at once.
+        # Jobs that the host runs beside its loop run at once here.
         for job in step.jobs:
             self._step(partial(self.shard.job_done, job, job()))
 
@@ -186,7 +186,7 @@ class Harness:
     # --- what must hold -------------------------------------------------------------------------------------
 
     def check_replay(self) -> None:
-        """What a store gives back, the last record of each key, says what the shard holds."""
+        """Check that the shard's state equals what a store returns: the last record of each key."""
         replica = HardState()
         for row in replayed(self.log):
             replica.apply(_decoded(*row))
@@ -212,22 +212,22 @@ class Harness:
 
 
 def told(harness: Harness, kind: type[E]) -> list[E]:
-    """The events of a kind since events were taken last."""
+    """The events of this kind since events were last taken."""
     return [event for event in harness.take_events() if isinstance(event, kind)]
 
 
 def who(event: Event) -> str | None:
-    """The id of the member an event is about."""
+    """The id of the member that an event is about."""
     return event.member and event.member.member_id
 
 
 def _says_why(refusal: KafkaError) -> bool:
-    """Whether a refusal says more than its code does."""
+    """Whether a refusal says more than its error code does."""
     return bool(refusal.why) and refusal.why != refusal.code.text
 
 
 def replayed(log: Iterable[Row]) -> Iterable[Row]:
-    """The rows as a store gives them back: the last of each key, without tombstones, in the order
+    """The rows as a store returns them: the last one of each key, without tombstones, in the order
     written."""
     last: dict[bytes, bytes] = {}
     for key, value in log:
@@ -244,7 +244,7 @@ def _decoded(key: bytes, value: bytes | None) -> Record:
 
 
 def check_transitions(events: Iterable[Event]) -> None:
-    """Every change of state is one of the table, with a trigger that may lead there."""
+    """Check that every state change is in the table, with a trigger that may cause it."""
     for event in events:
         if isinstance(event, StateChanged):
             way = GroupState(event.from_state), GroupState(event.to_state)
@@ -252,7 +252,7 @@ def check_transitions(events: Iterable[Event]) -> None:
 
 
 def check_group(group: ClassicGroup) -> None:
-    """What holds of a group between steps."""
+    """Check what holds for a group between steps."""
     members = list(group.members.values())
     deadlines = group.deadlines
     assert all(

@@ -1,4 +1,4 @@
-"""Plays a scenario: each step through a driver, each answer into a line."""
+"""Plays a scenario: runs each step through a driver and prints each answer as a line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def play(
 ) -> list[list[str]]:
     """The reply lines of each step, in the order of `scenario.steps`.
 
-    `topic_id` tells the id of a topic by its real name, `suffix` is what real names of groups and topics have
-    in addition. A step that only our own coordinator can answer (`events`, `records`) prints what the file
-    expects when the driver does not offer it.
+    `topic_id` returns the id of a topic by its real name; `suffix` is what real names of groups and topics
+    have in addition. A step that only our own coordinator can answer (`events`, `records`) prints what the
+    file expects if the driver does not offer it.
     """
     cast = Cast(scenario.actors, suffix)
     for name in map(cast.real, scenario.topics):
@@ -48,7 +48,7 @@ def play(
 
 
 def _expected_replies(step: Step) -> int:
-    """How many responses the transcript has below a step. A describe or list takes several lines for one."""
+    """Number of responses in the transcript below a step. A describe or list prints several lines for one."""
     own = [line for line in step.expected if line.startswith(f"{step.actor}:")]
     if step.verb in ("describe", "describe-consumer", "list"):
         return len(step.expected) - len(own) + 1

@@ -1,4 +1,4 @@
-"""From responses, events and records to the lines of a transcript."""
+"""Prints responses, events and records as lines of a transcript."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def error_name(code: int) -> str:
 
 
 def remember(answer: Answer, cast: Cast) -> None:
-    """Let the actor remember what a client would, and give member ids seen for the first time their
-    symbols."""
+    """Make the actor remember what a client would, and give a symbol to each member id seen for the first
+    time."""
     response = answer.response
     if isinstance(response, JoinGroupResponse):
         actor = cast.actors[answer.actor]
@@ -71,7 +71,7 @@ def remember(answer: Answer, cast: Cast) -> None:
             actor = cast.actors[answer.actor]
             member_id = response.member_id or ""
             cast.bind(member_id, answer.actor)
-            # After leaving, a client begins anew.
+            # After leaving, a client starts over.
             actor.member_id, actor.generation_id = member_id, max(response.member_epoch, 0)
             if response.assignment is not None:
                 actor.assigned = consumer.partitions(response.assignment.topic_partitions, cast)
@@ -84,7 +84,7 @@ def remember(answer: Answer, cast: Cast) -> None:
 
 
 def lines(answer: Answer, cast: Cast) -> list[str]:
-    """The transcript lines of an answer. `remember` comes before, for all answers of a step."""
+    """The transcript lines of an answer. `remember` has to run first, for all answers of a step."""
     texts = _PRINTERS[answer.api](answer.response, cast, answer.version)
     return [f"{answer.actor}: {text}" for text in texts]
 
@@ -180,7 +180,7 @@ def _quoted(metadata: str) -> str:
 
 
 def _fetched(found: list[tuple[str, Any]]) -> str:
-    """Partitions of either of the two response layouts, which have the same fields."""
+    """The partitions of either response layout; both have the same fields."""
     words: list[str] = []
     for topic, partition in sorted(found, key=lambda pair: (pair[0], pair[1].partition_index)):
         value = str(partition.committed_offset)
@@ -261,7 +261,7 @@ _PRINTERS: dict[ApiKey, Callable[[Any, Cast, int], list[str]]] = {
 }
 
 
-# --- what only our own coordinator tells --------------------------------------------------------------------
+# --- what only our own coordinator reports ------------------------------------------------------------------
 
 
 def record_line(record: Record, cast: Cast) -> str:

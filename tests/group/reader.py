@@ -1,4 +1,4 @@
-"""Whoever has only the events: what it knows of a group after each step is what the group is."""
+"""A reader that has only the events: after each step, what it knows of a group must match the group."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Owners = dict[tuple[str, int], str]
 
 @dataclass
 class Known:
-    """A group, from its events alone."""
+    """A group as known from its events alone."""
 
     state: str = "Empty"
     generation_id: int = 0
@@ -45,11 +45,11 @@ class Known:
     members: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
     owners: Owners | None = field(default_factory=dict)
-    """None: the last assignment could not be read."""
+    """None: the last assignment could not be decoded."""
     compared: bool = True
-    """Whether there was something that the last assignment could be compared with."""
+    """Whether the last assignment could be compared with an earlier one."""
     migrating: bool = False
-    """Whether it has just become one of the other kind, of which the event says no more than that."""
+    """Whether it has just changed its kind, of which the event gives no details."""
 
 
 class Reader:
@@ -59,7 +59,7 @@ class Reader:
         self.groups: dict[str, Known] = {}
 
     def adopt(self, shard: Shard) -> None:
-        """Begin with a shard that was loaded, and whose groups have come without events."""
+        """Begin with a loaded shard, whose groups appeared without events."""
         self.groups = {group_id: _known(group) for group_id, group in shard.groups.items()}
 
     def read(self, events: Iterable[Event]) -> None:
@@ -130,7 +130,7 @@ class Reader:
             }
 
     def check(self, shard: Shard) -> None:
-        """What was read is what the shard has."""
+        """Check that what was read matches the shard."""
         assert self.groups.keys() == shard.groups.keys()
         for group_id, known in self.groups.items():
             group = shard.groups[group_id]
@@ -142,7 +142,7 @@ class Reader:
                 continue
             assert isinstance(group, ClassicGroup)
             if known.leader is None and group.former_leader is not None:
-                known.leader = group.former_leader  # the first leader is not told
+                known.leader = group.former_leader  # the first leader is not reported
             told = (known.state, known.generation_id, known.protocol, known.leader)
             assert told == (group.state, group.generation_id, group.protocol_name, group.former_leader)
             assert known.members == group.members.keys()

@@ -1,4 +1,4 @@
-"""Requests for unit tests, with what most of them do not care about filled in."""
+"""Requests for unit tests, with defaults for what most tests do not care about."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ def commit_request(
 
 
 def join(harness: Harness, request: JoinGroupRequest, client_id: str = "alice", version: int = 3) -> int:
-    """Send a JoinGroup; its ticket. Version 3 takes new members in at once."""
+    """Send a JoinGroup and return its ticket. Version 3 admits new members at once."""
     return harness.send(Shard.join, request, context(ApiKey.JOIN_GROUP, client_id, version))
 
 
 def stable(harness: Harness, *clients: str, **join_fields: Any) -> list[str]:
-    """A Stable group of these clients; their member ids. The first one leads."""
+    """Make a Stable group of these clients and return their member ids. The first one leads."""
     ids: list[str] = []
     tickets: list[int] = []
     for client in clients:

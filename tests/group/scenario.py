@@ -1,4 +1,4 @@
-"""Scenarios: the transcripts in `scenarios/`, parsed, played against a driver, and written down again.
+"""Scenarios: the transcripts in `scenarios/`, parsed, played against a driver, and written back.
 
 The format is described in `scenarios/README.md`. Three things are kept apart, so that the same files can be
 played over the wire against Apache Kafka: `parse` (here), turning a step into a message and a reply into text
@@ -32,16 +32,16 @@ _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class ScenarioError(Exception):
-    """The file does not follow the format."""
+    """The file violates the format."""
 
 
 class Step(NamedTuple):
-    """One unindented line that does something."""
+    """One unindented line that is an action."""
 
     line: int
     text: str
     actor: str | None
-    """None: a step of the world."""
+    """None: a step without an actor."""
     verb: str
     version: int | None
     """None: the highest."""
@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Scenario:
-    """A file. `lines` are as they stand; steps refer to them by number."""
+    """A file. `lines` are its unchanged lines; steps refer to them by number."""
 
     path: Path
     lines: list[str]
@@ -67,7 +67,7 @@ class Scenario:
     topics: dict[str, int] = field(default_factory=dict)
     group: str = DEFAULT_GROUP
     not_on_kafka: str | None = None
-    """Why Apache Kafka answers something else."""
+    """Why Apache Kafka answers differently."""
     steps: list[Step] = field(default_factory=list)
     actors: list[str] = field(default_factory=list)
 
@@ -90,36 +90,36 @@ class NotOffered(Exception):
 
 
 class Driver(ABC):
-    """Carries requests of actors to a coordinator. An actor is a client with a connection of its own; while a
-    request of it is unanswered, the next one goes over another connection."""
+    """Carries requests of actors to a coordinator. An actor is a client with its own connection; while one of
+    its requests is unanswered, the next uses another connection."""
 
     since_ms: int = 0
-    """When the story begins, in epoch milliseconds: events are told from there."""
+    """When the story begins, in epoch milliseconds; event times are relative to it."""
 
     @abstractmethod
     def send(self, actor: str, api: ApiKey, version: int, message: Message) -> None:
-        """Send a request, without waiting."""
+        """Send a request without waiting."""
 
     @abstractmethod
     def replies(self, expected: int) -> list[Answer]:
-        """What has been answered since the last call, oldest first. `expected` is how many replies the
-        transcript has here: a driver that cannot know waits for that many, and a little for more."""
+        """The answers since the last call, oldest first. `expected` is how many replies the transcript has
+        here: a driver that cannot know waits for that many, and a little longer for more."""
 
     @abstractmethod
     def disconnect(self, actor: str) -> None:
-        """Close the actor's connections; what was unanswered on them never will be."""
+        """Close the actor's connections; requests unanswered on them never will be answered."""
 
     @abstractmethod
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and return when the coordinator has heard of it."""
+        """Delete a topic; returns once the coordinator knows of it."""
 
     @abstractmethod
     def create_topic(self, topic: str, partitions: int) -> uuid.UUID:
-        """Create a topic and return its id when the coordinator has heard of it."""
+        """Create a topic and return its id once the coordinator knows of it."""
 
     @abstractmethod
     def grow_topic(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions and return when the coordinator has heard of it."""
+        """Add partitions to a topic; returns once the coordinator knows of it."""
 
     def advance(self, by_ms: int) -> None:
         raise NotOffered
@@ -141,7 +141,7 @@ class Driver(ABC):
 
 
 def milliseconds(text: str) -> int:
-    """`250ms`, `45s`, `5m`, `2h`, `7d`."""
+    """Parse `250ms`, `45s`, `5m`, `2h`, `7d`."""
     match = re.fullmatch(r"(-?\d+)(ms|s|m|h|d)", text)
     if match is None:
         raise ScenarioError(f"{text!r} is not a duration")
@@ -149,7 +149,7 @@ def milliseconds(text: str) -> int:
 
 
 def span(duration_ms: int) -> str:
-    """The way back: in the largest unit that leaves nothing over."""
+    """The inverse: in the largest unit without a remainder."""
     for unit in ("d", "h", "m", "s"):
         if duration_ms and duration_ms % _UNITS[unit] == 0:
             return f"{duration_ms // _UNITS[unit]}{unit}"
@@ -162,7 +162,7 @@ def parse(path: Path) -> Scenario:
 
 
 def parse_lines(path: Path, lines: list[str]) -> Scenario:
-    """What a file of that name with these lines says. Raises ScenarioError."""
+    """Parse these lines as a file of that name. Raises ScenarioError."""
     scenario = Scenario(path, lines)
     story: list[str] = []
     for number, line in enumerate(scenario.lines, 1):
@@ -216,7 +216,7 @@ def _parse_line(scenario: Scenario, number: int, line: str) -> None:
 
 
 def rewritten(scenario: Scenario, printed: Sequence[Sequence[str]]) -> str:
-    """The file with the replies of each step as `printed`."""
+    """The file with the replies of each step replaced by `printed`."""
     by_line = {step.line: replies for step, replies in zip(scenario.steps, printed, strict=True)}
     lines: list[str] = []
     for number, line in enumerate(scenario.lines, 1):

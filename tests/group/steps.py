@@ -1,4 +1,4 @@
-"""From a scenario's step to the request it sends."""
+"""Turns a scenario's step into the request it sends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TopicIds = Callable[[str], uuid.UUID]
 
 
 def request(scenario: Scenario, step: Step, cast: Cast, topic_id: TopicIds) -> tuple[ApiKey, int, Message]:
-    """The request a step sends, with its version. `topic_id` tells a (real) topic's id."""
+    """The request a step sends, with its version. `topic_id` returns a (real) topic's id."""
     assert step.actor is not None
     try:
         api, build = _VERBS[step.verb]
@@ -50,7 +50,7 @@ def request(scenario: Scenario, step: Step, cast: Cast, topic_id: TopicIds) -> t
 
 
 class _Words:
-    """A step's words, with what the actor remembers where they say nothing."""
+    """A step's words, with what the actor remembers filling in for omitted ones."""
 
     def __init__(
         self, scenario: Scenario, step: Step, actor: Actor, cast: Cast, version: int, topic_id: TopicIds
@@ -118,7 +118,7 @@ class _Words:
         return [] if word == "none" else word.split(",")
 
     def owned(self, default: list[str] | None) -> list[str] | None:
-        """What the member says that it has."""
+        """The partitions that the member reports as owned."""
         if self.step.options.get("owned") == _ASSIGNED:
             return self.actor.assigned
         return self.listed("owned", default)

@@ -94,7 +94,7 @@ def test_a_phase_that_began_at_an_unknown_time_has_no_length(group: ClassicGroup
 
 
 def test_a_phase_that_began_by_a_clock_ahead_of_ours_has_no_length(group: ClassicGroup) -> None:
-    group.state_timestamp = 2_000  # as the coordinator before this one stored it
+    group.state_timestamp = 2_000  # as stored by the previous coordinator
     step = Step(1500)
     group.become(PREPARING, CAUSE, step)
     [event] = step.events
@@ -360,7 +360,7 @@ def test_other_groups_take_what_all_members_offer(group: ClassicGroup) -> None:
         (["range,sticky"], "range"),
         (["range,sticky", "sticky,range", "sticky,range"], "sticky"),
         (["range,sticky", "sticky"], "sticky"),
-        # A tie: Kafka takes them in the order of a hash table, whoever came first.
+        # A tie: Kafka takes them in hash table order, regardless of who came first.
         (["range,sticky", "sticky,range"], "sticky"),
         (["sticky,range", "range,sticky"], "sticky"),
         (["copy,range,sticky", "sticky,range", "range,copy,sticky"], "range"),

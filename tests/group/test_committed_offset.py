@@ -1,5 +1,5 @@
-"""Records of committed offsets that are written by hand, against those that the declarations make: the same
-rows, and the same state behind them."""
+"""Hand-written records of committed offsets, compared with those from the declarations: the same rows, and
+the same resulting state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def some_offset(random: Random) -> CommittedOffset:
     expires = random.random() < 0.1
     return CommittedOffset(
         random.choice((-1, 0, random.randrange(2**63), 2**63 - 1, -(2**63))),
-        # The version of the record that has an expiry has neither an epoch nor an id.
+        # The record version with an expiry has neither an epoch nor an id.
         -1 if expires else random.choice((-1, 0, random.randrange(2**31))),
         random.choice(METADATA),
         random.choice((-1, 0, random.randrange(2**40))),

@@ -1,4 +1,4 @@
-"""What the events say of connections: who was heard over one that has closed, and who comes back over it."""
+"""What the events say about connections: who was heard over a closed one, and who returns over it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COVERAGE.md names stories and tests that exist."""
+"""COVERAGE.md names only existing stories and tests."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def named() -> list[str]:
 
 
 def stories() -> set[str]:
-    """By name, those in a folder by its name and theirs."""
+    """The names of all stories, with their folder for those in one."""
     root = HERE / "scenarios"
     return {path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.txt")}
 
 
 def text_of(path: str) -> str:
-    """Of a file in this folder or, with `tests/`, anywhere; "" if there is none."""
+    """The text of a file in this folder or, with `tests/`, anywhere; "" if there is none."""
     file = HERE.parents[1] / path if path.startswith("tests/") else HERE / path
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
@@ -35,7 +35,7 @@ def test_everything_that_the_coverage_names_exists() -> None:
     names, there, code = named(), stories(), ""
     missing = [name for name in names if re.fullmatch(r"[a-z0-9/-]+", name) and name not in there]
     for name in names:
-        # A test without a file is of the last one named.
+        # A test without a file belongs to the last file named.
         for path, function in re.findall(r"([\w/]+\.py)|\b((?:test|check)_\w+)", name):
             if path:
                 code = text_of(path)

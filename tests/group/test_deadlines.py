@@ -1,4 +1,4 @@
-"""The heap of deadlines, against a plain dictionary."""
+"""The heap of deadlines, compared with a plain dictionary."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_earliest_first_and_equal_ones_in_the_order_they_were_set() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for key, at_ms in (("late", 30), ("b", 20), ("a", 20), ("early", 10)):
         deadlines.set(key, at_ms)
-    deadlines.set("b", 20)  # anew: behind a now
+    deadlines.set("b", 20)  # set again: now behind a
     assert due(deadlines, 30) == ["early", "a", "b", "late"]
 
 
@@ -97,7 +97,7 @@ def test_a_deadline_set_while_others_are_taken_takes_part() -> None:
 def test_the_heap_does_not_grow_with_deadlines_that_move(stale: int) -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("z", 10_000)
-    for at_ms in range(stale, 0, -1):  # each earlier than the last: each leaves its predecessor behind
+    for at_ms in range(stale, 0, -1):  # each earlier than the previous, each leaving it behind
         deadlines.set("a", at_ms + 100)
     assert deadlines.next() == 101
     assert len(deadlines._heap) <= 2 * len(deadlines) + 64

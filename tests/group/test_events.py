@@ -1,4 +1,4 @@
-"""What the events say of members, beyond what the transcripts show."""
+"""What the events say about members, beyond what the transcripts show."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def there_are(harness: Harness, **partitions: int) -> None:
 
 
 def rebalance(harness: Harness, *members: str) -> None:
-    """Everybody joins, the first of them first, who leads and assigns nothing."""
+    """All members rejoin; the first one leads and assigns nothing."""
     for member_id in members:
         join(harness, join_request(member_id, protocols=[("range", subscription("orders", "clicks"))]))
     generation_id = harness.group().generation_id
@@ -205,7 +205,7 @@ def test_topics_that_have_grown_are_told_when_the_leader_rejoins(harness: Harnes
 
 
 def test_growth_that_was_seen_late_is_told_with_the_assignment(harness: Harness) -> None:
-    """The leader may hear of it from another broker, before this one does."""
+    """The leader may learn of it from another broker before this one does."""
     there_are(harness, orders=3)
     alice, bob = stable(harness, "alice", "bob")
     join(harness, join_request(alice))
@@ -297,7 +297,7 @@ def test_a_group_that_was_loaded_knows_who_owned_what(harness: Harness) -> None:
     harness.reload()
     harness.advance(44_000)
     harness.ask(Shard.heartbeat, heartbeat_request(alice, 2), HEARTBEAT)
-    harness.advance(1_000)  # bob is gone
+    harness.advance(1_000)  # bob expires
     join(harness, join_request(alice))
     harness.take_events()
     harness.ask(Shard.sync, sync_request(alice, 3, {alice: assignment(0, 1)}), SYNC)
@@ -316,12 +316,12 @@ def test_a_group_that_was_loaded_knows_who_led_it(harness: Harness) -> None:
 
 
 def test_an_assignment_that_never_came_moves_nothing(harness: Harness) -> None:
-    """Compared is what was assigned last, though a generation has come and gone since."""
+    """The comparison is with the last actual assignment, though a generation has come and gone since."""
     alice, bob = stable(harness, "alice", "bob")
     for _ in range(2):
         join(harness, join_request(alice))
         join(harness, join_request(bob), "bob")
-    # The leader's join with the same metadata in CompletingRebalance is answered again; bob's new one is not.
+    # A repeat of the leader's join in CompletingRebalance is answered again; bob's changed join is not.
     join(harness, join_request(bob, protocols=[("range", subscription("clicks"))]), "bob")
     join(harness, join_request(alice))
     harness.take_events()
@@ -368,7 +368,7 @@ def test_everybody_has_synced(harness: Harness) -> None:
     assert told(harness, AllSynced) == []
     harness.advance(700)
     harness.ask(Shard.sync, sync_request(bob, 3), SYNC)
-    harness.ask(Shard.sync, sync_request(bob, 3), SYNC)  # it may ask again
+    harness.ask(Shard.sync, sync_request(bob, 3), SYNC)  # it may send it again
     [synced] = told(harness, AllSynced)
     assert (synced.after_ms, synced.last.member_id, who(synced)) == (700, bob, bob)
     assert synced.trigger is Trigger.MEMBER_SYNCED
@@ -409,7 +409,7 @@ def beat(harness: Harness, member_id: str, *after_ms: int) -> None:
     [
         (3_000, 14_999, False),  # less than a third of the session
         (3_000, 15_000, True),
-        (6_000, 18_000, False),  # three times what is usual, not more
+        (6_000, 18_000, False),  # three times the usual interval, not more
         (6_000, 18_001, True),
         (14_000, 29_999, False),
         (14_000, 30_000, True),  # two thirds of the session

@@ -1,5 +1,5 @@
-"""Answers to OffsetFetch that are joined of what each offset keeps, against answers that are made of objects:
-the same bytes in every version, by the compiled codec and by the reference."""
+"""OffsetFetch responses concatenated from what each offset keeps, compared with responses built from objects:
+the same bytes in every version, from the compiled codec and from the reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERSIONS = range(versions(ApiKey.OFFSET_FETCH).first, versions(ApiKey.OFFSET_FET
 
 
 class Twins:
-    """Hard state, and beside it what the group should have."""
+    """Hard state, and next to it what the group should hold."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -47,7 +47,7 @@ class Twins:
             random.choice(METADATA),
             random.randrange(2**40),
             -1,
-            # As a rule offsets of a topic have one id.
+            # Usually all offsets of a topic have the same id.
             random.choice((A, A, A, A, B, ZERO_UUID)),
         )
         match random.randrange(8):
@@ -107,7 +107,7 @@ class Twins:
 
 
 def responses(told: list[tuple[str, uuid.UUID, Any]], version: int) -> OffsetFetchResponse:
-    """The response of a version about topics, whose partitions are given as its message has them."""
+    """The response of a version with these topics; their partitions have the form that its message takes."""
     if version < 8:
         topics = [OffsetFetchResponse.Topic(name=name, partitions=parts) for name, _, parts in told]
         return OffsetFetchResponse(topics=topics)
@@ -130,7 +130,7 @@ def test_the_twins_agree_in_every_version(seed: int) -> None:
         asked = twins.asked()
         plain = list(twins.expected(asked))
         for version in VERSIONS:
-            # Made anew, since elements that somebody has looked at are objects.
+            # Fetched again, since elements that have been looked at are objects.
             joined = [
                 (topic.name, topic.topic_id, topic.partitions) for topic in fetch(asked, twins.hard).topics
             ]
@@ -143,5 +143,5 @@ def test_the_twins_agree_in_every_version(seed: int) -> None:
             assert codec.encode(responses(joined, version), version) == expected, where
             assert codec.encode(responses(objects, version), version) == expected, where
             assert reference.encode(responses(joined, version), version) == expected, where
-            # By now they are objects, which count from then on.
+            # By now they are objects, and the objects count.
             assert codec.encode(responses(joined, version), version) == expected, where

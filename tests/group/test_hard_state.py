@@ -1,4 +1,4 @@
-"""Records, and the tables they make."""
+"""Records and the tables they build."""
 
 from __future__ import annotations
 

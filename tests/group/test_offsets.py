@@ -1,4 +1,4 @@
-"""Offsets, where a transcript would be clumsy: topic ids, times to the millisecond, hard state read."""
+"""Offsets where a transcript would be clumsy: topic ids, times to the millisecond, reads of hard state."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_what_a_fetch_tells(harness: Harness) -> None:
 
 
 def test_fetches_and_other_views_wait_for_what_they_tell(harness: Harness) -> None:
-    """Everything that tells hard state says so; what does not must not wait for the disk."""
+    """Every operation that reveals hard state must say so; the others must not wait for the disk."""
     alice, _ = stable(harness, "alice", "bob")
     reads = {}
     for name, operation, request, api in (
@@ -231,7 +231,7 @@ def test_a_sweep_interval_of_zero_is_no_endless_loop() -> None:
 
 
 def skip(harness: Harness, until_ms: int) -> int | None:
-    """Leave sweeps out up to so many milliseconds after the start; when the shard is to be called again."""
+    """Skip sweeps up to `until_ms` after the start; returns the shard's next deadline."""
     harness.shard.skip_sweeps(START_MS + until_ms, harness.now_ms)
     return harness.shard.next_deadline()
 
@@ -240,7 +240,7 @@ def test_sweeps_that_find_nothing_are_left_out_and_the_next_keeps_its_turn() -> 
     harness = Harness(RETENTION)
     harness.advance(MINUTE)
     assert skip(harness, 7 * 24 * 60 * MINUTE) == START_MS + (7 * 24 * 60 + 15) * MINUTE
-    assert skip(harness, 15 * MINUTE - 1) == START_MS + 15 * MINUTE  # less was to be passed over after all
+    assert skip(harness, 15 * MINUTE - 1) == START_MS + 15 * MINUTE  # less was to be skipped after all
 
 
 def test_a_sweep_comes_the_moment_the_first_offset_is_past_its_retention() -> None:
@@ -282,7 +282,7 @@ def test_an_empty_group_without_offsets_goes_at_the_next_regular_sweep_as_ever()
     harness = Harness(RETENTION)
     stable(harness, "alice")
     assert skip(harness, 60 * MINUTE) is not None
-    harness.advance(20 * MINUTE)  # alice's session is over
+    harness.advance(20 * MINUTE)  # alice's session has expired
     assert harness.group().state is GroupState.EMPTY
     skip(harness, 60 * MINUTE)
     harness.advance(10 * MINUTE - 1)
@@ -293,7 +293,7 @@ def test_an_empty_group_without_offsets_goes_at_the_next_regular_sweep_as_ever()
 
 @each("seed", range(20))
 def test_leaving_sweeps_out_changes_nothing_in_the_end(seed: int) -> None:
-    """Against the plain way: every sweep at its time."""
+    """Compared with the plain way: every sweep at its time."""
     random = Random(seed)
     plain, skipping = Harness(RETENTION), Harness(RETENTION)
     for number in range(6):
@@ -384,7 +384,7 @@ def test_offsets_of_deleted_topics(
     request = commit_request({("orders", 0): 1, ("orders", 1): 2}, topic_id=stored)
     harness.ask(Shard.commit_offsets, request, COMMIT)
     harness.take_events()
-    for _ in range(2):  # telling it again changes nothing more
+    for _ in range(2):  # reporting it again changes nothing
         harness.topics_changed(image)
     assert fetch_all(harness) == ({} if forgotten else {("orders", 0): 1, ("orders", 1): 2})
     partitions = (("orders", 0), ("orders", 1))
@@ -402,7 +402,7 @@ def test_the_group_stays_when_its_topics_go(harness: Harness) -> None:
 
 
 def test_a_subscription_is_read_by_the_part_that_all_versions_share(harness: Harness) -> None:
-    """A client that claims a version and writes its later fields wrong is understood all the same."""
+    """A client that claims a version but encodes its later fields wrong is understood all the same."""
     broken = b"\x00\x63" + subscription("orders")[2:-4] + b"\x7f"
     join(harness, join_request(protocols=[("range", broken)]))
     assert harness.group().subscribed_topics == frozenset({"orders"})

@@ -1,4 +1,4 @@
-"""What a leader's assignment changes, and that nothing it may send is an error."""
+"""What a leader's assignment changes; nothing it may send is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that count as alive while the clock is moved."""
+"""Members that are presumed alive while the clock is moved."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_members_live_through_a_week_and_begin_a_full_session(harness: Harness) 
 
 
 def test_a_week_takes_few_deadlines(harness: Harness) -> None:
-    """None of those that members would have had meanwhile."""
+    """None of the deadlines that members would have had in the meantime."""
     stable(harness, *(f"m{number}" for number in range(50)))
     presume(harness, WEEK_MS)
     deadlines = 0
@@ -71,7 +71,7 @@ def test_a_week_takes_few_deadlines(harness: Harness) -> None:
     while (deadline_ms := harness.shard.next_deadline()) is not None and deadline_ms <= until_ms:
         harness.advance(deadline_ms - harness.now_ms)
         deadlines += 1
-    assert deadlines == sweeps  # with the last of them it ends
+    assert deadlines == sweeps  # it ends with the last of them
 
 
 def test_a_stalled_member_goes(harness: Harness) -> None:
@@ -96,7 +96,7 @@ def test_after_a_failover_those_whose_clients_are_connected_live_on(harness: Har
     alice, bob, carol = stable(harness, "alice", "bob", "carol")
     harness.reload()
     beat(harness, carol, "carol", connection_id=2)
-    harness.disconnect(2)  # it was heard of here, and has gone
+    harness.disconnect(2)  # its client was connected here and has gone
     harness.presume_alive(harness.now_ms + 60_000, [], clients=["alice", "carol"])
     harness.advance(60_000)
     assert removed(harness) == [(bob, 45_000), (carol, 45_000)]
@@ -198,7 +198,7 @@ def test_the_next_heartbeat_is_not_late(harness: Harness) -> None:
 
 
 def test_who_rejoins_late_is_dropped_all_the_same(harness: Harness) -> None:
-    """Rebalances go by the clock."""
+    """Rebalances follow the clock."""
     alice, bob = stable(harness, "alice", "bob", rebalance_timeout_ms=10_000)
     join(harness, join_request(alice, rebalance_timeout_ms=10_000))
     harness.take_events()

@@ -1,6 +1,6 @@
 """Random requests and random time against a shard; what must hold is checked after every step.
 
-Each run prints its seed when it fails: `pytest tests/group/test_random.py -k seed-7` plays it again.
+Each run prints its seed when it fails: `pytest tests/group/test_random.py -k seed-7` replays it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOPICS = ("orders", "clicks", "payments")
 
 
 class Player:
-    """Clients that mostly do what clients do, and sometimes anything."""
+    """Clients that usually behave as clients do, and sometimes do anything."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -76,7 +76,7 @@ class Player:
             move()
             self.harvest()
         self.harness.check_replay()
-        # Left alone, every request is answered, by a timer if by nothing else.
+        # Left alone, every request is answered, at the latest by a timer.
         self.harness.advance(2 * 3_600_000)
         assert not self.harness.open
         for group in self.harness.shard.groups.values():
@@ -89,7 +89,7 @@ class Player:
         return self.random.choices(GROUPS, [4, 1])[0], self.random.choice(CLIENTS)
 
     def memory(self, group_id: str, client: str) -> tuple[str, int]:
-        """A client's member id and generation; now and then somebody else's."""
+        """A client's member id and generation; now and then another client's."""
         known = self.joined.get((group_id, client))
         if self.random.random() < 0.05:
             known = self.joined.get((group_id, self.random.choice(CLIENTS)))
@@ -104,7 +104,7 @@ class Player:
         return f"{client}-instance" if client in ("carol", "dave") else None
 
     def harvest(self) -> None:
-        """Let clients read what was answered."""
+        """Let clients read their answers."""
         for ticket in [ticket for ticket in self.tickets if ticket in self.harness.answers]:
             group_id, client = self.tickets.pop(ticket)
             answer = self.harness.answers[ticket]

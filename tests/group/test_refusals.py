@@ -1,4 +1,4 @@
-"""What the events say of refused requests, and how often they say it."""
+"""What the events say about refused requests, and how often."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_refused_commits_are_told_twenty_times_in_ten_seconds(harness: Harness) 
 
 
 LIMITS = [("commits_refused", 20, 10_000), ("fenced", 1, 60_000), ("joins_refused", 1, 60_000)]
-"""Each limiter of a shard, with how often it allows a key, and in how many milliseconds."""
+"""Each limiter of a shard, with how often it allows a key, and within how many milliseconds."""
 
 
 @each("name, count, within_ms", LIMITS)

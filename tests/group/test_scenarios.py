@@ -1,4 +1,4 @@
-"""Every story in `scenarios/`, played against the core. `--rewrite` records what it answers."""
+"""Plays every story in `scenarios/` against the core. `--rewrite` records its answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_story_says_what_it_is_about() -> None:
 
 
 def test_every_topic_that_is_named_exists() -> None:
-    """A server asks for more than the core: unknown topics and partitions do not reach it."""
+    """A server checks more than the core: unknown topics and partitions never reach the core."""
     missing = [
         f"{scenario.name}: {step}"
         for scenario in map(parse, SCENARIOS)

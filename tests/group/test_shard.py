@@ -1,4 +1,4 @@
-"""The shard: what the transcripts cannot show of its steps."""
+"""The shard: details of its steps that the transcripts cannot show."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def harness() -> Harness:
     return Harness()
 
 
-@pytest.mark.parametrize(("character", "lost"), [("a", 0), ("é", 0), ("𝄞", 2)])  # what is cut in two goes
+@pytest.mark.parametrize(("character", "lost"), [("a", 0), ("é", 0), ("𝄞", 2)])  # a cut pair is dropped
 def test_a_client_id_of_any_length_gives_a_member_id(harness: Harness, character: str, lost: int) -> None:
     longest = character * (STRING_BYTES_MAX // len(character.encode()))
     [member_id] = stable(harness, longest)
@@ -161,7 +161,7 @@ def test_defaults_are_kafka_s() -> None:
 
 
 def test_answers_to_joins_name_the_member_where_the_core_decides(harness: Harness) -> None:
-    """The router echoes the id that was asked with; where Kafka answers another one, the core says so."""
+    """The router echoes the id in the request; where Kafka answers with another, the core sets it."""
     ticket = join(harness, join_request(), version=4)
     required = harness.answers[ticket]
     assert required.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -413,7 +413,7 @@ def test_a_change_before_the_assignment_is_told(harness: Harness) -> None:
 def test_a_join_that_only_repeats_the_answer_is_a_sign_of_life_for_the_journal(
     harness: Harness, synced: bool
 ) -> None:
-    """It does not prolong the session, as in Kafka; how long the member was silent counts from it."""
+    """As in Kafka, it does not extend the session; the member's silence counts from it."""
     tickets = [join(harness, join_request(session_timeout_ms=10_000), client) for client in ("alice", "bob")]
     alice = harness.answers[tickets[0]].member_id
     join(harness, join_request(alice, session_timeout_ms=60_000))
@@ -449,7 +449,7 @@ def test_a_static_member_from_another_host_is_told(harness: Harness) -> None:
         old_silent_ms=700,
         old_connected=True,
     )
-    # As in Kafka, the group goes on under the client id and host of the first. What is told does not.
+    # As in Kafka, the group keeps the client id and host of the first process. Events show the new ones.
     assert harness.group().members[new].client_host == "/10.0.0.1"
     harness.disconnect(2)
     third = RequestContext(9, "shop", "/10.0.0.3", 3)
@@ -492,7 +492,7 @@ def test_deadlines_are_where_they_should_be() -> None:
     harness.advance(10)
     harness.ask(Shard.heartbeat, heartbeat_request(alice, 1), HEARTBEAT)
     assert group_timers.get(group.session_timer(alice)) == START_MS + 11_020
-    # A Stable SyncGroup is no heartbeat, as in Kafka.
+    # A SyncGroup in Stable is not a heartbeat, as in Kafka.
     harness.advance(10)
     harness.ask(Shard.sync, sync_request(alice, 1), SYNC)
     assert group_timers.get(group.session_timer(alice)) == START_MS + 11_020
@@ -539,7 +539,7 @@ def test_who_was_just_given_an_id_holds_up_the_first_generation(
         harness.advance(returns_after_ms)
         assert first not in harness.answers
         harness.send(Shard.join, join_request(bob), asked)
-        harness.advance(2)  # one in which bob came, and one in which nobody does
+        harness.advance(2)  # one in which bob joined, and one in which nobody does
     else:
         harness.advance(19)
         assert first not in harness.answers

@@ -1,4 +1,4 @@
-"""What can be read of members' metadata, and what it means that it changed."""
+"""What can be decoded from members' metadata, and what a change in it means."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def protocols(*names: str, **fields: Any) -> Protocols:
 def metadata(
     of: str = "orders", user_data: bytes | None = None, owned: str = "", generation: int = -1
 ) -> bytes:
-    """`of` and `owned` are topics and partitions divided by blanks."""
+    """`of` and `owned` are topics and partitions separated by spaces."""
     owned_partitions = [
         ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=[int(partition)])
         for topic, partition in (each.split("-") for each in owned.split())
@@ -47,12 +47,12 @@ def test_topics_are_those_of_the_protocol_wanted_most() -> None:
     assert topics((("sticky", metadata("b a")), ("range", metadata("c")))) == ("b", "a")
     assert topics(()) is None
     assert topics((("range", b"garbage"),)) is None
-    many = " ".join(f"topic-{number}" for number in range(500))  # not one of those that are remembered
+    many = " ".join(f"topic-{number}" for number in range(500))  # too large to be cached
     assert topics(protocols(of=many)) == tuple(many.split())
 
 
 def test_short_subscriptions_are_remembered() -> None:
-    """Members of one application have one tuple, however many there are."""
+    """However many members an application has, they share one tuple."""
     shared = padded(1_024)
     assert topics(shared) == ("orders",)
     assert topics(shared) is topics(shared)
@@ -60,7 +60,7 @@ def test_short_subscriptions_are_remembered() -> None:
 
 
 def padded(size: int) -> Protocols:
-    """A subscription of so many bytes."""
+    """A subscription of `size` bytes."""
     blob = metadata(user_data=b"")
     return (("range", metadata(user_data=bytes(size - len(blob)))),)
 
@@ -104,7 +104,7 @@ def test_one_protocol_of_several_is_enough() -> None:
 
 
 def test_bytes_that_nobody_can_read() -> None:
-    """And those of other types than consumers, which nobody looks into."""
+    """Likewise for types other than consumers, which are not decoded."""
     garbage: Protocols = (("range", b"garbage"),)
     assert difference(garbage, protocols(), consumers=True) == NOTHING._replace(user_data_changed=True)
     assert difference(protocols(), garbage, consumers=True) == NOTHING._replace(user_data_changed=True)

@@ -1,5 +1,5 @@
-"""Offsets in transactions: who may commit them, what becomes of them, and what is left when the shard is
-loaded again."""
+"""Offsets in transactions: who may commit them, what becomes of them, and what remains after the shard is
+reloaded."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def begin(harness: Harness, asked: TxnOffsetCommitRequest) -> Any:
 def send(
     harness: Harness, asked: TxnOffsetCommitRequest, guard: Guard | None, version: int | None = None
 ) -> Any:
-    """The answer; or the code of the refusal."""
+    """The response, or the code of the refusal."""
     answer = harness.ask(
         Shard.commit_in_transaction,
         CommitInTransaction(asked, guard),
@@ -96,8 +96,8 @@ def commit(
     version: int | None = None,
     **fields: Any,
 ) -> Any:
-    """As a broker does it whose transaction coordinators allow everything: the codes by partition, or the
-    refusal's."""
+    """Commit as a broker does whose transaction coordinators allow everything; returns the codes by
+    partition, or the refusal's code."""
     asked = request(offsets, producer, epoch, **fields)
     guard = begin(harness, asked)
     if isinstance(guard, KafkaError):
@@ -134,7 +134,7 @@ def plain(harness: Harness, offsets: dict[tuple[str, int], int], **fields: Any) 
 
 
 def fetched(harness: Harness, *partitions: tuple[str, int], stable: bool = False) -> dict[Any, Any]:
-    """Offsets, or codes, of some partitions or of all that the group has."""
+    """Offsets or codes of the given partitions, or of all that the group has."""
     wanted = [
         OffsetFetchRequest.Group.Topics(name=topic, partition_indexes=[index]) for topic, index in partitions
     ]
@@ -190,7 +190,7 @@ def test_offsets_of_an_aborted_transaction_are_gone(harness: Harness) -> None:
 
 
 def test_what_a_commit_stores(harness: Harness) -> None:
-    """The time is that of the commit, not of the marker."""
+    """The timestamp is that of the commit, not of the marker."""
     asked = request({ORDERS_0: 42}, topic_id=A, metadata="here")
     asked.topics[0].partitions[0].committed_leader_epoch = 3
     harness.advance(5)
@@ -255,7 +255,7 @@ def test_a_marker_ends_what_its_producer_has_committed_to_any_group_in_one_step(
 
 
 def test_nobody_is_told_of_more_than_of_a_plain_commit(harness: Harness) -> None:
-    """Offsets are no events; a group that comes to be is one."""
+    """Offsets are not events; a new group is."""
     commit(harness, {ORDERS_0: 5})
     assert [type(event) for event in harness.take_events()] == [GroupCreated]
     commit(harness, {ORDERS_0: 6})
@@ -343,7 +343,7 @@ def test_only_the_partition_in_a_transaction_is_unstable(harness: Harness) -> No
     asked = ORDERS_0, ("orders", 1), ("clicks", 0), ("clicks", 1)
     assert fetched(harness, *asked, stable=True) == dict(zip(asked, (unstable, 2, unstable, -1), strict=True))
     assert fetched(harness, *asked) == dict(zip(asked, (1, 2, -1, -1), strict=True))
-    # Who asks for all that there is, is told of what the group has.
+    # A fetch of all partitions reports those that the group has.
     assert fetched(harness, stable=True) == {ORDERS_0: unstable, ("orders", 1): 2}
     end(harness)
     assert fetched(harness, *asked, stable=True) == dict(zip(asked, (5, 2, 6, -1), strict=True))
@@ -375,7 +375,7 @@ def test_without_leave_no_transaction_begins(harness: Harness) -> None:
     assert send(harness, request({ORDERS_0: 5}), None) is ErrorCode.INVALID_TXN_STATE
     assert harness.shard.groups == {}
     assert commit(harness, {ORDERS_0: 5}) == {ORDERS_0: ErrorCode.NONE}
-    # From now on it is under way, and needs no leave.
+    # From now on it is ongoing and needs no permission.
     assert begin(harness, request({ORDERS_0: 6})) is None
     assert isinstance(send(harness, request({ORDERS_0: 6}), None), TxnOffsetCommitResponse)
     assert begin(harness, request({ORDERS_0: 6}, Q)) is not None
@@ -385,7 +385,7 @@ def test_without_leave_no_transaction_begins(harness: Harness) -> None:
 
 @each("committed", [False, True])
 def test_a_marker_takes_back_the_leave_that_was_given_before_it(committed: bool) -> None:
-    """Or what the coordinator said of a transaction that is over would begin one that nobody ends."""
+    """Otherwise the coordinator's answer about a finished transaction would begin one that nobody ends."""
     harness = Harness()
     asked = request({ORDERS_0: 5})
     guard, of_other = begin(harness, asked), begin(harness, request({ORDERS_0: 5}, Q))
@@ -396,8 +396,8 @@ def test_a_marker_takes_back_the_leave_that_was_given_before_it(committed: bool)
 
 
 def test_a_marker_that_raises_the_epoch_leaves_the_leave_of_the_next_transaction(harness: Harness) -> None:
-    """Its producer is told the epoch before markers are written, so its next commit may be here before the
-    marker of the transaction before."""
+    """The producer learns the epoch before markers are written, so its next commit may arrive before the
+    marker of the previous transaction."""
     commit(harness, {ORDERS_0: 4}, epoch=0)
     asked = request({ORDERS_0: 5}, epoch=1)
     guard = begin(harness, asked)
@@ -411,7 +411,7 @@ def test_the_leave_goes_with_a_transaction_that_others_began_and_ended(harness: 
     asked = request({ORDERS_0: 5})
     guard = begin(harness, asked)
     commit(harness, {ORDERS_0: 4})
-    assert isinstance(send(harness, asked, guard), TxnOffsetCommitResponse)  # it is under way
+    assert isinstance(send(harness, asked, guard), TxnOffsetCommitResponse)  # it is ongoing
     end(harness)
     assert send(harness, asked, guard) is ErrorCode.INVALID_TXN_STATE
 
@@ -460,7 +460,7 @@ def test_markers_that_come_late_are_refused_and_change_nothing(reload: bool) -> 
     for epoch, coordinator_epoch, version, code in (
         (2, 7, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
         (2, 7, 2, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (3, 7, 2, ErrorCode.INVALID_PRODUCER_EPOCH),  # of the transaction before
+        (3, 7, 2, ErrorCode.INVALID_PRODUCER_EPOCH),  # of the previous transaction
         (4, 6, 2, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
         (3, 6, 0, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     ):
@@ -485,7 +485,7 @@ def test_a_marker_that_is_repeated_is_written_again(harness: Harness) -> None:
 @each("delete", ["offsets", "group"])
 @each("reload", [False, True])
 def test_a_transaction_is_under_way_though_what_it_committed_is_gone(delete: str, reload: bool) -> None:
-    """Or the marker of the transaction before it would end it."""
+    """Otherwise the marker of the previous transaction would end it."""
     harness = Harness()
     end(harness, epoch=1, version=2)
     commit(harness, {ORDERS_0: 5}, epoch=1)
@@ -694,7 +694,7 @@ def test_members_of_a_classic_group_are_held_to_what_they_say(
 
 
 def test_offsets_are_committed_while_the_group_rebalances(harness: Harness) -> None:
-    """A plain commit is refused with REBALANCE_IN_PROGRESS once the group waits for its assignment."""
+    """A plain commit is refused with REBALANCE_IN_PROGRESS while the group waits for its assignment."""
     first = harness.answers[join(harness, join_request(session_timeout_ms=45_000))].member_id
     joined: dict[str, Any] = {"member_id": first, "generation_id_or_member_epoch": 1}
     assert harness.group().state.value == "CompletingRebalance"
@@ -715,7 +715,7 @@ _JOINED_EPOCH = 2
 
 
 def with_consumer(harness: Harness, **fields: Any) -> None:
-    """alice joins a new consumer group, or makes the empty group that there is one."""
+    """alice joins a new consumer group, or turns the empty group into one."""
     harness.topics_changed(TopicsImage(partitions={"orders": 2}, live={"orders": A}))
     asked = ConsumerGroupHeartbeatRequest(
         group_id="orders",
@@ -754,7 +754,7 @@ def test_members_of_a_consumer_group_are_held_to_what_they_say(version: int, sta
 
 @each("reload", [False, True])
 def test_what_is_pending_stays_when_the_group_changes_its_kind(reload: bool) -> None:
-    """From one without members to a consumer group, to a classic one, and on."""
+    """From a group without members to a consumer group, to a classic one, and back."""
     harness = Harness()
     commit(harness, {ORDERS_0: 5}, topic_id=A)
     with_consumer(harness)
@@ -778,7 +778,7 @@ def test_what_is_pending_stays_when_the_group_changes_its_kind(reload: bool) -> 
 
 
 class Model:
-    """One partition of `__consumer_offsets` as Kafka keeps it: a log, whose offsets say what is newer."""
+    """A partition of `__consumer_offsets` as Kafka keeps it: a log, whose offsets decide what is newer."""
 
     def __init__(self) -> None:
         self.log_end = 0
@@ -807,7 +807,7 @@ class Model:
 
 @each("seed", range(40))
 def test_any_order_of_commits_markers_and_deletes(seed: int) -> None:
-    """Beside the model, whose rule is Kafka's, and with the shard loaded again now and then."""
+    """Compared with a model that follows Kafka's rule, reloading the shard now and then."""
     random, harness, model = Random(seed), Harness(), Model()
     epochs = dict.fromkeys((P, Q, R), 0)
     groups, partitions = ("orders", "other"), (ORDERS_0, ("orders", 1), ("clicks", 0))

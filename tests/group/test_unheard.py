@@ -1,4 +1,4 @@
-"""Clients that were not told their member id, since the store did not confirm it in time."""
+"""Clients that never received their member id, because the store did not confirm it in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def harness() -> Harness:
 
 
 def issued(harness: Harness, client_id: str = "bob", group_id: str = "orders") -> JoinGroupResponse:
-    """The answer that tells a client its id."""
+    """The response that gives a client its id."""
     request, v4 = join_request(group_id=group_id), context(ApiKey.JOIN_GROUP, client_id, 4)
     response: JoinGroupResponse = harness.ask(Shard.join, request, v4)
     return response

@@ -1,4 +1,4 @@
-"""What is shown of groups outside: on the page, and to tests of applications."""
+"""How groups appear outside: on the page, and in tests of applications."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_group_from_one_generation_to_the_next(harness: Harness) -> None:
 
 
 def owed(harness: Harness) -> dict[str, str | None]:
-    """The request that each member owes, by member id."""
+    """The request that each member still has to send, by member id."""
     return {view.member_id: view.owes for view in harness.group().member_views()}
 
 
@@ -164,7 +164,7 @@ def test_a_member() -> None:
     "protocol_name, protocols, topics",
     [
         ("range", [("sticky", subscription("a")), ("range", subscription("c", "b"))], ["b", "c"]),
-        # Before one is chosen: the one it wants most.
+        # Before a protocol is chosen: the member's most preferred one.
         (None, [("sticky", subscription("a")), ("range", subscription("b"))], ["a"]),
         ("other", [("sticky", subscription("a"))], ["a"]),
         ("range", [("range", b"garbage")], None),

@@ -1,7 +1,7 @@
 """A group member in a process of its own, so that a test can kill it: `confluent_member.py BOOTSTRAP GROUP
 TOPIC`.
 
-Prints the number of partitions whenever it is given some.
+Prints the number of partitions whenever it is assigned some.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Stock clients as they are: kafka-python uses what Python 3.11 has deprecated, and leaves sockets to the
-collector when it connects again."""
+"""Allows for stock clients as they are: kafka-python uses what Python 3.11 has deprecated, and leaves sockets
+to the garbage collector when it reconnects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST: Final = (
     "test_failover.py",
     "test_words.py",
 )
-"""They mostly wait, and begin first: a process without work would wait for one that began last."""
+"""They mostly wait, so they start first: otherwise idle processes would wait for one that started last."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,5 +39,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for expected in ("read_text is deprecated:DeprecationWarning", "unclosed:ResourceWarning"):
         config.addinivalue_line("filterwarnings", f"ignore:{expected}")
-    # Some are collected only when the session ends, where the lines above no longer count.
+    # Some are garbage-collected only when the session ends, where the lines above no longer apply.
     warnings.filterwarnings("ignore", "unclosed", ResourceWarning)

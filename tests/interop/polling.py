@@ -1,4 +1,4 @@
-"""What the tests of all stock clients share: values to send, and members polled until a fact holds."""
+"""Shared by the tests of all stock clients: values to send, and members polled until a fact holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEADLINE_S: Final = 30.0
 
 
 class Polled(Protocol):
-    """A member of a group that is served only while it is polled."""
+    """A group member that makes progress only while it is polled."""
 
     values: list[bytes]
 
@@ -21,7 +21,7 @@ class Polled(Protocol):
 
 
 def poll_until(fact: Callable[[], bool], *members: Polled) -> None:
-    """Poll the members in turn until `fact` holds; fail at the deadline with what they have."""
+    """Poll the members in turn until `fact` holds; fail at the deadline, showing what they have."""
     deadline = time.monotonic() + DEADLINE_S
     while not fact():
         assert time.monotonic() < deadline, [(member.partitions, len(member.values)) for member in members]

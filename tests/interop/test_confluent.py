@@ -42,13 +42,13 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> None:
-    client = admin(bootstrap)  # it must outlive what it has promised
+    client = admin(bootstrap)  # it must outlive its futures
     (made,) = client.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
     made.result(DEADLINE_S)
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **config: Any) -> list[Message]:
-    """Produce values in turn to the topic's partitions by key; the delivered messages."""
+    """Produce values to the topic's partitions by key; returns the delivered messages."""
     delivered: list[Message] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -63,7 +63,7 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **config: Any) -> l
 
 
 class Member:
-    """A consumer in a group that remembers what it has been given."""
+    """A group member that remembers the values it has received."""
 
     def __init__(self, bootstrap: str, topic: str, group_id: str = "orders", **config: Any) -> None:
         self.values: list[bytes] = []
@@ -110,7 +110,7 @@ def test_create_produce_consume_commit(broker: Broker) -> None:
     assert sum(each.offset for each in committed) == 300
     member.close()
     assert broker.group_state("orders") == "Empty"
-    # The next one begins where the last has ended.
+    # The next one begins where the last one ended.
     produce(broker.bootstrap, "t", [b"more"])
     again = Member(broker.bootstrap, "t")
     poll_until(lambda: bool(again.values), again)
@@ -186,13 +186,13 @@ def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         member.consumer.commit(asynchronous=False)
         server.kill()
         server.start()
-        # The same consumer goes on by itself, and a producer finds the log where it was.
+        # The same consumer goes on by itself, and a producer finds the log unchanged.
         delivered = produce(server.bootstrap, "t", values(50, "b"))
         assert all(message.offset() > 0 for message in delivered)
         poll_until(lambda: len(member.values) == 150, member)
         assert sorted(member.values) == sorted(values(100, "a") + values(50, "b"))
         member.close()
-        # Not committed before the end: a new consumer gets exactly what came after the commit.
+        # Nothing was committed until the end: a new consumer gets exactly what came after the commit.
         late = Member(server.bootstrap, "t")
         poll_until(lambda: len(late.values) == 50, late)
         assert sorted(late.values) == sorted(values(50, "b"))

@@ -1,4 +1,4 @@
-"""What the examples and the README do with other clients."""
+"""The parts of the examples and the README that use other clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Stock clients whose coordinator is stopped and started again: none of those that look for it rejoins, and
-nothing is lost or read twice. (What becomes of them when it is killed is a part of the story, `story/`.)
+"""Stock clients whose coordinator is stopped and restarted: no client that looks for it rejoins, and nothing
+is lost or read twice. (Killing it is a part of the story, `story/`.)
 
-The members are the programs of the story, the brokers those of `tests/failover`: counted are the broker's
+The members are the programs of the story, the brokers those of `tests/failover`; the test counts the broker's
 generations and the clients' callbacks.
 """
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.interop
 PARTITIONS: Final = 6
 RECORDS: Final = 300
 SESSION_TIMEOUT_MS: Final = 45_000
-"""Every client's default, or longer."""
+"""At least every client's default."""
 GROUP: Final = "orders"
 TOPIC: Final = "t"
 _PROGRAM_SECONDS_MAX: Final = 120.0

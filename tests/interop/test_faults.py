@@ -1,4 +1,4 @@
-"""Faults as stock clients meet them: each does what it is known to do when this happens to it."""
+"""Faults as stock clients meet them: each behaves as it is known to."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ GROUP = "billing"
 TOPIC = "orders"
 DEADLINE_S = 60.0
 IMPATIENT_MS = 6_000
-"""After which a client gives an answer up."""
+"""After this a client gives up on an answer."""
 
 
 class Confluent:
-    """A member of the group: confluent-kafka."""
+    """A group member: confluent-kafka."""
 
     def __init__(self, bootstrap: str) -> None:
         self._consumer = confluent_kafka.Consumer(
@@ -53,7 +53,7 @@ class Confluent:
 
 
 class KafkaPython:
-    """The same: kafka-python."""
+    """The same with kafka-python."""
 
     def __init__(self, bootstrap: str) -> None:
         self._consumer: Any = kafka.KafkaConsumer(
@@ -81,7 +81,7 @@ Member = Confluent | KafkaPython
 
 
 def until(fact: Callable[[], object], member: Member) -> None:
-    """Poll until it is so."""
+    """Poll until the fact holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not fact():
         member.poll()
@@ -132,7 +132,7 @@ def test_a_commit_is_made_again(cluster: Cluster, client: type[Member], fault: d
 
 
 def assert_not_disturbed(cluster: Cluster, client: type[Member]) -> None:
-    """The group did not rebalance; but kafka-python's leader joins again when its metadata comes late."""
+    """The group did not rebalance, except that kafka-python's leader rejoins when its metadata comes late."""
     timeline = cluster.group(GROUP).timeline()
     later = [each for each in explain_all(timeline) if each.generation > 1]
     if client is KafkaPython:
@@ -141,7 +141,7 @@ def assert_not_disturbed(cluster: Cluster, client: type[Member]) -> None:
 
 
 def member_commits(member: Member, offset: int) -> None:
-    """Either the client tries again by itself, or its application is told, and does."""
+    """Either the client retries by itself, or its application gets the error and does."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:

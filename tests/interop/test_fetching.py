@@ -1,5 +1,5 @@
-"""Our fetcher and Apache Kafka: what muster itself does not have (fetch sessions, transactions), and what is
-to be understood alike."""
+"""Our fetcher with Apache Kafka: fetch sessions, transactions, and details that both must understand
+alike."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def kafka() -> Iterator[ApacheKafka]:
 
 
 class Watched(Cluster):
-    """Remembers every Fetch with the version it went out in, and its answer. `spoil` changes the next one
-    that belongs to a session."""
+    """Records every Fetch with its version and its answer. `spoil` changes the next one that belongs to a
+    session."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(parse_bootstrap(bootstrap))
@@ -75,7 +75,7 @@ async def create(cluster: Cluster, topic: str, count: int = 1) -> list[TopicPart
     assert answer.topics[0].error_code == 0, answer
     partitions = [TopicPartition(topic, index) for index in range(count)]
     async with asyncio.timeout(LONG_S):
-        # Brokers hear of it a moment later.
+        # Brokers learn of it a moment later.
         while any(
             (known := cluster.image.partition(where)) is None or known.leader < 0 for where in partitions
         ):
@@ -122,11 +122,11 @@ async def test_sessions_are_kept_and_name_only_what_changed(kafka: ApacheKafka, 
     assert {request.session_id for request in later} == {opened.session_id}
     assert [request.session_epoch for request in later] == list(range(1, len(later) + 1))
     named = [[part.partition for topic in request.topics for part in topic.partitions] for request in later]
-    assert [each for each in named if each] == [[0]]  # it moved on, once
+    assert [each for each in named if each] == [[0]]  # it advanced, once
     # The others are in the session all the same.
     produce(kafka, partitions[2], b"2")
     assert [each.value for each in await read(fetcher, 1)] == [b"2"]
-    # What is paused is forgotten, what is resumed named again.
+    # A paused partition is forgotten, a resumed one named again.
     fetcher.pause([partitions[1]])
     await until(lambda: cluster.fetches[-1][1].forgotten_topics_data)
     fetcher.resume([partitions[1]])
@@ -176,7 +176,7 @@ async def test_every_codec(kafka: ApacheKafka, cluster: Watched, codec: str) -> 
 
 
 async def test_transactions(kafka: ApacheKafka, cluster: Watched) -> None:
-    """Two at once, of which one is aborted; markers take up offsets, and are shown to nobody."""
+    """Two at once, one of which is aborted; markers take up offsets, and are shown to nobody."""
     (first,) = await create(cluster, "transactions")
     producers = []
     for name in ("a", "b"):
@@ -199,7 +199,7 @@ async def test_transactions(kafka: ApacheKafka, cluster: Watched) -> None:
     committed = fetcher_of(cluster, isolation_level="read_committed")
     committed.set_assigned([first])
     committed.seek(first, Position(0))
-    # Behind the oldest open transaction nothing is decided.
+    # Beyond the oldest open transaction nothing is decided.
     await until(lambda: committed.high_watermark(first) == 4)
     assert await committed.poll(500, 0.01) == []
     assert (committed.last_stable_offset(first), committed.lag(first)) == (0, 0)
@@ -264,7 +264,7 @@ async def test_logs_that_are_not_as_they_were(kafka: ApacheKafka, cluster: Watch
     resets: list[Reset] = []
     fetcher = fetcher_of(cluster, resets)
     fetcher.set_assigned([where])
-    # An offset in front of the log, an epoch that no leader had, and an offset behind the log.
+    # An offset before the log, an epoch that no leader had, and an offset beyond the log.
     for position in (Position(1, 0), Position(4, 7), Position(1)):
         fetcher.seek(where, position)
         assert (await read(fetcher, 1))[0].offset == 3

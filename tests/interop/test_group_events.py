@@ -1,4 +1,4 @@
-"""Stock clients read what happened to a group from `__group_events`, and are not disturbed by the topic."""
+"""Stock clients read a group's history from `__group_events`, and are not disturbed by the topic."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_what_happened_is_read(broker: Broker, reading: Any, isolation_level: st
 
 
 def assigned(consumer: Any, patience: float) -> set[str]:
-    """The topics whose partitions the only member of a group is given; `patience` in the client's unit."""
+    """The topics assigned to the only member of a group; `patience` is in the client's unit."""
     deadline = time.monotonic() + DEADLINE_S
     with closing(consumer):
         while not consumer.assignment():
@@ -142,7 +142,7 @@ def test_kafka_python_s_pattern_leaves_it_out(broker: Broker) -> None:
 def test_librdkafka_s_pattern_leaves_out_what_it_is_told_to(
     broker: Broker, settings: dict[str, str], topics: set[str]
 ) -> None:
-    """Internal topics are like others to it, whoever the broker is."""
+    """It treats internal topics like others, whatever the broker."""
     confluent.create_topic(broker.bootstrap, "orders", 3)
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": GROUP, **settings}
     consumer = Consumer({**settings, "log_level": 0})

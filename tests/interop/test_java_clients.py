@@ -53,7 +53,7 @@ def test_java_reads_what_the_broker_packed_anew() -> None:
 
 
 def _stored(broker: Broker, topic: str) -> bytes:
-    """The batches of partition 0, as they are sent to consumers."""
+    """The batches of partition 0 as they are sent to consumers."""
     host, _, port = broker.bootstrap.rpartition(":")
     stored = b""
     offset = 0
@@ -72,7 +72,7 @@ def _stored(broker: Broker, topic: str) -> bytes:
 
 
 def _run(program: Path, classpath: str, *arguments: str) -> list[str]:
-    """The lines that a Java program prints."""
+    """The output lines of a Java program."""
     done = subprocess.run(
         [*java(classpath), str(program), *arguments],
         capture_output=True,

@@ -28,8 +28,8 @@ from tests.support.served import Served
 pytestmark = pytest.mark.interop
 
 DELAY_MS = 200
-"""The initial rebalance delay. kafka-python 3.0 forgets to ask for its topic's metadata when it becomes
-leader within retry_backoff_ms (100) of subscribing while a refresh is in flight; it then assigns nothing, for
+"""The initial rebalance delay. kafka-python 3.0 forgets to request its topic's metadata if it becomes leader
+within retry_backoff_ms (100) of subscribing while a refresh is in flight; it then assigns nothing for
 minutes."""
 MEMBER = Path(__file__).with_name("kafka_python_member.py")
 
@@ -47,14 +47,14 @@ def admin(broker: Broker) -> Iterator[Any]:
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **config: Any) -> list[Any]:
-    """Produce values to the topic's partitions by key; what the broker said of each."""
+    """Produce values to the topic's partitions by key; returns the broker's answer for each."""
     with closing(KafkaProducer(bootstrap_servers=bootstrap, **config)) as producer:
         futures = [producer.send(topic, value, key=value) for value in values]
         return [future.get(DEADLINE_S) for future in futures]
 
 
 class Member(ConsumerRebalanceListener):  # type: ignore[misc]
-    """A consumer in a group that remembers what it has been given."""
+    """A group member that remembers the values it has received."""
 
     def __init__(self, bootstrap: str, topic: str, group_id: str = "orders", **config: Any) -> None:
         self.values: list[bytes] = []
@@ -102,7 +102,7 @@ def test_create_produce_consume_commit(broker: Broker, admin: Any) -> None:
     assert sum(member.consumer.committed(TopicPartition("t", number)) for number in range(3)) == 300
     member.close()
     assert broker.group_state("orders") == "Empty"
-    # The next one begins where the last has ended.
+    # The next one begins where the last one ended.
     produce(broker.bootstrap, "t", [b"more"])
     again = Member(broker.bootstrap, "t")
     poll_until(lambda: bool(again.values), again)
@@ -170,13 +170,13 @@ def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         member.consumer.commit()
         server.kill()
         server.start()
-        # The same consumer goes on by itself, and a producer finds the log where it was.
+        # The same consumer goes on by itself, and a producer finds the log unchanged.
         stored = produce(server.bootstrap, "t", values(50, "b"))
         assert all(each.offset > 0 for each in stored)
         poll_until(lambda: len(member.values) == 150, member)
         assert sorted(member.values) == sorted(values(100, "a") + values(50, "b"))
         member.close()
-        # Not committed before the end: a new consumer gets exactly what came after the commit.
+        # Nothing was committed until the end: a new consumer gets exactly what came after the commit.
         late = Member(server.bootstrap, "t")
         poll_until(lambda: len(late.values) == 50, late)
         assert sorted(late.values) == sorted(values(50, "b"))

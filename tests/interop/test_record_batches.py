@@ -46,7 +46,7 @@ def test_batches_of_kafka_python_are_read(codec: Codec) -> None:
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (123, 4, 5)
     if codec is Codec.NONE:
         ours = record_batch.build(RECORDS, producer_id=123, producer_epoch=4, base_sequence=5)
-        skip = record_batch.PREFIX_BYTES  # a producer's leader epoch says nothing
+        skip = record_batch.PREFIX_BYTES  # a producer's leader epoch is meaningless
         assert ours[skip:] == built[skip:]
 
 
@@ -73,7 +73,7 @@ def test_librdkafka_reads_what_it_and_what_we_packed() -> None:
         wanted = [
             NewTopic(name, 1, config={"compression.type": demand}) for (_, demand), name in names.items()
         ]
-        admin = AdminClient(address)  # its answers come only as long as it lives
+        admin = AdminClient(address)  # its futures resolve only as long as it lives
         for made in admin.create_topics(wanted).values():
             made.result(10)
         for codec in packed:

@@ -13,19 +13,19 @@ from tests.interop.story.targets import KAFKA, TARGETS
 
 pytestmark = pytest.mark.interop
 
-# Every wait in a story has its own, shorter end; a story also waits for those before it.
+# Every wait in a story has its own, shorter limit; a story also waits for those before it.
 _SECONDS_MAX: Final = 900
 
 
 @pytest.fixture(scope="module")
 def whole_on_kafka(request: pytest.FixtureRequest) -> bool:
-    """Whether Apache Kafka is told the whole stories, and not asked for the admin calls alone."""
+    """Whether the whole stories are played against Apache Kafka, or only the admin calls."""
     return bool(request.config.getoption("--kafka-stories", default=False))
 
 
 @pytest.fixture(scope="module")
 def stories(request: pytest.FixtureRequest, whole_on_kafka: bool) -> Iterator[Stories]:
-    """Tells those that are asked for, two clients at a time; the tests wait for one after the other."""
+    """Plays the selected stories, two clients at a time; the tests wait for each in turn."""
     chosen = [
         item.callspec.params
         for item in request.session.items

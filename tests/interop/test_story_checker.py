@@ -1,4 +1,4 @@
-"""The story's judges, on groups that somebody made up: each kind of wrong must be found, and nothing else."""
+"""The story's judges on made-up groups: each kind of fault must be found, and nothing else."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def revoked(*owned: int) -> Revoked:
 
 
 def group(*said: tuple[str, Event]) -> list[Heard]:
-    """A second passes before each line."""
+    """Lines that are a second apart."""
     return [Heard(float(second), member, event) for second, (member, event) in enumerate(said)]
 
 
-# One partition goes from "a", who leaves, to "b", who is killed before it commits its last record, to "c".
+# One partition goes from "a", which leaves, to "b", which is killed with its last record uncommitted, to "c".
 A = [("a", assigned(1, 0)), ("a", record(0)), ("a", Committed(0, 1)), ("a", revoked()), ("a", Left())]
 B = [("b", assigned(2, 0)), ("b", record(1)), ("b", Committed(0, 2)), ("b", record(2)), ("b", Killed())]
 C = [("c", assigned(3, 0)), ("c", record(2)), ("c", record(3)), ("c", Committed(0, 4)), ("c", Left())]
@@ -106,7 +106,7 @@ def test_a_commit_that_goes_back() -> None:
 
 
 def test_a_commit_that_goes_back_between_two_members() -> None:
-    """In the order of the generations, whatever arrived first."""
+    """In generation order, whatever arrived first."""
     late = [("c", Committed(0, 1)), *C[3:]]
     (found,) = problems(*C[:3], *late, *A, *B)
     assert found == "partition 0: c (generation 3) committed 1 after b (generation 2) committed 2"
@@ -125,7 +125,7 @@ def test_a_resume_after_the_commit() -> None:
 
 
 def lost() -> tuple[str, Event]:
-    """What would be lost otherwise, in a partition of its own."""
+    """A record that would otherwise be lost, in another partition."""
     return "d", record(2, partition=1, offset=0)
 
 
@@ -270,7 +270,7 @@ def test_rebalances_after_a_moment() -> None:
 
 @pytest.mark.parametrize("answers", [["new", "old"], ["old", "new", "old"]])
 def test_a_program_is_content_when_one_broker_has_heard_of_a_change(answers: list[str]) -> None:
-    """A client asks another broker each time, and that one may not have heard of the change yet."""
+    """A client asks another broker each time, and that one may not know of the change yet."""
     asked = iter(answers)
     program.expect_in_time(lambda: next(asked), "new")
 

@@ -1,4 +1,4 @@
-"""What the story makes of programs that do not do as they should."""
+"""How the story treats programs that misbehave."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_killed_member_takes_along_what_it_has_started(members: Members) -> No
     (pid,) = members.owned["one"]
     ended = os.pidfd_open(pid)
     try:
-        members.kill("one")  # waits until nobody holds the pipe: the child lets go of it on its way out
+        members.kill("one")  # waits until nobody holds the pipe: the child closes it when it exits
         assert select.select([ended], [], [], NEVER_S)[0], "the child lives on"
     finally:
         os.close(ended)

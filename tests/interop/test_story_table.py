@@ -34,7 +34,7 @@ PASSED = [Outcome("made-up", target) for target in TARGETS]
 
 
 def test_the_page_lists_the_clients_of_the_story() -> None:
-    """A difference: run `make interop-table`."""
+    """If they differ, run `make interop-table`."""
     listed = table.clients_of(table.written(table.PAGE.read_text()))
     assert listed == [(client.name, ", ".join(client.codecs), ", ".join(client.doors)) for client in CLIENTS]
 

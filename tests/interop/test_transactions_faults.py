@@ -1,5 +1,5 @@
-"""Transactions whose answers are lost on the way, at every request: the broker has done what was asked, and
-nothing of it is done twice."""
+"""Transactions whose answers are lost, at every request: the broker has executed the request, and nothing is
+done twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BEFORE_890: Final = (*_OF_BOTH, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSET
 
 
 class Behind(NamedTuple):
-    """A broker behind the port that it tells its clients."""
+    """A broker behind the port that it advertises to its clients."""
 
     kafka: ApacheKafka
     port: int
@@ -47,7 +47,7 @@ def behind(request: pytest.FixtureRequest) -> Iterator[Behind]:
 
 
 def losing_none(behind: Behind) -> AbstractAsyncContextManager[Address]:
-    """The way that the broker tells its clients to take."""
+    """The proxy that the broker advertises to its clients."""
     return losing_answers(behind.kafka.port, ApiKey.END_TXN, 0, behind.port)
 
 

@@ -1,4 +1,4 @@
-"""Stock clients that ask for what muster does not serve: they hear of it, and so does the broker's log."""
+"""Stock clients that request what muster does not serve: they get an error, and the broker logs it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def broker(lines: Lines) -> Iterator[Broker]:
 
 
 def polled(poll: Callable[[], object], fact: Callable[[], bool]) -> None:
-    """Serve the client until the fact holds."""
+    """Poll the client until the fact holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not fact():
         assert time.monotonic() < deadline
@@ -85,7 +85,7 @@ def test_security(broker: Broker, lines: Lines, settings: dict[str, str], why: s
 
 
 def test_a_consumer_of_a_protocol_that_is_switched_off(lines: Lines) -> None:
-    """It waited for ever before, and nobody said a word."""
+    """It used to wait for ever, without any message."""
     with Broker(group_coordinator_rebalance_protocols=("classic",)) as broker:
         failure = _first_failure(broker.bootstrap)
     assert failure.code() == KafkaError._FATAL
@@ -97,7 +97,7 @@ def test_a_consumer_of_a_protocol_that_is_switched_off(lines: Lines) -> None:
 
 
 def _first_failure(bootstrap: str) -> KafkaError:
-    """Of a consumer with group.protocol=consumer."""
+    """The first failure of a consumer with group.protocol=consumer."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""The wrappers of tools whose output is not the story's: what they make of lines torn, mixed or late."""
+"""The wrappers of tools with other output than the story's: how they handle torn, mixed or late lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop
 
 DEADLINE_S = 60.0
 LINES = 4_000
-"""Of 28 bytes: more than one pipe holds, less than two."""
+"""Of 28 bytes each: more than one pipe holds, less than two."""
 
 _COORDINATOR = (
     "INFO org.apache.kafka.clients.consumer.internals.ConsumerCoordinator - [Consumer clientId=c, groupId=g]"
@@ -31,7 +31,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[Event]:
 
 
 def test_what_a_killed_tool_has_said_is_heard_to_the_end(tmp_path: Path) -> None:
-    """Also what was still on its way to the wrapper, which is killed with it; but no line only begun."""
+    """Including what was still on its way to the wrapper, which is killed with it; but no incomplete line."""
     said = tmp_path / "said"
     tool = f"""
 import sys, time
@@ -59,7 +59,7 @@ follow([sys.executable, "-c", {tool!r}], Heard())
     ) as process:
         deadline = time.monotonic() + DEADLINE_S
         while not said.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)  # between two looks
+            time.sleep(0.02)  # between two checks
         assert said.exists(), "the tool could not say everything"
         os.killpg(process.pid, signal.SIGKILL)
         heard, _ = process.communicate(timeout=DEADLINE_S)
@@ -112,7 +112,7 @@ def assignment(generation: int, *partitions: int) -> list[str]:
 
 
 def test_kcat_commits_what_it_had_sent_and_not_what_it_meant_to(capsys: pytest.CaptureFixture[str]) -> None:
-    """The session was over before the offsets of partition 0 could be committed."""
+    """The session expired before the offsets of partition 0 could be committed."""
     kcat = Kcat()
     for line in (
         *assignment(3, 0),

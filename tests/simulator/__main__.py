@@ -1,4 +1,4 @@
-"""`python -m tests.simulator`: one run of the simulator, or as many as there is time for."""
+"""`python -m tests.simulator`: one run of the simulator, or as many as fit into a given time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     several = options.for_seconds or options.seeds > 1
     runs, broken, seen = 0, 0, Counter[str]()
     series = Runs(options.steps, options.bug, options.trace)
-    with suppress(KeyboardInterrupt):  # what was seen until then is told
+    with suppress(KeyboardInterrupt):  # whatever was seen until then is reported
         for outcome in series.outcomes(seeds, processes=options.processes, until_s=until_s):
             runs += 1
             broken += outcome.violation is not None
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _hunt(first: int, seeds_max: int) -> int:
-    """Plant each bug in run after run until it is caught; 1 if one is not."""
+    """Plant each bug in run after run until it is caught; returns 1 if any is not."""
     missed = 0
     for bug in BUGS:
         runs = Runs(bug=bug).outcomes(range(first, first + seeds_max))

@@ -1,5 +1,4 @@
-"""Bugs to plant in a run. A checker that catches none of them is worth nothing; tests hold that each is
-caught.
+"""Bugs to plant in a run. Checkers that miss one are worth nothing; tests ensure that each bug is caught.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from muster.protocol.messages.offsets import OffsetCommitRequest
 from tests.simulator.transaction_bugs import TRANSACTION_BUGS
 
 Bug = Callable[[], contextlib.AbstractContextManager[object]]
-"""Plants a bug for the length of a `with`."""
+"""Plants a bug for the duration of a `with` block."""
 
 
 class _EarlyReplies(ShardHost[Any]):
@@ -62,7 +61,7 @@ class _LostReplies(ShardHost[Any]):
 
 
 class _LostRecords(ShardHost[Any]):
-    """Now and then appends a step's records but for the last one."""
+    """Now and then appends a step's records without the last one."""
 
     def _finish(self, step: Step) -> None:
         if len(step.rows) > 1 and self.steps % 10 == 0:
@@ -71,7 +70,7 @@ class _LostRecords(ShardHost[Any]):
 
 
 class _Secretive(ShardHost[Any]):
-    """Keeps what some steps did out of the journal."""
+    """Leaves what some steps did out of the journal."""
 
     def _finish(self, step: Step) -> None:
         if step.rows and self.steps % 3 == 0:
@@ -88,7 +87,7 @@ _append = MemoryStore._append
 
 
 class _ForgetfulStore:
-    """A store as the loader sees it, of which the newest row is missing."""
+    """The store as the loader sees it, with the newest row missing."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -106,7 +105,7 @@ _load = loader.load
 
 
 def _for_ever(held: HeldLeases, margin_ms: int) -> None:
-    """Whoever was granted a lease goes by it for thirty years."""
+    """A granted lease counts as valid for thirty years."""
     _make_held_leases(held, margin_ms=-(10**12))
 
 
@@ -117,7 +116,7 @@ _make_held_leases = HeldLeases.__init__
 
 
 def _same_generation(group: ClassicGroup, now_ms: int) -> None:
-    """The generation is not counted on, but for the first one."""
+    """The generation is not incremented after the first one."""
     if group.generation_id == 0:
         _next_generation(group, now_ms)
 
@@ -126,7 +125,7 @@ _next_generation = ClassicGroup.next_generation
 
 
 def _loaded_without_timers(shard: Shard, step: Step) -> None:
-    """Members that were loaded have no session that could run out."""
+    """Loaded members have no session that could expire."""
     _loaded(shard, step)
     for group in shard.groups.values():
         for member in group.members.values():
@@ -138,7 +137,7 @@ _loaded = Shard.loaded
 
 
 def _never_expires(group: ClassicGroup, member_id: str, step: Step) -> None:
-    """A member whose session ran out stays; who was only told an id goes."""
+    """A member whose session expired stays; a pending member id is still removed."""
     if member_id in group.pending_members:
         _session_timer_fired(group, member_id, step)
 
@@ -161,7 +160,7 @@ _validate_commit = ClassicGroup.validate_commit
 
 
 def _validate_unfenced(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ClassicMember:
-    """A static member is known by its instance, whatever its member id."""
+    """A static member is identified by its instance, whatever its member id."""
     owner = group.static_members.get(group_instance_id or "")
     return _validate(group, owner or member_id, None)
 
@@ -178,7 +177,7 @@ _synced_response = ClassicGroup.synced_response
 
 
 def _forget_syncs(group: ClassicGroup, step: Step) -> None:
-    """Whoever waits for an assignment that will not come is not told."""
+    """Members waiting for an assignment that will not come are not notified."""
     for member in group.members.values():
         member.assignment = b""
         if member.parked_sync is not None:
@@ -190,12 +189,12 @@ def _forget_syncs(group: ClassicGroup, step: Step) -> None:
 
 
 def _owns_none(reconciler: Reconciler, held: Held) -> bool:
-    """What a member is to give up, it counts as having given up at once."""
+    """A partition to be revoked counts as revoked at once."""
     return False
 
 
 def _same_epoch(group: ConsumerGroup, cause: Cause, metadata_hash: int, step: Step, *, by: int = 1) -> None:
-    """A group whose members change stays in its epoch, but for the first one."""
+    """A group whose members change stays in its epoch, once past the initial one."""
     if group.state.epoch == INITIAL_EPOCH:
         _bump(group, cause, metadata_hash, step, by=by)
 
@@ -204,7 +203,7 @@ _bump = ConsumerGroup.bump
 
 
 def _any_epoch(group: ConsumerGroup, request: OffsetCommitRequest, step: Step) -> None:
-    """A member may commit in the name of any epoch that it had."""
+    """A member may commit under any earlier epoch of its own."""
     epoch = group.current(request.member_id).epoch
     if 0 <= request.generation_id_or_member_epoch < epoch:
         request = replace_generation(request, epoch)
@@ -215,7 +214,7 @@ _validate_epoch = ConsumerGroup.validate_commit
 
 
 def _half_an_upgrade(upgrade: migration.Upgrade, groups: dict[str, Group], cause: Cause, step: Step) -> Any:
-    """The classic group that becomes a consumer group stays in the store beside it."""
+    """A classic group that becomes a consumer group stays in the store beside it."""
     group = _upgrade(upgrade, groups, cause, step)
     step.rows.remove(records.group_tombstone(group.group_id).row())
     return group
@@ -225,7 +224,7 @@ _upgrade = migration.Upgrade.apply
 
 
 def _look_up_once(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step) -> None:
-    """A regular expression stands for the topics there were when its first member came."""
+    """A regular expression stands for the topics that existed when its first member joined."""
     if wanted or len(group.state.regexes) < len(group.state.regex_users):
         _look_up(group, wanted, last_ms, step)
 
@@ -261,4 +260,4 @@ BUGS: dict[str, Bug] = {
     "regex-not-refreshed": partial(mock.patch.object, progress, "_look_up", _look_up_once),
     **TRANSACTION_BUGS,
 }
-"""By the name that `python -m tests.simulator --bug` takes."""
+"""The bugs, by the name that `python -m tests.simulator --bug` takes."""

@@ -1,9 +1,9 @@
 """The checkers: what must hold whatever happens. They see the wire and the disk, and know nothing of the code
-between.
+in between.
 
-A checker is told of every record as it becomes durable (`written`), of every request as it is sent (`asked`)
-and of every reply at the moment the broker puts it on the wire (`replied`), which is earlier than its client
-sees it. What it finds it raises as a Violation.
+A checker is notified of every record as it becomes durable (`written`), of every request as it is sent
+(`asked`) and of every reply when the broker puts it on the wire (`replied`), before its client sees it. It
+raises a Violation for whatever it finds.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tests.support.journal import check_value
 
 
 class Violation(AssertionError):
-    """A promise was broken; the text says which, and how."""
+    """A broken promise; the text says which one, and how it was broken."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and what became of it."""
+    """One request and its outcome."""
 
     asked: Asked
     link: Link
@@ -68,7 +68,7 @@ class Exchange:
 
 
 class Disk:
-    """The history of groups and offsets, as the records tell it."""
+    """The history of groups and offsets, as the records show it."""
 
     def __init__(self, names: TopicNames | None = None) -> None:
         self.names = names or TopicNames(list)
@@ -77,12 +77,12 @@ class Disk:
         self.groups: dict[str, list[GroupMetadataValue | None]] = defaultdict(list)
 
     def written(self, written: Written) -> tuple[str, Partition] | None:
-        """As `take`, of a record as it was stored."""
+        """Like `take`, for a record as it was stored."""
         decoded: Any = decode_record(written.key, written.value)
         return self.take(*decoded)
 
     def take(self, key: Any, value: Any) -> tuple[str, Partition] | None:
-        """Take a record in; group and partition if it is a committed offset."""
+        """Take in a record; returns group and partition if it is a committed offset."""
         match key:
             case OffsetCommitKey():
                 committed = (key.group, (key.topic, key.partition))
@@ -96,7 +96,7 @@ class Disk:
         return None
 
     def is_synced(self, request: Any, response: Any) -> bool:
-        """Whether what a SyncGroup is answered with is the assignment of a classic group."""
+        """Whether a SyncGroup response holds the assignment of a classic group."""
         return any(
             member.member_id == request.member_id and member.assignment == response.assignment
             for group in self.groups[request.group_id]
@@ -105,7 +105,7 @@ class Disk:
         )
 
     def is_had(self, request: Any, response: Any) -> bool:
-        """Whether a member of a consumer group was written to have what a SyncGroup is answered with."""
+        """Whether a member of a consumer group was ever written to own what a SyncGroup response holds."""
         told = {
             (topic.topic, number)
             for topic in decode_assignment(response.assignment).assigned_partitions
@@ -124,11 +124,11 @@ class Disk:
         return self.is_synced(request, response) or not self.is_had(request, response)
 
     def incarnation(self, group_id: str) -> int:
-        """A group that was removed and made again counts its generations from the start."""
+        """Number of times the group was removed: a recreated group counts its generations from the start."""
         return self.groups[group_id].count(None)
 
     def committed(self, group_id: str) -> dict[Partition, tuple[int, str]]:
-        """What is committed now: offset and metadata."""
+        """The current committed offsets: offset and metadata."""
         return {
             partition: (history[-1].offset, history[-1].metadata)
             for (group, partition), history in self.offsets.items()
@@ -137,7 +137,7 @@ class Disk:
 
 
 def committed_partitions(request: Any) -> list[tuple[Partition, int, str]]:
-    """Partition, offset and metadata of an OffsetCommit."""
+    """Partition, offset and metadata of each entry in an OffsetCommit."""
     return [
         ((topic.name, each.partition_index), each.committed_offset, each.committed_metadata)
         for topic in request.topics
@@ -155,7 +155,7 @@ def acknowledged_partitions(response: Any) -> set[Partition]:
 
 
 def fetched_groups(request: Any, response: Any) -> list[tuple[str, Any]]:
-    """Group id and its part of an OffsetFetch response, whatever the version."""
+    """Group id and its part of an OffsetFetch response, for any version."""
     if response.groups:
         return [(group.group_id, group) for group in response.groups]
     return [(request.group_id, response)]
@@ -165,7 +165,7 @@ def fetched_groups(request: Any, response: Any) -> list[tuple[str, Any]]:
 
 
 class OneOwner:
-    """A partition has at most one owner in a generation of a classic group, and an owner one assignment."""
+    """A partition has at most one owner in a classic group's generation, and an owner has one assignment."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -179,7 +179,7 @@ class OneOwner:
         if not self._disk.is_classic(request, response):
             return
         generation = (request.group_id, self._disk.incarnation(request.group_id), request.generation_id)
-        # A static member that is replaced within a generation passes on its partitions to its successor.
+        # A static member that is replaced within a generation passes its partitions on to its successor.
         owner = request.group_instance_id or request.member_id
         before = self._assignments.setdefault((*generation, owner), response.assignment)
         if before != response.assignment:
@@ -197,8 +197,8 @@ class OneOwner:
 
 
 class CommitsKept:
-    """An acknowledged commit is never lost, neither from the disk nor from what consumers are told, and
-    committed offsets never go back (the simulated consumers never commit less than they were told).
+    """An acknowledged commit is never lost, neither on the disk nor in replies to consumers, and committed
+    offsets never go back (the simulated consumers never commit less than they were told).
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -208,7 +208,7 @@ class CommitsKept:
         self._disk = disk
 
     def written(self, key: tuple[str, Partition]) -> None:
-        """After the disk has taken a committed offset."""
+        """Called after the disk has taken a committed offset."""
         now, *before = self._disk.offsets[key][::-1]
         if self._has_gone(key):
             return
@@ -218,8 +218,8 @@ class CommitsKept:
             raise Violation(f"{key} went back from {before[0]} to {now}")
 
     def _has_gone(self, key: tuple[str, Partition]) -> bool:
-        """Whether a topic of that name was deleted, and its offsets with it. What is committed for the next
-        one of the name may follow what was for the last, so nothing is said of it."""
+        """Whether a topic of that name was deleted, and its offsets with it. Commits for its successor of the
+        same name may be lower, so they are not checked."""
         return key[1][0] in self._disk.names.deleted
 
     def asked(self, exchange: Exchange) -> None:
@@ -269,14 +269,14 @@ class CommitsKept:
 
 
 class ReplayEqualsLive:
-    """What a shard holds durable is what its rows in the store would be loaded as."""
+    """A shard's durable state equals what its rows in the store would be loaded as."""
 
     def __init__(self, durable: Durable) -> None:
         self._durable = durable
         self.compared = 0
 
     def look(self, node: Node) -> None:
-        """Compare the node's shards; nothing of theirs may be on its way to the store."""
+        """Compare the node's shards; none of their writes may be in flight to the store."""
         for lease, shard in node.live_shards().items():
             replayed = _blank(shard)
             for _, key, value in run(self._durable.memory.load(lease)):
@@ -297,7 +297,7 @@ class ReplayEqualsLive:
 
 
 def _blank(shard: Shard | TransactionShard) -> Shard | TransactionShard:
-    """One of its kind that has nothing yet."""
+    """An empty shard of the same kind."""
     if isinstance(shard, TransactionShard):
         return TransactionShard(shard.number, TransactionConfig(900_000, 604_800_000), new_id=lambda: 0)
     return Shard(shard.number, GroupConfig())
@@ -307,8 +307,8 @@ def _blank(shard: Shard | TransactionShard) -> Shard | TransactionShard:
 
 
 class Journalled:
-    """Entries of the journal are as their schema says, in the right shard, and stored with what they tell
-    of. Where there was no room for them, groups go on without."""
+    """Journal entries match their schema, are in the right shard, and are stored with what they report. Where
+    there was no room for them, groups go on without."""
 
     def __init__(self) -> None:
         self.entries = 0
@@ -342,7 +342,7 @@ class Journalled:
             raise Violation(f"{group_id} in generation {generation} has no entry: {told}")
 
     def _check_schema(self, value: bytes) -> None:
-        """One entry of each shape in a run: all of them would take a seventh of its time."""
+        """Check one entry of each shape per run: checking all of them would take a seventh of its time."""
         shape = _shape(json.loads(value))
         if shape not in self._shapes:
             check_value(value)
@@ -350,7 +350,7 @@ class Journalled:
 
 
 def _shape(value: object) -> object:
-    """A JSON value without what no schema tells apart: which numbers, and which names with digits."""
+    """A JSON value without what no schema distinguishes: the values of numbers, and names with digits."""
     match value:
         case dict():
             return tuple((name, _shape(each)) for name, each in sorted(value.items()))
@@ -369,7 +369,7 @@ def _shape(value: object) -> object:
 
 
 class DurableFirst:
-    """No reply leaves before the records of its step, and none tells of state that is not on the disk."""
+    """No reply leaves before the records of its step, and none reveals state that is not on the disk."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -418,11 +418,11 @@ class DurableFirst:
 
 
 class OnlyGrows:
-    """The epochs that write to a lease only grow, and so do the generations a group synced. Once a
-    generation has been synced, members of the one before are told so, whomever they ask: else a partition
-    would have two owners, one in each. Only a broker that loads the group knows no generation yet: as in
-    Kafka, it answers a Heartbeat without an error, and the next one tells. A commit counts from when it is
-    durable: a broker that stood still may say so late, and it is true all the same.
+    """The epochs that write to a lease only grow, and so do the generations a group has synced. Once a
+    generation is synced, members of the previous one are told so by any broker: otherwise a partition would
+    have two owners, one in each. Only a broker that is loading the group knows no generation yet: as in
+    Kafka, it answers a Heartbeat without an error, and the next one reports it. A commit counts from when it
+    became durable: a broker that was paused may acknowledge it late, and it is valid all the same.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -439,7 +439,7 @@ class OnlyGrows:
         self._epochs[written.lease] = written.epoch
 
     def committed(self, committed: tuple[str, Partition]) -> None:
-        """The disk's newest offset of a partition was written just now."""
+        """The disk's newest offset of a partition has just been written."""
         group_id, partition = committed
         value = self._disk.offsets[committed][-1]
         if value is not None and not self._disk.consumers.is_consumer(group_id):
@@ -486,9 +486,9 @@ _LIMITS_S = {
     # Waits for the whole join phase, which may have begun with an initial delay of up to the rebalance
     # timeout.
     ApiKey.JOIN_GROUP: 2 * REBALANCE_TIMEOUT_MAX_S + _STORE_S + _SLACK_S,
-    # Waits for the leader, which is given the rebalance timeout.
+    # Waits for the leader, which has the rebalance timeout.
     ApiKey.SYNC_GROUP: REBALANCE_TIMEOUT_MAX_S + _STORE_S + _SLACK_S,
-    # Says itself how long it may take: what muster's client has in a simulated process, 15 s at most.
+    # Names its own limit: the time muster's client has in a simulated process, 15 s at most.
     ApiKey.LIST_OFFSETS: 15.0 + _STORE_S + _SLACK_S,
     # Waits for the store however long it takes: stalls of 9 s, and 12 s without reaching it.
     ApiKey.CREATE_PARTITIONS: 40.0 + _SLACK_S,
@@ -496,7 +496,7 @@ _LIMITS_S = {
     ApiKey.DELETE_TOPICS: 40.0 + _SLACK_S,
     # Waits for a producer id first, 5 s at most.
     ApiKey.INIT_PRODUCER_ID: 5.0 + _STORE_S + _SLACK_S,
-    # Ask a coordinator first, which is given 5 s.
+    # Query a coordinator first, which gets 5 s.
     ApiKey.PRODUCE: 5.0 + _STORE_S + _SLACK_S,
     ApiKey.TXN_OFFSET_COMMIT: 5.0 + _STORE_S + _SLACK_S,
 }
@@ -504,8 +504,8 @@ _LIMIT_S = _STORE_S + _SLACK_S
 
 
 class Answered:
-    """Every request is answered, or its connection closed, within its deadline: in time the broker was
-    running.
+    """Every request is answered, or its connection closed, within its deadline, counted in time the broker
+    was running.
     """
 
     def __init__(
@@ -535,7 +535,7 @@ class Answered:
     def _watch(self, exchange: Exchange, node: Node, deadline_s: float) -> None:
         left_s = deadline_s - node.running_s()
         if left_s > 0:
-            # At least a little: time in which the node is paused does not count, but must pass.
+            # At least a little: time during which the node is paused does not count, but must pass.
             self._call_later(max(left_s, 0.1), lambda: self._check(exchange, node, deadline_s))
         elif not exchange.link.loses_requests:
             raise Violation(f"neither answered nor closed in time: {exchange!r}")

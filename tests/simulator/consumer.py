@@ -1,7 +1,7 @@
 """A consumer that is muster's own: `muster.client.Consumer`, unmodified, in a process of the simulation.
 
-What it may do is the simulated member's to say (`tests.simulator.member`): its positions begin where the
-group has committed and only grow.
+What it may do is up to the simulated member (`tests.simulator.member`): its positions begin where the group
+has committed and only grow.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.simulator.network import Address, Link, Network
 from tests.simulator.stream import PROCESS, Process, StreamLink
 
 _NEXT_HEARTBEAT = {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
-"""Passes when the next heartbeat is answered."""
+"""Goes away once the next heartbeat is answered."""
 
 
 class OwnConsumer(RebalanceListener):
-    """One consumer in a process of its own. Behaves towards the run as `Member` does."""
+    """One consumer in a process of its own. To the run it behaves like `Member`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class OwnConsumer(RebalanceListener):
         rebalance_timeout_ms: int,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`protocol` is the client's `group_protocol`. `regex` is for the consumer protocol, in place of
+        """`protocol` is the client's `group_protocol`. `regex` is for the consumer protocol, instead of
         `topics`."""
         self.name = name
         self.group_id = group_id
@@ -64,7 +64,7 @@ class OwnConsumer(RebalanceListener):
         self.regex = regex
         self.speaks = "classic" if protocol == "classic" else "consumer"
         self.commits = 0
-        """Acknowledged ones of all it owned; whoever counts sets it to 0."""
+        """Acknowledged commits of everything it owned; whoever counts resets it to 0."""
         self.over = False
         self._rng = rng
         self._failed = failed
@@ -119,7 +119,7 @@ class OwnConsumer(RebalanceListener):
 
     @property
     def owned(self) -> frozenset[Partition] | None:
-        """None while it has no assignment."""
+        """The partitions it owns; None while it has no assignment."""
         group = self._consumer._core.group
         if not self._started or group is None or group.state is not State.STABLE or group.rejoin_needed:
             return None
@@ -150,11 +150,11 @@ class OwnConsumer(RebalanceListener):
         self._task.add_done_callback(self._ended)
 
     def stall(self, seconds: float) -> None:
-        """Do not ask for records for a while: its handler is busy, its heartbeats go on."""
+        """Poll no records for a while: its handler is busy, its heartbeats go on."""
         self._stalled_until_s = asyncio.get_running_loop().time() + seconds
 
     def subscribe(self, topics: frozenset[str], regex: str | None = None) -> None:
-        """One that has subscribed by names goes on so, as the client wants it; so does one with a pattern."""
+        """Change the subscription, but not between names and a pattern, which the client does not allow."""
         if (regex is None) is not (self.regex is None):
             return
         self.topics, self.regex = topics, regex
@@ -165,7 +165,7 @@ class OwnConsumer(RebalanceListener):
         self._consumer.subscribe(_wanted(self.topics, self.regex), self)
 
     def cut(self, *, silently: bool = False) -> None:
-        """All its connections break; `silently`: brokers are not told."""
+        """Break all its connections; `silently`: brokers do not notice."""
         for link in self._process.links:
             link.cut(silently=silently)
 
@@ -174,7 +174,7 @@ class OwnConsumer(RebalanceListener):
         self._end(0.0)
 
     def leave(self) -> None:
-        """Close. Static members stay in the group until their session ends."""
+        """Close. Static members stay in the group until their session expires."""
         self._end(5.0)
 
     def _end(self, timeout_s: float) -> None:
@@ -230,7 +230,7 @@ class OwnConsumer(RebalanceListener):
         except KafkaError as error:
             if not (error.code.retriable or error.code in _NEXT_HEARTBEAT):
                 raise
-            return  # what may pass has not passed in time
+            return  # a passing error has not passed in time
         if assignment != self._assignments:
             return
         for where in sorted(self._positions):

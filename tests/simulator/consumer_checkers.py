@@ -1,5 +1,5 @@
-"""The checkers of consumer groups (KIP-848), and of groups that go over from one protocol to the other. Like
-those in `checkers` they see the wire and the disk.
+"""The checkers of consumer groups (KIP-848), and of groups that migrate between the protocols. Like those in
+`checkers` they see the wire and the disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GONE: Final = {
 }
 
 
-# --- who has what, as members know it ---------------------------------------------------------------------
+# --- who owns what, as members know it --------------------------------------------------------------------
 
 
 class _Holder:
@@ -50,15 +50,15 @@ class _Holder:
 
     def __init__(self) -> None:
         self.epoch = 0
-        """The generation or member epoch in which it was told last what it has."""
+        """The generation or member epoch in which it was last told what it owns."""
         self.has: set[Place] = set()
 
 
 class HeldOnce:
-    """No member is given a partition that another one still has: from being told of it until it says that it
-    has given it up, in a heartbeat or by joining anew; or until it is told, or the disk tells, that it is in
-    the group no more. Where a classic group has a new generation, only those count who have it; where it goes
-    over in the middle of a rebalance, they have what is written of them then, as in Kafka.
+    """No member is given a partition that another still owns. A member owns a partition until it reports
+    having given it up, in a heartbeat or by rejoining, or until it is told, or the disk shows, that it has
+    left the group. When a classic group has a new generation, only members of that generation count; when it
+    migrates in the middle of a rebalance, members own what is then written for them, as in Kafka.
     """
 
     def __init__(self, disk: Disk, names: TopicNames) -> None:
@@ -96,7 +96,7 @@ class HeldOnce:
             holder.has.intersection_update(owned)
 
     def _places(self, topics: Iterable[tuple[str, list[int]]]) -> list[Place]:
-        """Of names, as far as each has stood for one topic only."""
+        """Partitions by topic id, for names that have only ever stood for one topic."""
         return [
             (topic_id, number)
             for name, numbers in topics
@@ -106,7 +106,7 @@ class HeldOnce:
         ]
 
     def written(self, key: Any, value: Any) -> None:
-        """A record of a group."""
+        """Take in a record of a group."""
         match key:
             case GroupMetadataKey() if value is not None:
                 present = {member.member_id for member in value.members}
@@ -123,7 +123,7 @@ class HeldOnce:
                 if holder is not None and holder.epoch != value.member_epoch:
                     holder.has.intersection_update(held(value))
             case ConsumerGroupMetadataKey() if value is not None:
-                # A classic group's members that were dropped before it was stored again.
+                # Members of a classic group that were dropped before it was stored again.
                 present = self._disk.consumers.groups[key.group_id].subscriptions.keys()
                 holders = self._holders[key.group_id]
                 for member_id in holders.keys() - present:
@@ -136,7 +136,7 @@ class HeldOnce:
             if code in _GONE:
                 self._holders[request.group_id].pop(request.member_id, None)
             elif response.member_id not in self._disk.consumers.groups[request.group_id].subscriptions:
-                return  # of the group no more by the time that it is answered
+                return  # no longer in the group by the time it is answered
             elif code == 0 and response.assignment is not None:
                 places = {
                     (topic.topic_id, number)
@@ -154,7 +154,7 @@ class HeldOnce:
             self._give(exchange, exchange.request.member_id, exchange.request.generation_id, places)
 
     def _is_member(self, group_id: str, member_id: str) -> bool:
-        """Whether the disk has it in the group, or has nobody there."""
+        """Whether the disk has it in the group, or has no members there."""
         classic = self._disk.groups[group_id][-1:]
         if classic and classic[0] is not None:
             return any(each.member_id == member_id for each in classic[0].members)
@@ -163,7 +163,7 @@ class HeldOnce:
 
     def _give(self, exchange: Exchange, member_id: str, epoch: int, places: set[Place]) -> None:
         if not exchange.link.open or exchange.link.loses_replies:
-            return  # it does not hear of it
+            return  # the reply does not reach it
         group_id = exchange.request.group_id
         holders = self._holders[group_id]
         for other_id, other in holders.items():
@@ -185,17 +185,17 @@ _Members = dict[str, ConsumerGroupCurrentMemberAssignmentValue]
 
 
 class CommitsInEpoch:
-    """A consumer group takes commits of its members' present epochs, and those of an earlier epoch for
-    partitions that the member has had since then or longer (KIP-1251); when it has no members, anybody's."""
+    """A consumer group accepts commits of its members' current epochs, and commits of an earlier epoch for
+    partitions that the member has owned since that epoch or longer (KIP-1251); with no members, anybody's."""
 
     def __init__(self, disk: Disk, names: TopicNames) -> None:
         self._disk = disk
         self._names = names
         self._members: dict[tuple[str, Partition, int, str], list[_Members]] = defaultdict(list)
-        """What members had when an offset was written: by group, partition, offset, metadata."""
+        """The members' state when an offset was written: by group, partition, offset, metadata."""
 
     def committed(self, committed: tuple[str, Partition]) -> None:
-        """The disk's newest offset of a partition was written just now."""
+        """The disk's newest offset of a partition has just been written."""
         group_id, partition = committed
         value = self._disk.offsets[committed][-1]
         if value is not None and self._disk.consumers.is_consumer(group_id):
@@ -234,7 +234,7 @@ class CommitsInEpoch:
 
 
 class WholeGroups:
-    """After each append a group is of one kind, and has all records that belong to it: a migration is one
+    """After each append a group is of one kind and has all records that belong to it: a migration is a single
     write. The epochs of a group and of its target only grow while it exists, and so do its members'."""
 
     def __init__(self, disk: Disk) -> None:
@@ -247,17 +247,17 @@ class WholeGroups:
             case ConsumerGroupCurrentMemberAssignmentKey() if value is None:
                 self._member_epochs.pop((key.group_id, key.member_id), None)
             case ConsumerGroupMetadataKey() if value is None:
-                self._epochs.pop(key.group_id, None)  # one that is made anew in the same append begins again
+                self._epochs.pop(key.group_id, None)  # a group recreated in the same append begins again
             case ConsumerGroupCurrentMemberAssignmentKey():
                 member = key.group_id, key.member_id
                 before = self._member_epochs.get(member, 0)
-                # One that leaves for a while has no epoch.
+                # A member that leaves temporarily has no epoch.
                 if 0 <= value.member_epoch < before:
                     raise Violation(f"{member} goes back from epoch {before} to {value.member_epoch}")
                 self._member_epochs[member] = value.member_epoch
 
     def appended(self) -> None:
-        """All records of an append were told."""
+        """Called after all records of an append."""
         consumers = self._disk.consumers
         touched, consumers.touched = consumers.touched, set()
         for group_id in touched:
@@ -278,17 +278,17 @@ class WholeGroups:
 
 
 class FencedLate:
-    """A member of the consumer protocol is in its group until it leaves, its instance comes back under other
-    ids, it does not give up partitions in time, or its session runs out, since it was heard of last. So a
-    failover costs nobody anything."""
+    """A member of the consumer protocol stays in its group until it leaves, its instance returns under
+    another id, it fails to give up partitions in time, or its session expires, counted from the last time it
+    was heard from. So a failover costs no member anything."""
 
     def __init__(self, disk: Disk, session_s: float) -> None:
         self._disk = disk
         self._session_s = session_s
         self._heard_s: dict[tuple[str, str], float] = {}
-        """When the last heartbeat was sent that was answered."""
+        """Send time of the last answered heartbeat."""
         self._leaving: dict[tuple[str, str], float] = {}
-        """When the last leave was sent, of members that have not been answered a later join."""
+        """Send time of the last leave, for members without an answered later join."""
         self._said: dict[tuple[str, str], ConsumerGroupMemberMetadataValue] = {}
         self._unrevoked: set[tuple[str, str]] = set()
         self._removed: list[tuple[tuple[str, str], ConsumerGroupMemberMetadataValue, bool]] = []
@@ -310,7 +310,7 @@ class FencedLate:
             self._heard_s[member] = max(exchange.sent_s, self._heard_s.get(member, 0.0))
             left_s = self._leaving.get(member, -1.0)
             if exchange.request.member_epoch == _JOINING and exchange.sent_s > left_s:
-                self._leaving.pop(member, None)  # not before: its leave may still be under way to the store
+                self._leaving.pop(member, None)  # not before: its leave may still be in flight to the store
 
     def written(self, key: Any, value: Any) -> None:
         match key:
@@ -326,7 +326,7 @@ class FencedLate:
                     self._removed.append((member, said, member in self._unrevoked))
 
     def appended(self, at_s: float) -> None:
-        """All records of an append were told."""
+        """Called after all records of an append."""
         removed, self._removed = self._removed, []
         for member, said, unrevoked in removed:
             heard_s = self._heard_s.get(member)
@@ -339,7 +339,7 @@ class FencedLate:
                 )
 
     def _is_back(self, group_id: str, said: ConsumerGroupMemberMetadataValue) -> bool:
-        """Whether another member has its instance now."""
+        """Whether another member now has its instance."""
         if said.instance_id is None:
             return False
         subscriptions = self._disk.consumers.groups[group_id].subscriptions.values()
@@ -355,8 +355,8 @@ class FencedLate:
 
 
 class ToldAsWritten:
-    """A heartbeat is answered with an epoch and an assignment that the member has been written to have; so is
-    a SyncGroup of a member that speaks the classic protocol."""
+    """A heartbeat is answered with an epoch and an assignment that have been written for the member; so is a
+    SyncGroup of a member that speaks the classic protocol."""
 
     def __init__(self, disk: Disk, names: TopicNames) -> None:
         self._disk = disk
@@ -375,7 +375,7 @@ class ToldAsWritten:
                 for number in topic.partitions
             }
         if response.member_epoch == 0 and not told:
-            return  # the group went over before its first generation: nothing is written of that
+            return  # the group migrated before its first generation: nothing is written for that
         written = self._disk.consumers.history[exchange.request.group_id, response.member_id]
         if not any(
             has.member_epoch == response.member_epoch and (told is None or assigned(has) == told)

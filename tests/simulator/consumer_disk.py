@@ -1,5 +1,5 @@
-"""Consumer groups as their records tell them (KIP-848), and what must hold of the records of a group after
-every append: a group is of one kind, has all that belongs to it, and no partition has two owners.
+"""Consumer groups as their records show them (KIP-848), and what must hold for a group's records after every
+append: a group is of one kind, has everything that belongs to it, and no partition has two owners.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from muster.protocol.messages.coordinator_records import (
 Place = tuple[UUID, int]
 """A partition of a topic, by the topic's id."""
 _INITIAL_EPOCH: Final = 1
-"""Which needs no record."""
+"""The epoch that needs no record."""
 
 
 class TopicNames:
-    """What topics are and were called. An id is never used again, a name may be."""
+    """Current and former topic names. An id is never reused; a name may be."""
 
     def __init__(self, topics: Callable[[], Sequence[Any]]) -> None:
-        """`topics` lists the rows of those that there are."""
+        """`topics` lists the rows of the existing topics."""
         self.of: dict[UUID, str] = {}
         self.ids: dict[str, set[UUID]] = defaultdict(set)
         self.deleted: set[str] = set()
-        """Names of which a topic was deleted."""
+        """Names of deleted topics."""
         self._topics = topics
         self._live: set[UUID] = set()
 
     def look(self) -> None:
-        """The store has changed."""
+        """Called when the store has changed."""
         rows = self._topics()
         live = {row.topic_id for row in rows}
         if live == self._live:
@@ -58,12 +58,12 @@ class TopicNames:
         return topic_id not in self._live
 
     def id_of(self, name: str) -> UUID | None:
-        """None if several topics had the name."""
+        """The topic's id; None if several topics had the name."""
         ids = self.ids.get(name, set())
         return next(iter(ids)) if len(ids) == 1 else None
 
     def fill(self, message: Any) -> None:
-        """Have each topic that a request or response tells by its id alone tell its name too."""
+        """Fill in the name of each topic that a request or response names by id only."""
         for topic in getattr(message, "topics", None) or ():
             if getattr(topic, "name", None) == "" and topic.topic_id in self.of:
                 topic.name = self.of[topic.topic_id]
@@ -73,7 +73,7 @@ class TopicNames:
 
 @dataclass(slots=True)
 class GroupRecords:
-    """What the store has of one consumer group."""
+    """The store's records of one consumer group."""
 
     epoch: int | None = None
     assignment_epoch: int | None = None
@@ -82,8 +82,8 @@ class GroupRecords:
     current: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
     regexes: dict[str, Any] = field(default_factory=dict)
     joined_in_no_epoch: set[str] = field(default_factory=set)
-    """Members that joined a group which went over before its first generation, so in epoch 0: nothing is
-    written of them before their first epoch."""
+    """Members that joined a group which migrated before its first generation, so in epoch 0: nothing is
+    written for them before their first epoch."""
 
     @property
     def exists(self) -> bool:
@@ -98,11 +98,11 @@ class GroupRecords:
 
     @property
     def epochs(self) -> tuple[int, int]:
-        """Of the group, and of its target."""
+        """The epochs of the group and of its target."""
         return self.epoch or _INITIAL_EPOCH, self.assignment_epoch or _INITIAL_EPOCH
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with them, between two appends."""
+        """What is wrong with the records, between two appends."""
         if not self.exists:
             return
         epoch, assignment_epoch = self.epochs
@@ -130,7 +130,7 @@ def assigned(has: ConsumerGroupCurrentMemberAssignmentValue) -> set[Place]:
 
 
 def held(has: ConsumerGroupCurrentMemberAssignmentValue) -> dict[Place, int]:
-    """What a member has, with what it is to give up, and the epoch at which each was assigned."""
+    """A member's partitions, including those to be revoked, each with the epoch of its assignment."""
     return {
         (topic.topic_id, number): epoch
         for topics in (has.assigned_partitions, has.partitions_pending_revocation)
@@ -152,7 +152,7 @@ _COUNTED: Final = (
 
 
 def counted(shard: Shard) -> dict[str, dict[str, object]]:
-    """What follows from the records of each consumer group, as the shard has counted it."""
+    """The counts that follow from each consumer group's records, as the shard keeps them."""
     return {
         group_id: {name: getattr(state, name) for name in _COUNTED}
         for group_id, state in shard.hard.consumers.items()
@@ -167,15 +167,15 @@ class ConsumerDisk:
         self.history: dict[tuple[str, str], list[ConsumerGroupCurrentMemberAssignmentValue]] = defaultdict(
             list
         )
-        """Everything that a member of a group was ever written to have."""
+        """Everything that a member of a group was ever written to own."""
         self.touched: set[str] = set()
-        """The groups that records were about since this was emptied last."""
+        """The groups with records since this was last emptied."""
 
     def is_consumer(self, group_id: str) -> bool:
         return group_id in self.groups and self.groups[group_id].exists
 
     def written(self, key: Any, value: Any) -> bool:
-        """Take a record in; whether it is a consumer group's."""
+        """Take in a record; returns whether it is a consumer group's."""
         group_id = getattr(key, "group_id", None)
         if group_id is None:
             return False

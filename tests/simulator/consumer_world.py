@@ -1,4 +1,4 @@
-"""A consumer group whose records and requests a test tells, as the simulator tells of them."""
+"""A consumer group whose records and requests a test reports as the simulator does."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class FakeLink:
-    """As much of a link as is looked at."""
+    """The parts of a link that the checkers look at."""
 
     def __init__(self) -> None:
         self.open = True
@@ -58,7 +58,7 @@ class FakeLink:
 
 
 class World:
-    """A group "g", told to the checkers as the simulator tells of it."""
+    """A group "g", reported to the checkers as the simulator reports it."""
 
     def __init__(self) -> None:
         self.topics = [Row(ORDERS, "orders")]
@@ -114,7 +114,7 @@ class World:
         has: Mapping[int, int],
         revoking: Mapping[int, int] | None = None,
     ) -> None:
-        """Partitions, with the epochs at which they were assigned."""
+        """Partitions, with the epochs of their assignments."""
         parts = ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
         value = ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=epoch,
@@ -211,7 +211,7 @@ class World:
         self.held_once.replied(self.exchange(ApiKey.SYNC_GROUP, request), response)
 
     def commit(self, member_id: str, epoch: int, partition: int = 0, offset: int = 5) -> None:
-        """It is stored, and acknowledged."""
+        """The commit is stored and acknowledged."""
         self.write(
             OffsetCommitKey(group="g", topic="orders", partition=partition),
             OffsetCommitValue(offset=offset, metadata="m", commit_timestamp=0),

@@ -1,9 +1,8 @@
-"""Which interesting situations a run has been through, recognised on the wire and the disk, apart from the
-code that has to cope with them.
+"""The interesting situations that a run has been through, recognised on the wire and the disk, independently
+of the code that has to cope with them.
 
-A simulator that never gets a broker killed between a member's JoinGroup and its SyncGroup proves nothing
-about that. So the situations that matter have names here, are counted, and a thousand seeds must have seen
-each.
+A simulator that never kills a broker between a member's JoinGroup and its SyncGroup proves nothing about that
+case. So the situations that matter have names here and are counted, and a thousand seeds must have seen each.
 """
 
 from __future__ import annotations
@@ -75,18 +74,18 @@ SITUATIONS: dict[str, str] = {
     **EPOCH_SITUATIONS,
     **TRANSACTION_SITUATIONS,
 }
-"""By name, what it is."""
+"""Each situation by name, with what it means."""
 
 
 class Ending(Enum):
-    """How a broker or a member goes."""
+    """How a broker or a member ends."""
 
     DIES = "dies"
     LEAVES = "leaves"
 
 
 class Broker(Protocol):
-    """What is looked at of a node."""
+    """The parts of a node that are looked at."""
 
     kills: int
     skew_ms: int
@@ -112,9 +111,9 @@ class _Group:
     open: set[int] = field(default_factory=set)  # ids of exchanges
     coordinator: _Coordinator | None = None
     joined: dict[str, _Joined] = field(default_factory=dict)
-    """By client, until it has its assignment."""
+    """By client, until it receives its assignment."""
     began: dict[int, _Coordinator] = field(default_factory=dict)
-    """Who began which generation."""
+    """Which coordinator began which generation."""
     synced: set[str] = field(default_factory=set)  # member ids
     homes: dict[tuple[str, int], Address] = field(default_factory=dict)
     """By member id and generation, the broker that gave it its assignment."""
@@ -123,7 +122,7 @@ class _Group:
     instances: dict[str, str] = field(default_factory=dict)
     processes: dict[str, str] = field(default_factory=dict)  # instance id -> client
     exchanged: set[tuple[str, str]] = field(default_factory=set)
-    """Clients of which the second one took over the instance of the first."""
+    """Pairs of clients of which the second took over the instance of the first."""
     divided: int = 0  # partitions that a leader assigned
     unused_ids: dict[str, str] = field(default_factory=dict)  # client -> member id
     empty: bool = False
@@ -343,7 +342,7 @@ class Coverage:
     # --- members and brokers ------------------------------------------------------------------------
 
     def member_ends(self, group_id: str, client: str) -> None:
-        """A member's process is gone."""
+        """Called when a member's process is gone."""
         group = self._groups[group_id]
         joined = group.joined.pop(client, None)
         if joined is not None and not joined.asked_sync:
@@ -352,7 +351,7 @@ class Coverage:
             self._saw("member id never used")
 
     def broker_ends(self, address: Address, how: Ending) -> None:
-        """Before it does."""
+        """Called before a broker ends."""
         if how is Ending.DIES:
             self.epochs.broker_dies(address)
             self.transactions.broker_dies(address)
@@ -372,7 +371,7 @@ class Coverage:
                     self._saw(situation)
 
     def broker_is_cut_off(self, address: Address) -> None:
-        """From clients."""
+        """Called when a broker is cut off from clients."""
         if any(group.coordinator and group.coordinator.address == address for group in self._groups.values()):
             self._saw("coordinator is out of its clients' reach")
 
@@ -395,7 +394,7 @@ class Coverage:
             self._saw("append is fenced")
 
     def failed(self, appends: Iterable[Append], fault: Fault) -> None:
-        """The store did not do as it was asked."""
+        """Called when the store did not do as asked."""
         appends = list(appends)
         self.epochs.failed(appends, fault)
         if fault is Fault.TORN:
@@ -424,7 +423,7 @@ def _kinds(append: Append) -> set[type]:
 
 
 def _group_ids(request: Any) -> list[str]:
-    """The groups of which members a request speaks; none for what anybody may ask."""
+    """The groups for whose members a request speaks; empty for requests that anybody may send."""
     if getattr(request, "member_id", None) is None:
         return []
     return [request.group_id]

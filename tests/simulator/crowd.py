@@ -16,11 +16,11 @@ from tests.simulator.network import Address, Link, Network
 from tests.simulator.store import run
 
 _TIMEOUTS_S = (3.0, 6.0, 45.0)
-"""What members give a request. The patient ones wait longer than a broker may take."""
+"""The request timeouts of members. The patient ones wait longer than a broker may take."""
 
 _PROTOCOLS = ("classic", "consumer")
 _OWN_SHARE = 0.3
-"""Of the members, those that are muster's own client."""
+"""Share of members that are muster's own client."""
 
 GROUPS = ("orders-group", "audit-group")
 
@@ -28,7 +28,7 @@ COOPERATIVE = "cooperative-sticky"
 
 _REGEXES = ("audit.*", "orders|audit-a", "[a-z]+-[ab]", "orders|trail.*")
 _BY_REGEX = 0.4
-"""Of the members of the consumer protocol, those that subscribe by a regular expression."""
+"""Share of consumer protocol members that subscribe with a regular expression."""
 
 
 class Kind(Enum):
@@ -37,14 +37,14 @@ class Kind(Enum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     MIGRATING = "migrating"
-    """Both: the group goes over from one to the other, and back."""
+    """Both: the group migrates from one to the other, and back."""
 
 
 _KINDS = (Kind.CLASSIC, Kind.CLASSIC, Kind.CONSUMER, Kind.MIGRATING, Kind.MIGRATING)
 
 
 class Crowd:
-    """Who consumes in which group."""
+    """Tracks who consumes in which group."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Crowd:
         asking: Callable[[Link, Asked], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`failed` is told of what no consumer may come to."""
+        """`failed` is called with exceptions that no consumer may raise."""
         self._rng = rng
         self._network = network
         self._addresses = addresses
@@ -69,12 +69,12 @@ class Crowd:
             group_id: COOPERATIVE if kind is Kind.MIGRATING and rng.random() < 0.3 else "range"
             for group_id, kind in self.kinds.items()
         }
-        """What classic members assign by. The simulated ones are eager, so groups that are not have none."""
+        """The assignors of classic members. Simulated members are eager, so cooperative groups have none."""
         self.goals = {group_id: rng.choice(["classic", "consumer"]) for group_id in GROUPS}
-        """What the members of a group that migrates go over to at present."""
+        """The protocol to which the members of a migrating group are currently moving."""
 
     def partitions(self) -> dict[str, int]:
-        """How many each topic has by now."""
+        """The current partition count of each topic."""
         return {
             row.name: row.partitions
             for row in run(self._memory.topics())
@@ -82,7 +82,7 @@ class Crowd:
         }
 
     def next_to_migrate(self, group_id: str) -> Member | OwnConsumer | None:
-        """A member that does not speak yet what its group goes over to. When there is none, the group goes
+        """A member that does not yet speak its group's target protocol. When there is none, the group turns
         back."""
         left = [each for each in self.living(group_id) if each.speaks != self.goals[group_id]]
         if left:
@@ -97,7 +97,7 @@ class Crowd:
         return kind.value
 
     def subscription(self, member: Member | OwnConsumer) -> tuple[frozenset[str], str | None]:
-        """Another subscription for a member: topics, and a regular expression."""
+        """A different subscription for a member: topics, and a regular expression."""
         if member.regex is not None and (isinstance(member, OwnConsumer) or self._rng.random() < 0.7):
             return frozenset(), self._rng.choice([each for each in _REGEXES if each != member.regex])
         topics = frozenset({"orders"}) if "audit" in member.topics else frozenset(TOPICS)
@@ -129,8 +129,8 @@ class Crowd:
         protocol: str | None = None,
         regex: str | None = None,
     ) -> Member | OwnConsumer:
-        """A member that starts now; `name`: one that somebody else had, whose process begins anew. `protocol`
-        is the one it speaks."""
+        """Start a member. `name` is that of an earlier member whose process restarts; `protocol` is the one
+        it speaks."""
         protocol = protocol or self._protocol(group_id)
         rng = random.Random(self._rng.getrandbits(64))
         if protocol == "classic":
@@ -191,5 +191,5 @@ class Crowd:
         return member
 
     def client(self, name: str, timeout_s: float = 10.0) -> Client:
-        """Somebody who asks, and is no member."""
+        """A client that sends requests without being a member."""
         return Client(name, self._network, self._asking, timeout_s)

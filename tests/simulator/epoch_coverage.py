@@ -1,4 +1,4 @@
-"""The situations of consumer groups (KIP-848), and of groups that go over from one protocol to the other."""
+"""The situations of consumer groups (KIP-848), and of groups that migrate between the protocols."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EPOCH_SITUATIONS: dict[str, str] = {
     "migration is not stored": "the store fails, and nothing was written",
     "migration is stored and the answer lost": "the broker cannot know it",
 }
-"""By name, what it is."""
+"""Each situation by name, with what it means."""
 
 _UNREVOKED: Final = 1
 _UNRELEASED: Final = 2
@@ -60,7 +60,7 @@ _HEARD_S: Final = 6.0
 @dataclass(slots=True)
 class _Member:
     epoch: int = 0
-    """As it was told last."""
+    """The epoch it was last told."""
     at: Address | None = None
     heard_s: float = 0.0
     leaves: bool = False
@@ -72,7 +72,7 @@ class _Group:
     current: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
     regexes: dict[str, set[str]] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
-    """Instances that have left for a while."""
+    """Instances that have left temporarily."""
     fenced: set[str] = field(default_factory=set)
     kind: str = ""
     has_members: bool = False
@@ -80,7 +80,7 @@ class _Group:
 
 
 class EpochCoverage:
-    """Counts them. `saw` is told of each."""
+    """Counts the situations. `saw` is called with each."""
 
     def __init__(self, disk: Disk, saw: Callable[[str], None]) -> None:
         self._disk = disk
@@ -159,7 +159,7 @@ class EpochCoverage:
             self._saw("classic member is to rejoin a consumer group")
 
     def broker_dies(self, address: Address) -> None:
-        """Before it does."""
+        """Called before a broker dies."""
         for group in self._groups.values():
             if group.coordinator == address and any(
                 has.state == _UNREVOKED for has in group.current.values()
@@ -207,7 +207,7 @@ class EpochCoverage:
             self._saw("member is to give up partitions")
 
     def appended(self, touched: Iterable[str]) -> None:
-        """All records of an append were told; these groups are another now."""
+        """Called after all records of an append; `touched` are the groups that changed."""
         for group_id in touched:
             group, records = self._groups[group_id], self._disk.consumers.groups[group_id]
             (classic,) = self._disk.groups[group_id][-1:] or [None]
@@ -222,7 +222,7 @@ class EpochCoverage:
             group.kind, group.has_members = kind, has_members
 
     def failed(self, appends: Iterable[Append], fault: Fault) -> None:
-        """The store did not do as it was asked."""
+        """Called when the store did not do as asked."""
         if not any(_migrates(append) for append in appends):
             return
         if fault is Fault.NOTHING_WRITTEN:
@@ -232,7 +232,7 @@ class EpochCoverage:
 
 
 def _migrates(append: Append) -> bool:
-    """Whether it has a group's records of both kinds."""
+    """Whether an append holds a group's records of both kinds."""
     classic, consumer = set(), set()
     for raw_key, raw_value in append.records:
         key, _ = decode_record(raw_key, raw_value) or (None, None)

@@ -1,9 +1,9 @@
 """A simulated member of the consumer protocol (KIP-848), which speaks ConsumerGroupHeartbeat.
 
-It tells its coordinator everything when it joins and after a broken connection, later what has changed. It
-gives up what is taken from it, at once or slowly, before it says so; and what it had it sometimes commits
-once more when it has none of it any longer, which may not be taken. As for positions it is as careful as
-`Member`.
+It tells its coordinator everything when it joins and after a broken connection, and later only what has
+changed. It gives up revoked partitions, at once or slowly, before it reports so; and after it has given them
+up it sometimes commits for them once more, which the broker may not accept. It is as careful with positions
+as `Member`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tests.simulator.network import Address
 from tests.support.embedded import by_topic
 
 Place = tuple[uuid.UUID, int]
-"""A partition as heartbeats name it."""
+"""A partition as named in heartbeats."""
 
 _GENERATIONS: Final = (Versions(9, 5, 4, 5, 9, 9, 4, 12), Versions(9, 5, 4, 5, 10, 10, 6, 13))
 JOINING: Final = 0
 LEFT: Final = -1
 LEFT_FOR_A_WHILE: Final = -2
 _PATIENCE_S: Final = 15.0
-"""How long it tries to get a group instance id that another member has: longer than a session."""
+"""How long it tries to get a group instance id that another member holds: longer than a session."""
 
 
 class _Told(NamedTuple):
-    """What the coordinator has heard last."""
+    """What the coordinator was last told."""
 
     topics: frozenset[str]
     regex: str | None
@@ -46,7 +46,7 @@ class _Told(NamedTuple):
 
 
 class EpochMember(Member):
-    """One consumer. Behaves towards the run as `Member` does; `generation_id` is its member epoch."""
+    """One consumer. To the run it behaves like `Member`; `generation_id` is its member epoch."""
 
     speaks = "consumer"
 
@@ -69,13 +69,13 @@ class EpochMember(Member):
             brokers,
             instance_id=instance_id,
             topics=topics,
-            session_timeout_ms=0,  # the broker's to say
+            session_timeout_ms=0,  # up to the broker
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
         self.regex = regex
         self.generation_id = JOINING
         self._versions = rng.choice(_GENERATIONS)
-        # The first version has no regular expressions, and its members are told their ids.
+        # The first version has no regular expressions, and its members get their ids from the broker.
         self._version = 0 if regex is None and rng.random() < 0.2 else 1
         self._assignor = rng.choice([None, None, "uniform", "range"])
         self._goal: frozenset[Place] = frozenset()
@@ -83,7 +83,7 @@ class EpochMember(Member):
         self._told: _Told | None = None
         self._names: dict[uuid.UUID, str] = {}
         self._revoked_at_s: float | None = None
-        """When it will have given up what it is to give up."""
+        """When it will have given up the partitions it has to revoke."""
         self._given_up: dict[Partition, int] = {}
         self._given_up_epoch = 0
         self._refused_since_s: float | None = None
@@ -113,12 +113,12 @@ class EpochMember(Member):
     # --- what happens to it -------------------------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str], regex: str | None = None) -> None:
-        """Change the subscription, which its next heartbeat tells."""
+        """Change the subscription; its next heartbeat reports it."""
         self.topics, self.regex = topics, regex if self._version else None
 
     def leave(self) -> None:
-        """Gone without waiting for the answer. A static member leaves for a while as a rule, for good now and
-        then, and sometimes without a word."""
+        """Leave without waiting for the answer. A static member usually leaves temporarily, now and then for
+        good, and sometimes without sending anything."""
         if self.link is not None:
             luck = self._rng.random()
             epoch = LEFT if self.instance_id is None or luck < 0.2 else LEFT_FOR_A_WHILE
@@ -145,7 +145,7 @@ class EpochMember(Member):
             self._given_up = {}
 
     async def _consume(self) -> None:
-        """One round: come nearer to what it is to have, commit, and tell."""
+        """One round: approach the target assignment, commit, and heartbeat."""
         await asyncio.sleep(self._rng.uniform(0.3, 1.2))
         await self._reconcile()
         if self._rng.random() < 0.5:
@@ -205,11 +205,11 @@ class EpochMember(Member):
                 if now_s - self._refused_since_s > _PATIENCE_S:
                     self._end()
                     raise Rejoin
-                raise Moved  # looks again, after a pause
+                raise Moved  # looks for the coordinator again, after a pause
         super()._react(code)
 
     def _fall_out(self) -> None:
-        """It is a member no more, and has nothing any longer."""
+        """It is no longer a member and owns nothing."""
         if self._positions:
             self._given_up, self._given_up_epoch = self._positions, self.generation_id
         self.generation_id, self.owned, self._told = JOINING, None, None
@@ -218,14 +218,14 @@ class EpochMember(Member):
         if not self._version:
             self.member_id = ""
 
-    # --- what it has --------------------------------------------------------------------------------------
+    # --- what it owns -------------------------------------------------------------------------------------
 
     def _named(self, place: Place) -> Partition:
         topic_id, number = place
         return self._names[topic_id], number
 
     async def _reconcile(self) -> None:
-        """Give up first, which may take its time, then take."""
+        """Revoke first, which may take a while, then take new partitions."""
         now_s = asyncio.get_running_loop().time()
         leaving = self._has - self._goal
         if leaving:
@@ -252,7 +252,7 @@ class EpochMember(Member):
         self._positions = {part: at for part, at in self._positions.items() if part in has}
 
     async def _learn_names(self) -> bool:
-        """Whether it knows what the topics that it is to have are called."""
+        """Whether it knows the names of the topics in its target assignment."""
         if any(topic_id not in self._names for topic_id, _ in self._goal):
             request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
             response = await self._ask(ApiKey.METADATA, self._versions.metadata, request)
@@ -260,7 +260,7 @@ class EpochMember(Member):
         return all(topic_id in self._names for topic_id, _ in self._goal)
 
     async def _committed(self, partitions: list[Partition]) -> dict[Partition, int] | None:  # type: ignore[override]
-        """None if it is to heartbeat first, which tells more."""
+        """None if it has to heartbeat first to learn more."""
         ids = {self._names[topic_id]: topic_id for topic_id, _ in self._goal}
         group = OffsetFetchRequest.Group(
             group_id=self.group_id,
@@ -278,7 +278,7 @@ class EpochMember(Member):
             return None
         super()._react(fetched.error_code)
         if any(each.error_code for topic in fetched.topics for each in topic.partitions):
-            return None  # the broker has not heard of the topic yet, or not of its end
+            return None  # the broker does not know the topic yet, or not yet of its end
         return {
             (topic.name or self._names[topic.topic_id], each.partition_index): max(each.committed_offset, 0)
             for topic in fetched.topics
@@ -297,8 +297,8 @@ class EpochMember(Member):
             self.commits += 1
 
     async def _commit_late(self, former_epoch: int) -> None:
-        """In the name of an epoch that is over: what it still has, which may be taken, or what it gave up,
-        which may not."""
+        """Commit under an epoch that is over: for what it still owns, which may be accepted, or for what it
+        gave up, which may not."""
         gone = {part: at for part, at in self._given_up.items() if part not in self._positions}
         if gone and self._given_up_epoch < self.generation_id and self._rng.random() < 0.7:
             await self._send_commit(gone, self._given_up_epoch)
@@ -306,7 +306,7 @@ class EpochMember(Member):
             await self._send_commit(self._positions, former_epoch)
 
     async def _send_commit(self, positions: dict[Partition, int], epoch: int) -> list[int]:
-        """What was answered of each partition. What concerns its membership it lets heartbeats tell."""
+        """The error code of each partition. Errors about its membership are left to heartbeats."""
         request = self._commit_request(epoch, positions)
         response = await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, request)
         codes = [each.error_code for topic in response.topics for each in topic.partitions]

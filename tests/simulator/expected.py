@@ -1,4 +1,4 @@
-"""Which errors a member in good faith may be answered with, per request."""
+"""The errors that a well-behaved member may receive, per request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PRODUCER = {
 _NO_TRANSACTION = {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
 _EXPECTED = {
     ApiKey.FIND_COORDINATOR: {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE},
-    # REBALANCE_IN_PROGRESS goes to a parked JoinGroup whose member has asked again over another connection.
+    # REBALANCE_IN_PROGRESS answers a parked JoinGroup whose member has sent another over another connection.
     ApiKey.JOIN_GROUP: _MEMBER | _LOOKING | {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS},
     # No client's SyncGroup handler knows COORDINATOR_LOAD_IN_PROGRESS.
     ApiKey.SYNC_GROUP: _MEMBER
@@ -35,7 +35,7 @@ _EXPECTED = {
     | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
     ApiKey.LEAVE_GROUP: _MEMBER | _LOOKING,
-    # GROUP_ID_NOT_FOUND: it is a classic one by now, and the member was fenced before.
+    # GROUP_ID_NOT_FOUND: it is a classic group by now, and the member was fenced before.
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _MEMBER
     | _LOOKING
     | {
@@ -56,7 +56,7 @@ _EXPECTED = {
     ApiKey.INIT_PRODUCER_ID: _PRODUCER | _LOOKING,
     ApiKey.ADD_PARTITIONS_TO_TXN: _PRODUCER | _LOOKING,
     ApiKey.ADD_OFFSETS_TO_TXN: _PRODUCER | _LOOKING,
-    # INVALID_TXN_STATE: its timeout has aborted it meanwhile, or it was ended the other way.
+    # INVALID_TXN_STATE: its timeout has aborted it in the meantime, or it was ended the other way.
     ApiKey.END_TXN: _PRODUCER | _LOOKING | {ErrorCode.INVALID_TXN_STATE},
     ApiKey.PRODUCE: _PRODUCER
     | _NO_TRANSACTION
@@ -86,7 +86,7 @@ _EXPECTED = {
 
 
 class ExpectedCodes:
-    """No error that a member in good faith does not expect; UNKNOWN_SERVER_ERROR above all."""
+    """A well-behaved member gets no error it does not expect; above all no UNKNOWN_SERVER_ERROR."""
 
     def replied(self, exchange: Exchange, response: Any) -> None:
         expected = _EXPECTED.get(exchange.api)
@@ -97,7 +97,7 @@ class ExpectedCodes:
         if exchange.api is ApiKey.OFFSET_FETCH and exchange.request.require_stable:
             expected = expected | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
         if _may_be_unknown(exchange):
-            # Its coordinator may not have heard of it yet.
+            # Its coordinator may not know them yet.
             expected = expected | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
         for code in codes(response):
             if code not in expected:
@@ -105,7 +105,7 @@ class ExpectedCodes:
 
 
 def _may_be_unknown(exchange: Exchange) -> bool:
-    """Whether it is about partitions that were not there in the beginning."""
+    """Whether it is about partitions that did not exist at the start."""
     match exchange.api:
         case ApiKey.OFFSET_COMMIT:
             return any(
@@ -132,7 +132,7 @@ _WITH_CODES = (
     "partition_responses",
     "markers",
 )
-"""Fields of responses that are error codes, or have some further down."""
+"""Fields of responses that are error codes or contain nested ones."""
 
 
 @cache

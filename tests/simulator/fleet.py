@@ -1,4 +1,4 @@
-"""The transactional producers of a run, and what is done to them."""
+"""The transactional producers of a run, and what happens to them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SOURCES: Final[dict[str, Source | None]] = {
     "move-0": Source(GROUPS[0], (INPUT, 0)),
     "move-1": Source(GROUPS[1], (INPUT, 1)),
 }
-"""By transactional id, what it moves."""
+"""By transactional id, the source whose offsets it moves."""
 
 _TIMEOUTS_MS: Final = (1_500, 3_000, 6_000, 20_000)
 _MARKER_VERSION: Final = 1
 
 
 class Fleet:
-    """Who produces under which transactional id. `acts` are what a run may do to them, each with how often;
-    `failed` is told of what no producer may come to."""
+    """Tracks who produces under which transactional id. `acts` are what a run may do to them, each with its
+    weight; `failed` is called with exceptions that no producer may raise."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Fleet:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.rests = False
-        """Whether no transaction is to begin."""
+        """Whether no new transaction may begin."""
         self.acts: list[tuple[int, Callable[[], str | None]]] = [
             (4, self._crashes),
             (3, self._is_doubled),
@@ -69,7 +69,7 @@ class Fleet:
             self._add(transactional_id)
 
     def busy(self) -> list[Producer]:
-        """Those that have a transaction, or do not know yet whether they may begin one."""
+        """Producers that have a transaction, or do not know yet whether they may begin one."""
         return [producer for producer in self.living() if not producer.idle]
 
     def living(self, transactional_id: str | None = None) -> list[Producer]:
@@ -94,7 +94,7 @@ class Fleet:
         return producer
 
     def _membership(self, rng: random.Random, group_id: str) -> Membership:
-        """As a rule nobody's; or that of a member, which may be none any more when it arrives."""
+        """Usually nobody's; else that of a member, which may have left the group when the request arrives."""
         members = self._crowd.living(group_id)
         if not members or rng.random() < 0.6:
             return Membership()
@@ -108,7 +108,7 @@ class Fleet:
     # --- acts -----------------------------------------------------------------------------------------------
 
     def _crashes(self) -> str | None:
-        """In half of the cases it is back at once; else it stays away, and its transaction times out."""
+        """Half of the time it restarts at once; else it stays away, and its transaction times out."""
         producer = self._some()
         if producer is None:
             return None
@@ -118,7 +118,7 @@ class Fleet:
         return f"crashes: {producer.name}, and is back as {self._add(producer.transactional_id).name}"
 
     def _is_doubled(self) -> str | None:
-        """Somebody starts another process under its id, and it goes on."""
+        """Start another process under its id while it goes on."""
         producer = self._some()
         if producer is None or len(self.living(producer.transactional_id)) > 1:
             return None
@@ -149,7 +149,7 @@ class Fleet:
         return f"comes back: {self._add(self._rng.choice(away)).name}"
 
     def _old_marker_comes(self) -> str | None:
-        """A tool ends what it takes for a hanging transaction, late: the partition knows a newer epoch."""
+        """A tool aborts a supposedly hanging transaction too late: the partition knows a newer epoch."""
         passed = self._book.passed()
         if not passed:
             return None

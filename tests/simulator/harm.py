@@ -1,4 +1,4 @@
-"""What is done to a run: one act of harm after the other, by the seed's dice; and its end."""
+"""The harm done to a run, one act after the other, as the seed's dice decide; and its end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PARTITIONS_MAX = 7  # of a topic
 
 
 class Harm:
-    """Does it. `say` puts a line into the trace, `failed` is told of what no act may come to."""
+    """Does the harm. `say` adds a trace line; `failed` is called with exceptions that no act may raise."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Harm:
         self._failed = failed
         self._errands: set[asyncio.Task[None]] = set()
         self._doom: LeaseKind | None = None
-        """Who writes to a lease of this kind next dies of it."""
+        """The next broker to write to a lease of this kind dies of it."""
         self._acts: list[tuple[int, Callable[[], str | None]]] = [
             (4, self._member_joins),
             (2, self._member_leaves),
@@ -98,7 +98,7 @@ class Harm:
             self._say(what)
 
     async def end(self, patience_s: float) -> None:
-        """Heal what heals, and wait until every broker that went is back. Raises Violation if one is not."""
+        """Heal whatever heals, and wait until all brokers are back. Raises Violation if one is not."""
         self._doom = None
         self._weather.failure = self._weather.busy = self._network.latency.slow = 0.0
         self._weather.letters_lost = 0.0
@@ -114,7 +114,7 @@ class Harm:
                 raise Violation(f"brokers neither start nor stop: {late}")
 
     def errand(self, errand: Coroutine[Any, Any, None]) -> None:
-        """What goes on beside the plot; `end` waits for it."""
+        """Run a task beside the plot; `end` waits for it."""
         task = asyncio.create_task(errand)
         self._errands.add(task)
         task.add_done_callback(self._errand_done)
@@ -163,7 +163,7 @@ class Harm:
         return f"stalls for {seconds:.1f} s: {member.name}"
 
     def _member_subscribes(self) -> str | None:
-        # Static members do not: one that comes back is given what it had, whatever it subscribes to now.
+        # Static members do not: a returning one gets what it had, whatever it subscribes to now.
         dynamic = [member for member in self._crowd.living() if member.instance_id is None]
         if not dynamic:
             return None
@@ -172,7 +172,7 @@ class Harm:
         return f"subscribes to {sorted(member.topics)}, {member.regex!r}: {member.name}"
 
     def _static_member_restarts(self) -> str | None:
-        """Sometimes before its predecessor has gone: then one of the two is fenced."""
+        """Restart a static member, sometimes before the old process has gone: then one of them is fenced."""
         static = self._crowd.static()
         if not static:
             return None
@@ -187,7 +187,7 @@ class Harm:
         return f"restarts {member.name} as {successor.name}"
 
     def _succeed(self, member: Member | OwnConsumer, protocol: str) -> Member | OwnConsumer:
-        """A new process in place of a member's."""
+        """Start a new process in place of a member's."""
         return self._crowd.add(
             member.group_id,
             member.instance_id,
@@ -197,7 +197,7 @@ class Harm:
         )
 
     def _group_migrates(self) -> str | None:
-        """One member goes, and comes back with the other protocol."""
+        """One member leaves and comes back with the other protocol."""
         migrating = [group_id for group_id, kind in self._crowd.kinds.items() if kind is Kind.MIGRATING]
         if not migrating:
             return None
@@ -214,7 +214,7 @@ class Harm:
         return f"goes over to {successor.speaks}: {member.name} as {successor.name}"
 
     def _static_members_swap(self) -> str | None:
-        """Two processes begin anew, each with the other's instance id."""
+        """Two processes restart, each with the other's instance id."""
         static = self._crowd.static(self._rng.choice(GROUPS))
         instances = {member.instance_id: member for member in static}
         if len(instances) < 2:
@@ -234,7 +234,7 @@ class Harm:
         return f"swap instances: {one.name}, {other.name}"
 
     def _member_id_is_wasted(self) -> str:
-        """Somebody asks for a member id and is gone; the group waits for it when it rebalances next."""
+        """A client asks for a member id and disappears; the group waits for it at the next rebalance."""
         client = self._crowd.client(self._crowd.new_instance("nobody"))
         group_id = self._rng.choice(GROUPS)
         self.errand(self._waste_member_id(client, group_id))
@@ -292,7 +292,7 @@ class Harm:
         await self._administer(ApiKey.CREATE_PARTITIONS, 3, request)
 
     def _topic_comes(self) -> str | None:
-        """One that regular expressions of members mean, perhaps by the name of one that was deleted."""
+        """Create a topic that members' regular expressions match, perhaps under the name of a deleted one."""
         missing = sorted(PASSING_TOPICS.keys() - self._crowd.partitions().keys())
         if not missing:
             return None
@@ -318,7 +318,7 @@ class Harm:
         return f"is deleted: {topic}"
 
     async def _administer(self, api_key: ApiKey, version: int, request: Message) -> None:
-        """Of some broker, once, whatever comes of it."""
+        """Send a request to some broker, once, whatever the outcome."""
         admin = self._crowd.client("admin")
         try:
             link = await admin.connect(self._rng.choice(self._nodes).address)
@@ -351,12 +351,12 @@ class Harm:
         await self._start(node)
 
     def _node_dies_at_a_step(self) -> str:
-        """Right behind the next step of a transaction that is stored, or a moment later."""
+        """Kill it right after the next stored step of a transaction or group, or a moment later."""
         self._doom = self._rng.choice([LeaseKind.TRANSACTION, LeaseKind.TRANSACTION, LeaseKind.GROUP])
         return f"who writes to a lease of {self._doom} next dies"
 
     def appended(self, append: Append, outcome: Outcome, room: bool) -> None:
-        """A broker's step was stored, or refused."""
+        """Called when a broker's step was stored or refused."""
         if append.lease.kind is not self._doom or outcome is not Outcome.WRITTEN or not append.records:
             return
         for node in self._nodes:
@@ -391,7 +391,7 @@ class Harm:
                 await node.start()
             except StoreError as error:
                 if node.kills != kills:
-                    return  # whoever has killed it starts it again
+                    return  # whoever killed it starts it again
                 self._say(f"cannot start {node}: {error}")
                 await node.kill()
                 await asyncio.sleep(1)
@@ -415,7 +415,7 @@ class Harm:
         node.resume()
 
     def _node_is_cut_off_from_the_store(self) -> str | None:
-        """Brokers know of each other by the store alone, so this is the partition between brokers too."""
+        """Brokers know of each other only through the store, so this partitions them from each other too."""
         node = self._some_node()
         if node is None or node.store is None:
             return None

@@ -1,8 +1,7 @@
-"""The topic that transactions write to, as its readers see it, and what producers know of their
-transactions.
+"""The topic that transactions write to, as its readers see it, and what producers know of their transactions.
 
-Every record says which transaction it belongs to, and so does the metadata of each offset that is committed
-in one. So whatever is read can be held against what its producer asked for and was told.
+Every record says which transaction it belongs to, and so does the metadata of each offset committed in one.
+So whatever is read can be compared with what its producer requested and was told.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.simulator.network import Address, Disconnected
 LEDGER: Final = "ledger"
 LEDGER_PARTITIONS: Final = 4
 INPUT: Final = "input"
-"""The topic whose offsets are moved; that it has records is not needed."""
+"""The topic whose offsets are moved; it needs no records."""
 INPUT_PARTITIONS: Final = 2
 
 Producing = tuple[int, int]
@@ -29,7 +28,7 @@ Producing = tuple[int, int]
 
 
 class Source(NamedTuple):
-    """Whose offsets are moved: those of a group in a partition."""
+    """Whose offsets are moved: a group's, in one partition."""
 
     group_id: str
     partition: Partition
@@ -47,20 +46,20 @@ class Told:
     producing: Producing
     source: Source | None = None
     acknowledged: dict[int, list[str]] = field(default_factory=dict)
-    """Values, by partition of the ledger."""
+    """Values, by ledger partition."""
     offset: int | None = None
-    """The one committed for the source, once that was acknowledged."""
+    """The offset committed for the source, once acknowledged."""
     commits: bool | None = None
-    """How it was asked to end; None: it was not."""
+    """How its producer asked for it to end; None: not yet asked."""
     ends_s: float = 0.0
-    """When that was asked first."""
+    """When that was first requested."""
     done: bool = False
-    """Whether the coordinator said that it ends so."""
+    """Whether the coordinator confirmed that end."""
 
 
 @dataclass(slots=True)
 class Grant:
-    """A transactional id was given to somebody."""
+    """A transactional id granted to a producer."""
 
     client: str
     producing: Producing
@@ -68,12 +67,12 @@ class Grant:
 
 
 class Book:
-    """All of them, by name; and who was given which transactional id."""
+    """All transactions by name, and all grants of transactional ids."""
 
     def __init__(self) -> None:
         self.transactions: dict[str, Told] = {}
         self.grants: dict[str, list[Grant]] = {}
-        """By transactional id, in the order in which producers heard of it."""
+        """By transactional id, in the order in which producers learned of them."""
         self._passed: dict[tuple[int, int], int] = {}
 
     def begun(self, transaction: Told) -> None:
@@ -83,13 +82,13 @@ class Book:
         self.grants.setdefault(transactional_id, []).append(grant)
 
     def acknowledged(self, transaction: Told, partition: int, values: Iterable[str]) -> None:
-        """The partition has stored them, so it knows the epoch."""
+        """The partition has stored the values, so it knows the epoch."""
         transaction.acknowledged.setdefault(partition, []).extend(values)
         producer_id, epoch = transaction.producing
         self._passed[producer_id, partition] = max(epoch, self._passed.get((producer_id, partition), epoch))
 
     def passed(self) -> list[tuple[Producing, int]]:
-        """Producers that are over, each with a partition of the ledger that knows it."""
+        """Producer epochs that are over, each with a ledger partition that knows a newer one."""
         return [
             ((producer_id, epoch - 1), partition)
             for (producer_id, partition), epoch in self._passed.items()
@@ -97,7 +96,7 @@ class Book:
         ]
 
     def of(self, text: str) -> Told | None:
-        """The transaction that a record's value, or an offset's metadata, names."""
+        """The transaction named by a record's value or an offset's metadata."""
         return self.transactions.get(text.partition("|")[0])
 
 
@@ -110,26 +109,26 @@ def is_of(told: Told, value: str) -> bool:
 
 
 class Entry(NamedTuple):
-    """A record of the ledger, or a marker."""
+    """A record of the ledger or a marker."""
 
     offset: int
     producing: Producing
     value: str | None
     committed: bool | None = None
-    """Of a marker: which."""
+    """For a marker: whether it commits."""
     leader_epoch: int = 0
-    """Of the leader that stored it."""
+    """The epoch of the leader that stored it."""
 
 
 class Aborted(NamedTuple):
-    """As a Fetch names them."""
+    """An aborted transaction as a Fetch names it."""
 
     producer_id: int
     first_offset: int
 
 
 def entries(data: bytes, offset: int) -> tuple[list[Entry], int]:
-    """What a Fetch from `offset` has returned, and the offset behind it."""
+    """The entries that a Fetch from `offset` returned, and the offset after them."""
     found = []
     for position, header in batches(data):
         producing, epoch = (header.producer_id, header.producer_epoch), header.leader_epoch
@@ -146,7 +145,7 @@ def entries(data: bytes, offset: int) -> tuple[list[Entry], int]:
 
 
 def committed(found: Sequence[Entry], aborted: Iterable[Aborted], offset: int) -> list[tuple[int, str]]:
-    """Offset and value of the records that a consumer passes on which reads committed ones from `offset`."""
+    """Offset and value of the records that a read_committed consumer passes on, reading from `offset`."""
     ahead = sorted(aborted, key=lambda each: each.first_offset)
     dropped: set[int] = set()
     passed_on = []
@@ -162,7 +161,7 @@ def committed(found: Sequence[Entry], aborted: Iterable[Aborted], offset: int) -
 
 
 async def leaders(client: Client, brokers: Sequence[Address]) -> dict[int, Address]:
-    """Who leads each partition of the ledger, as the first broker that answers says."""
+    """The leader of each ledger partition, as reported by the first broker that answers."""
     request = MetadataRequest(topics=[MetadataRequest.Topic(name=LEDGER)], allow_auto_topic_creation=False)
     for address in brokers:
         try:

@@ -1,9 +1,9 @@
 """A simulated consumer: finds its coordinator, joins, syncs, heartbeats, fetches and commits offsets, over
 the wire.
 
-It does what stock clients do with each error code, and nothing that would let an offset go back by the
-client's own fault: a position starts at the committed offset, only grows, and after a broken connection the
-member waits until nothing it sent before can still be under way.
+It treats each error code as stock clients do, and never lets an offset go back through the client's own
+fault: a position starts at the committed offset and only grows, and after a broken connection the member
+waits until nothing it sent before can still be in flight.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tests.simulator.network import Address, Disconnected, Link, Network
 from tests.support.embedded import assignment, by_topic, subscription
 
 TOPICS = {"orders": 4, "audit": 2}
-"""How many partitions each has in the beginning."""
+"""Initial partition count of each topic."""
 PASSING_TOPICS = {"audit-a": 2, "audit-b": 1, "trail-a": 1}
-"""Topics that are created during a run, and deleted: how many partitions each gets."""
+"""Topics that are created and deleted during a run: how many partitions each gets."""
 UNDER_WAY_MAX_S = 0.6
-"""Longer than a message can be under way in the simulated network."""
+"""Longer than a message can be in flight in the simulated network."""
 
 NO_TOPICS = subscription([], 0)
 REQUEST_TIMEOUT_S = 10.0
@@ -68,18 +68,18 @@ GENERATIONS = (
 
 
 class Asked(NamedTuple):
-    """One request as it goes out."""
+    """One request as it is sent."""
 
     api_key: ApiKey
     version: int
     correlation_id: int
     request: Any
     client: str = ""
-    """The client id, which is one process's here."""
+    """The client id, unique to a process here."""
 
 
 class Client:
-    """Exchanges requests and replies over links, telling `asking` of each request."""
+    """Exchanges requests and replies over links, calling `asking` with each request."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Client:
     async def ask(
         self, link: Link, api_key: ApiKey, version: int, request: Message, *, more_s: float = 0.0
     ) -> Any:
-        """The response. Raises Disconnected, also when none comes in time; `more_s`: what the request takes
-        by its nature.
+        """The response. Raises Disconnected, also when none arrives in time; `more_s` is how long the request
+        takes by nature.
         """
         if not link.open:
             raise Disconnected
@@ -123,8 +123,8 @@ class Client:
     async def find_coordinator(
         self, group_id: str, addresses: list[Address], version: int = 4, *, key_type: int = 0
     ) -> Address | None:
-        """The coordinator of a group (or of a transactional id: key type 1) as the first broker of
-        `addresses` that answers says; None when it has none.
+        """The coordinator of a group (or, with key type 1, of a transactional id) as the first of `addresses`
+        to answer reports it; None if it reports none.
         """
         for address in addresses:
             try:
@@ -145,11 +145,11 @@ class Client:
 
 
 class Moved(Exception):
-    """The coordinator is elsewhere, or nowhere yet: look for it."""
+    """The coordinator is elsewhere or unavailable: find it again."""
 
 
 class Rejoin(Exception):
-    """The group rebalances, or this member is no part of it any more."""
+    """The group rebalances, or this member is no longer part of it."""
 
 
 _ELSEWHERE = {
@@ -160,11 +160,11 @@ _ELSEWHERE = {
 
 
 class Member:
-    """One consumer, of the classic protocol. `run` ends when it has left, was fenced, or crashed."""
+    """One consumer that speaks the classic protocol. Its task ends when it left, was fenced, or crashed."""
 
     speaks = "classic"
     regex: str | None = None
-    """What topics it subscribes to beside those by name."""
+    """The regular expression it subscribes with, besides topic names."""
 
     def __init__(
         self,
@@ -187,21 +187,21 @@ class Member:
         self.owned: frozenset[Partition] | None = None
         """What it owns in its generation; None while it has no assignment."""
         self.commits = 0
-        """Acknowledged ones in this generation."""
+        """Acknowledged commits in this generation."""
         self.over = False
         self._client = client
         self._rng = rng
         self._brokers = brokers
-        # Static members need the versions that can say so.
+        # Static members need the versions that carry an instance id.
         self._versions = rng.choice(GENERATIONS if instance_id is None else GENERATIONS[1:])
         self._session_timeout_ms = session_timeout_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._positions: dict[Partition, int] = {}
-        self._joined_topics = topics  # what it told the group
+        self._joined_topics = topics  # the subscription it sent to the group
         self.link: Link | None = None
-        """To its coordinator, if it has one."""
+        """The link to its coordinator, if it has one."""
         self._led: dict[str, int] | None = None
-        """The partitions it last divided up, if it leads."""
+        """The partition counts it last assigned from, if it leads."""
         self._last_link_ended_s = -UNDER_WAY_MAX_S
         self._stalled_until_s = 0.0
         self._commit_numbers = count(1)
@@ -216,8 +216,8 @@ class Member:
 
     @property
     def watches(self) -> bool:
-        """Whether it leads and looks after the topics of its group. A static leader that is back and joins in
-        a version that cannot tell it to skip the assignment does not, nor does anybody else (the reason for
+        """Whether it leads and watches the topics of its group. A returning static leader does not if it
+        joins in a version that cannot tell it to skip the assignment; then nobody does (the reason for
         KIP-814)."""
         return self._led is not None
 
@@ -227,7 +227,7 @@ class Member:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     def stall(self, seconds: float) -> None:
-        """Do nothing for a while, as a process in a long garbage collection."""
+        """Do nothing for a while, like a process in a long garbage collection."""
         self._stalled_until_s = asyncio.get_running_loop().time() + seconds
 
     def subscribe(self, topics: frozenset[str], regex: str | None = None) -> None:
@@ -235,7 +235,7 @@ class Member:
         self.topics = topics
 
     def cut(self, *, silently: bool = False) -> None:
-        """Its connection breaks, and it makes another one; `silently`: while the broker has the old one."""
+        """Break its connection, so that it opens another; `silently`: while the broker keeps the old one."""
         if self.link is not None:
             if silently:
                 self.link.vanish()
@@ -243,7 +243,7 @@ class Member:
                 self.link.close()
 
     def crash(self, *, silently: bool) -> None:
-        """Die; `silently`: the broker is not even told that the connection is gone."""
+        """Die; `silently`: the broker does not even notice that the connection is gone."""
         if self.link is not None:
             if silently:
                 self.link.vanish()
@@ -252,7 +252,7 @@ class Member:
         self._end()
 
     def leave(self) -> None:
-        """LeaveGroup, and gone without waiting for the answer. Static members leave without a word."""
+        """Send LeaveGroup and go without waiting for the answer. Static members leave silently."""
         if self.link is not None:
             if self.link.open and self.member_id and self.instance_id is None:
                 self._client.tell(self.link, ApiKey.LEAVE_GROUP, self._versions.leave, self._leave_request())
@@ -305,7 +305,7 @@ class Member:
     async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
         await self._wait_out_stall()
         assert self.link is not None
-        # As the Java client waits for a JoinGroup; others wait as long for a SyncGroup too.
+        # As long as the Java client waits for a JoinGroup; others wait as long for a SyncGroup too.
         parked = api_key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
         more_s = self._rebalance_timeout_ms / 1000 if parked else 0
         response = await self._client.ask(self.link, api_key, version, request, more_s=more_s)
@@ -318,7 +318,7 @@ class Member:
             await asyncio.sleep(left_s)
 
     def _react(self, code: int) -> None:
-        """Raises what an error code asks for; codes that no consumer expects are the checkers' business."""
+        """Raise what an error code calls for; unexpected codes are left to the checkers."""
         match code:
             case ErrorCode.NONE:
                 return
@@ -335,7 +335,7 @@ class Member:
         raise Moved
 
     async def _join(self) -> None:
-        """JoinGroup and SyncGroup, up to an assignment and the offsets committed for it."""
+        """JoinGroup and SyncGroup, then fetch the committed offsets of the assignment."""
         self._joined_topics = self.topics
         request = JoinGroupRequest(
             group_id=self.group_id,
@@ -370,7 +370,7 @@ class Member:
             protocol_name="range" if self._versions.sync >= 5 else None,
             assignments=_assign(joined.members, partitions_now) if leads else [],
         )
-        # A leader that is to leave the assignment as it was does not know of how many partitions it is.
+        # A leader that has to keep the assignment does not know how many partitions it covers.
         self._led = partitions_now if leads else {} if joined.skip_assignment else None
         synced = await self._ask(ApiKey.SYNC_GROUP, self._versions.sync, sync)
         self._react(synced.error_code)
@@ -384,7 +384,7 @@ class Member:
         self.owned = frozenset(partitions)
 
     async def _committed(self, partitions: list[Partition]) -> dict[Partition, int]:
-        """OffsetFetch; where nothing is committed a consumer begins at 0."""
+        """OffsetFetch; a consumer begins at 0 where nothing is committed."""
         if not partitions:
             return {}
         asked = by_topic(sorted(partitions))
@@ -414,7 +414,7 @@ class Member:
         }
 
     async def _consume(self) -> None:
-        """One round of a consumer that has its partitions."""
+        """One round of a consumer that owns its partitions."""
         await asyncio.sleep(self._rng.uniform(0.3, 1.5))
         if self._rng.random() < 0.5:
             await self._commit()
@@ -434,7 +434,7 @@ class Member:
             raise Rejoin  # a topic has grown
 
     async def _count_partitions(self) -> dict[str, int]:
-        """How many partitions each topic has, as the coordinator knows it."""
+        """The coordinator's partition count for each topic."""
         request = MetadataRequest(
             topics=[MetadataRequest.Topic(name=topic) for topic in TOPICS], allow_auto_topic_creation=False
         )
@@ -450,27 +450,27 @@ class Member:
         response = await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, request)
         answers = [each.error_code for topic in response.topics for each in topic.partitions]
         for code in answers:
-            if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # it has not heard yet that the topic grew
+            if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # it does not know yet that the topic grew
                 self._react(code)
         if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION not in answers:
             self.commits += 1
 
     def _may_be_under_way(self) -> bool:
-        """Whether something that it sent over its last connection may still arrive."""
+        """Whether something it sent over its last connection may still arrive."""
         return asyncio.get_running_loop().time() - self._last_link_ended_s < UNDER_WAY_MAX_S
 
     async def _commit_out_of_turn(self, generation_id: int) -> None:
-        """Commit its positions in the name of a generation in which it has no assignment now. In that of its
-        former one, as what was under way when the rebalance began, this may not be taken, since others may
-        have gone on from there.
+        """Commit its positions under a generation in which it currently has no assignment. For its former
+        one, as if in flight when the rebalance began, this may not be accepted, since others may have gone on
+        from there.
         """
         if self._positions:
             await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, self._commit_request(generation_id))
 
     async def _commit_before_its_assignment(self) -> None:
-        """Commit in the name of a generation it leads but has not assigned. This is refused, except when the
-        next rebalance has begun: Kafka then takes any commit of the generation. So it commits what is
-        committed already, which does no harm."""
+        """Commit under a generation it leads but has not assigned. This is refused, except when the next
+        rebalance has begun: Kafka then accepts any commit of the generation. So it commits what is already
+        committed, which does no harm."""
         if self._positions:
             self._positions = await self._committed(list(self._positions))
             await self._commit_out_of_turn(self.generation_id)
@@ -500,7 +500,7 @@ class Member:
 
 
 def _assign(members: list[Any], partitions_now: dict[str, int]) -> list[SyncGroupRequest.Assignment]:
-    """Round robin per topic over the members that subscribe to it."""
+    """Round robin per topic over its subscribed members."""
     owned: dict[str, list[Partition]] = {member.member_id: [] for member in members}
     for topic, partitions in partitions_now.items():
         subscribed = [

@@ -1,9 +1,9 @@
 """Simulated TCP: ordered bytes with latency between clients and the real connection protocol of a broker.
 
-A `Link` is one connection. At the broker's end stands an asyncio transport, at the client's end the link
-itself. What can go wrong: either end closes or resets; the client vanishes, which the broker never hears of;
-one direction is lost for good, which neither end hears of; or a broker is out of its clients' reach for a
-while, and what is under way arrives late.
+A `Link` is one connection. The broker's end is an asyncio transport, the client's end is the link itself.
+What can go wrong: either end closes or resets; the client vanishes, and the broker never notices; one
+direction is lost for good, and neither end notices; or a broker is out of its clients' reach for a while, and
+what is in flight arrives late.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _CONNECT_TIMEOUT_S = 3.0
 
 
 class Latency:
-    """Seconds that a message is under way; `slow` is the chance of one that takes up to a hundred times
+    """Seconds that a message is in flight; `slow` is the chance of one that takes up to a hundred times
     longer.
 
-    Each pipe draws from dice of its own. What a broker sends over several connections in one instant may
-    leave it in any order, that of a set; so this is what keeps one seed one run.
+    Each pipe has its own dice. What a broker sends over several connections at the same instant may leave it
+    in any order, that of a set, so this is what makes a seed reproducible.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -43,13 +43,13 @@ class Latency:
 
 
 class _Pipe:
-    """One direction: what goes in comes out in order, each after its own latency or right behind the one
-    before.
+    """One direction: what goes in comes out in order, each message after its own latency or right behind the
+    previous one.
     """
 
     def __init__(self, network: Network, address: Address) -> None:
         self.lost = False
-        """Whether what is sent from now on never arrives."""
+        """Whether everything sent from now on is lost."""
         self._loop = network.loop
         self._network = network
         self._address = address
@@ -60,8 +60,8 @@ class _Pipe:
 
     @property
     def held_s(self) -> float:
-        """For how long nothing arrives, whatever is sent: during an outage, and however well the network does
-        by now, behind what was sent during one and waits to be sent again."""
+        """How long nothing sent now will arrive: during an outage, and also after it, until what was sent
+        during the outage has been retransmitted."""
         return max(self._network.reached_in_s(self._address), self._held_until_s - self._loop.time(), 0.0)
 
     def send(self, arrive: Callable[[], None]) -> None:
@@ -76,7 +76,7 @@ class _Pipe:
         self._loop.call_at(self._last_s, self._arrived)
 
     def drop(self) -> None:
-        """Lose everything under way."""
+        """Lose everything in flight."""
         self._queue.clear()
 
     def _arrived(self) -> None:
@@ -85,7 +85,7 @@ class _Pipe:
 
 
 class Wire(Protocol):
-    """Who listens to what brokers put on the wire, at the moment they do."""
+    """Listens to what brokers put on the wire, at that moment."""
 
     def replied(self, link: Link, frame: bytes) -> None: ...
 
@@ -114,12 +114,12 @@ class Link:
 
     @property
     def closed_by_broker(self) -> bool:
-        """Whether the broker's end is closed; the client may not know it yet."""
+        """Whether the broker's end is closed; the client may not know yet."""
         return self._transport.is_closing()
 
     async def exchange(self, frame: bytes, timeout_s: float) -> bytes:
-        """Send a request frame and wait for the reply's frame, without its size. Raises Disconnected; when
-        it takes longer than `timeout_s`, the client closes.
+        """Send a request frame and wait for the reply's frame, without its size. Raises Disconnected; the
+        client closes if it takes longer than `timeout_s`.
         """
         if not self.open:
             raise Disconnected
@@ -136,8 +136,8 @@ class Link:
         self._to_broker.send(lambda: self._transport.receive(data))
 
     def close(self) -> None:
-        """FIN behind what was sent. When that cannot arrive now, it never does, as a client that may repeat
-        it elsewhere has to see to.
+        """FIN behind what was sent. If that cannot arrive now, it never will, because a client that may retry
+        elsewhere has to ensure this.
         """
         if self.open:
             self._end()
@@ -148,11 +148,11 @@ class Link:
 
     @property
     def held_s(self) -> float:
-        """For how long nothing that the client sends reaches the broker."""
+        """How long nothing that the client sends reaches the broker."""
         return self._to_broker.held_s
 
     def lose(self, *, requests: bool, replies: bool) -> None:
-        """From now on nothing arrives in these directions, and neither end is told."""
+        """From now on nothing arrives in these directions, and neither end notices."""
         self._to_broker.lost |= requests
         self._to_client.lost |= replies
 
@@ -166,7 +166,7 @@ class Link:
         return self._to_client.lost
 
     def reset(self) -> None:
-        """RST: what is under way is dropped."""
+        """RST: what is in flight is dropped."""
         if self.open:
             self._end()
             self._to_broker.drop()
@@ -174,7 +174,7 @@ class Link:
             self._to_broker.send(self._transport.lose)
 
     def vanish(self) -> None:
-        """The client is gone and nobody tells the broker; what was sent arrives, if it can by now."""
+        """The client disappears and the broker is not notified; what was sent arrives if it can by now."""
         if self.held_s:
             self._to_broker.drop()
             self._dropped = True
@@ -196,7 +196,7 @@ class Link:
         self._to_client.send(partial(self._ended_by_broker, reset=reset))
 
     def _ended_by_broker(self, *, reset: bool) -> None:
-        """The client hears of it."""
+        """The client notices the end."""
         self._end()
 
     def _arrive(self, data: bytes) -> None:
@@ -205,7 +205,7 @@ class Link:
                 self._reply.set_result(frame)
 
     def _start(self, listener: Callable[[], Callable[[], asyncio.BaseProtocol] | None]) -> None:
-        """SYN: what listens when it arrives takes it, or resets it."""
+        """SYN: a listener there on arrival accepts the connection; otherwise it is reset."""
 
         def arrive() -> None:
             accept = listener()
@@ -218,7 +218,7 @@ class Link:
 
 
 class _BrokerEnd(asyncio.Transport):
-    """The transport that a broker's connection protocol is given."""
+    """The transport handed to a broker's connection protocol."""
 
     def __init__(self, link: Link, wire: Wire) -> None:
         super().__init__({"peername": (link.client_host, 40_000)})
@@ -244,7 +244,7 @@ class _BrokerEnd(asyncio.Transport):
             self._unread.append(data)
 
     def lose(self) -> None:
-        """The client closed: it will not read what is still written."""
+        """The client closed: it will not read anything still written."""
         if not self._closing:
             self._finish()
 
@@ -273,7 +273,7 @@ class _BrokerEnd(asyncio.Transport):
         self._reading = False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is ever kept back here."""
+        """Ignored: nothing is ever buffered here."""
 
     def resume_reading(self) -> None:
         self._reading = True
@@ -289,7 +289,7 @@ class _BrokerEnd(asyncio.Transport):
 
 
 class Network:
-    """Who listens where."""
+    """Tracks who listens where."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, latency: Latency, wire: Wire) -> None:
         self.loop = loop
@@ -306,15 +306,15 @@ class Network:
         self._listeners.pop(address, None)
 
     def cut_off(self, address: Address, seconds: float) -> None:
-        """Clients do not reach this broker for so long, nor it them."""
+        """Neither clients nor this broker can reach the other for that long."""
         self._cut_off_until_s[address] = self.loop.time() + seconds
 
     def reached_in_s(self, address: Address) -> float:
-        """How long that still takes."""
+        """How long until the broker can be reached."""
         return max(self._cut_off_until_s.get(address, 0.0) - self.loop.time(), 0.0)
 
     async def connect(self, address: Address, client_host: str, kind: type[Link] = Link) -> Link:
-        """Raises Disconnected when nobody listens there."""
+        """Raises Disconnected if nobody listens there."""
         await asyncio.sleep(
             min(self.reached_in_s(address), _CONNECT_TIMEOUT_S) + self.latency.draw_s(self._dice)
         )

@@ -30,7 +30,7 @@ _SKEWS_MS = (0, 0, 0, 300, -300, 60_000, -60_000, 7_200_000, -7_200_000)
 
 
 class InlineExecutor(Executor):
-    """Runs each call at once, on the loop: in virtual time nothing blocks."""
+    """Runs each call at once on the loop: in virtual time nothing blocks."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -42,8 +42,8 @@ class InlineExecutor(Executor):
 
 
 class FileThreads(Executor):
-    """A broker's threads for files, in virtual time: a call takes effect after a moment, and its result comes
-    back after another. Of what a broker had asked for when it died, some takes effect yet."""
+    """A broker's file threads in virtual time: a call takes effect after a moment, and its result comes back
+    after another. Some calls that a broker had made when it died still take effect."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
         self._loop = loop
@@ -95,7 +95,7 @@ class _Listener(Listener):
 
 
 class Node:
-    """One node of the cluster: a broker that can die and be started again."""
+    """One node of the cluster: a broker that can die and be restarted."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class Node:
         settings: Settings,
         logs: Logs | None,
     ) -> None:
-        """`logs` are those of all brokers, where clients write to topics."""
+        """`logs` are those of all brokers, if clients write to topics."""
         self.node_id = node_id
-        self.address: Address = (f"10.1.0.{node_id}", PORT)  # a name would have to be looked up
+        self.address: Address = (f"10.1.0.{node_id}", PORT)  # a host name would have to be resolved
         self.broker: Broker | None = None
         self.started = False
         self.paused = False
         self.kills = 0
         self.skew_ms = 0
-        """By how much its wall clock is ahead; each start draws it anew."""
+        """How far its wall clock is ahead; drawn anew at each start."""
         self.store: SimulatedStore | None = None
         self._loop = loop
         self._rng = rng
@@ -146,7 +146,7 @@ class Node:
         return self.started and not self.paused
 
     def running_s(self) -> float:
-        """Virtual time, less that in which this node was paused: what its deadlines are counted in."""
+        """Virtual time minus the time this node was paused; its deadlines are counted in it."""
         paused_s = self._loop.time() - self._paused_since_s if self.paused else 0
         return self._loop.time() - self._stood_still_s - paused_s
 
@@ -194,7 +194,7 @@ class Node:
         await broker.kill()
 
     async def stop(self) -> None:
-        """Leave in good order."""
+        """Shut down cleanly."""
         broker, self.broker, self.started = self.broker, None, False
         if broker is None:
             return
@@ -230,7 +230,7 @@ class Node:
             yield from self.broker.transaction_runtime.hosts()
 
     def at_rest(self) -> bool:
-        """Whether nothing of its shards is on its way to the store, in the broker or beyond."""
+        """Whether no write of its shards is in flight to the store, in the broker or beyond."""
         hosts = self._hosts()
         return all(host._handed_over == host._durable for host in hosts if host.state is HostState.ACTIVE)
 
@@ -242,7 +242,7 @@ class Node:
         return any(host.lease == lease and host.state is HostState.LOADING for host in hosts)
 
     def live_shards(self) -> dict[Lease, Shard | TransactionShard]:
-        """The shards this broker serves right now, and is sure that nobody else does."""
+        """The shards this broker is serving and certain that nobody else serves."""
         broker = self.broker
         if broker is None or self.paused:
             return {}

@@ -1,11 +1,11 @@
-"""A simulated transactional producer, of either generation: it begins, writes to several partitions, commits
-or aborts, over the wire.
+"""A simulated transactional producer of either generation: it begins, writes to several partitions, and
+commits or aborts, over the wire.
 
-A producer that moves takes the offsets of a partition, from the committed one on, writes a record for each
-and commits its offset in the same transaction. What it asks for and is told it puts down in a `ledger.Book`.
+A producer that moves offsets takes those of a partition from the committed one on, writes a record for each
+and commits its offset in the same transaction. It enters what it requests and is told in a `ledger.Book`.
 
 It repeats whatever is not answered, as stock clients do, and never changes its mind: once it has asked for a
-commit it asks for nothing else until it knows.
+commit it asks for nothing else until it knows the outcome.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.support import wire_transactions
 
 PRODUCE_TIMEOUT_MS: Final = 5_000
 _WRITTEN_MS: Final = EPOCH_MS - 10_800_000
-"""What records have as their time: so long ago that it is past by every broker's clock."""
+"""The timestamp of its records: so long ago that it is past by every broker's clock."""
 _AGAIN_S: Final = 0.05
 _AGAIN_MAX_S: Final = 1.0
 KEY_TYPE: Final = 1
-"""FindCoordinator: of a transactional id."""
+"""FindCoordinator's key type for a transactional id."""
 
 
 class Generation(NamedTuple):
@@ -60,7 +60,7 @@ GENERATIONS: Final = (
 
 
 class Membership(NamedTuple):
-    """In whose name offsets are committed."""
+    """The membership under which offsets are committed."""
 
     member_id: str = ""
     generation_id: int = -1
@@ -72,7 +72,7 @@ class Fenced(Exception):
 
 
 class Broken(Exception):
-    """The transaction cannot be committed any more: it is to be aborted."""
+    """The transaction can no longer be committed and has to be aborted."""
 
 
 _LOOK_AGAIN: Final = {
@@ -98,11 +98,11 @@ _BREAKING: Final = {
     ErrorCode.FENCED_INSTANCE_ID,
     ErrorCode.STALE_MEMBER_EPOCH,
 }
-"""Of Produce and TxnOffsetCommit. Whether it is the producer's end too, EndTxn will tell."""
+"""Errors of Produce and TxnOffsetCommit. EndTxn will show whether they are the producer's end too."""
 
 
 class Producer:
-    """One process that has a transactional id, until it has ended, was fenced, or crashed."""
+    """One process with a transactional id, until it has ended, was fenced, or crashed."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Producer:
         membership: Callable[[str], Membership],
         rests: Callable[[], bool],
     ) -> None:
-        """`timeout_ms` is its transaction.timeout.ms. `membership` of somebody in a group; `rests`: whether
-        it is to begin no transaction at present."""
+        """`timeout_ms` is its transaction.timeout.ms. `membership` picks that of some member of a group;
+        `rests` says whether it may begin no transaction at present."""
         self.name = client.name
         self.transactional_id = transactional_id
         self.over = False
@@ -138,7 +138,7 @@ class Producer:
         self._sequences: dict[int, int] = defaultdict(int)
         self._numbers = count(1)
         self._transaction = Told("", transactional_id, self._who)
-        self._link: dict[str, Link] = {}  # by what it is for
+        self._link: dict[str, Link] = {}  # by purpose
         self._stalled_until_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -148,7 +148,7 @@ class Producer:
     # --- what happens to it ---------------------------------------------------------------------------------
 
     def start(self, failed: Callable[[BaseException], None]) -> None:
-        """`failed` is told of what it may not come to."""
+        """`failed` is called with exceptions that it may not raise."""
 
         def done(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -158,18 +158,18 @@ class Producer:
         self._task.add_done_callback(done)
 
     def stall(self, seconds: float) -> None:
-        """Do nothing for a while, as a process in a long garbage collection."""
+        """Do nothing for a while, like a process in a long garbage collection."""
         self._stalled_until_s = asyncio.get_running_loop().time() + seconds
 
     def crash(self, *, silently: bool) -> None:
-        """Die; `silently`: brokers are not even told that its connections are gone."""
+        """Die; `silently`: brokers do not even notice that its connections are gone."""
         self.over = True
         self.cut(silently=silently)
         if self._task is not None:
             self._task.cancel()
 
     def cut(self, *, silently: bool) -> None:
-        """Its connections break."""
+        """Break its connections."""
         links, self._link = self._link, {}
         for link in links.values():
             if silently:
@@ -193,7 +193,7 @@ class Producer:
             self.cut(silently=False)
 
     async def _begin_anew(self) -> None:
-        """InitProducerId; and where to go on."""
+        """InitProducerId, and find out where to continue."""
         await self._initialize(wire_transactions.NOBODY)
         if self._source is not None:
             self._position = await self._committed(self._source)
@@ -228,7 +228,7 @@ class Producer:
         except Broken:
             await self._end(commits=False)
             if self.generation.add is not None:
-                # What is still on its way must not be taken for part of the next one.
+                # What is still in flight must not be taken for part of the next transaction.
                 await self._initialize(self._who)
             return
         commits = self._rng.random() < 0.75
@@ -240,7 +240,7 @@ class Producer:
         await asyncio.sleep(self._rng.choice([0.0, 0.05, 0.3]) * self._rng.random())
 
     def _records(self) -> dict[int, list[str]]:
-        """The values for each partition of the ledger."""
+        """The values for each ledger partition."""
         records: dict[int, list[str]] = defaultdict(list)
         for number in range(self._rng.randint(1, 4)):
             what = f"in{self._position + number}" if self._source is not None else str(number)
@@ -248,7 +248,7 @@ class Producer:
         return records
 
     def _parts(self, records: dict[int, list[str]]) -> list[dict[int, list[str]]]:
-        """What goes out in one request each time."""
+        """The records of each request."""
         if self._rng.random() < 0.5:
             return [records]
         return [{partition: [value]} for partition, values in records.items() for value in values]
@@ -256,7 +256,7 @@ class Producer:
     # --- the coordinator ------------------------------------------------------------------------------------
 
     async def _ask_coordinator(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """The answer, if it says that it is done. Raises Fenced."""
+        """The answer, once it reports success. Raises Fenced."""
 
         async def find() -> Address | None:
             return await self._client.find_coordinator(
@@ -277,7 +277,7 @@ class Producer:
             elif not codes:
                 return response
             else:
-                await asyncio.sleep(0.1)  # what it may not be told is the checkers' business
+                await asyncio.sleep(0.1)  # unexpected answers are left to the checkers
 
     async def _add(self, topics: Mapping[str, list[int]], version: int) -> None:
         request = wire_transactions.adding(self.transactional_id, self._who, topics)
@@ -295,7 +295,7 @@ class Producer:
     # --- the ledger -----------------------------------------------------------------------------------------
 
     async def _produce(self, records: dict[int, list[str]]) -> None:
-        """Returns when every batch has been acknowledged. Raises Broken."""
+        """Returns once every batch is acknowledged. Raises Broken."""
         left = {partition: self._batch(partition, values) for partition, values in records.items()}
         until_s = asyncio.get_running_loop().time() + self._rng.choice([2.0, 8.0, 30.0])
         while left:
@@ -322,7 +322,7 @@ class Producer:
         )
 
     async def _produce_to(self, leader: Address, batches: dict[int, bytes]) -> list[int]:
-        """The partitions that acknowledge."""
+        """The partitions that acknowledged."""
         Topic = ProduceRequest.TopicProduceData
         data = [
             Topic.PartitionProduceData(index=partition, records=batch) for partition, batch in batches.items()
@@ -349,7 +349,7 @@ class Producer:
         return [partition for partition, code in answers.items() if not code]
 
     async def _leaders(self, partitions: Mapping[int, bytes]) -> dict[Address, list[int]]:
-        """Of which leader is to be asked what; partitions without one are left out."""
+        """Which partitions to send to which leader; partitions without one are left out."""
         found = await leaders(self._client, self._shuffled())
         wanted: dict[Address, list[int]] = defaultdict(list)
         for partition in partitions:
@@ -440,8 +440,8 @@ class Producer:
         *,
         once: bool = False,
     ) -> Any:
-        """The response of whoever is found, over the connection kept for that place; asked again until there
-        is one, or `once`: None if there is none."""
+        """The response of the broker found, over the connection kept for `place`; repeated until there is
+        one. With `once`, None if there is none."""
         while True:
             try:
                 await self._wait_out_stall()
@@ -460,7 +460,7 @@ class Producer:
                     return None
 
     async def _forget(self, place: str) -> None:
-        """Look for it anew, in a moment."""
+        """Forget the connection, so that it is looked up again in a moment."""
         link = self._link.pop(place, None)
         if link is not None:
             link.close()
@@ -473,7 +473,7 @@ class Producer:
 
 
 def _codes_of(response: Any) -> set[int]:
-    """Every error code of a coordinator's answer."""
+    """Every error code in a coordinator's answer."""
     topics = getattr(response, "results_by_topic_v3_and_below", None) or getattr(response, "topics", ())
     found = {getattr(response, "error_code", 0)}
     for topic in topics:

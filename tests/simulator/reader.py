@@ -1,5 +1,5 @@
-"""Simulated consumers of the ledger: those that read committed records while all goes on, and one that reads
-everything in the end.
+"""Simulated consumers of the ledger: some read committed records during the run, and one reads everything at
+the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulator.network import Address, Disconnected, Link
 
 _VERSIONS: Final = (4, 11, 12)
 _BYTES: Final = (700, 2_000, 5_000, 100_000)
-"""What a Fetch asks for at most. A batch has some hundred."""
+"""The byte limits of a Fetch. A batch has some hundred bytes."""
 _AGAIN_S: Final = 0.1
 
 
@@ -28,20 +28,20 @@ class Fetched(NamedTuple):
 
     entries: list[Entry]
     committed: list[tuple[int, str]]
-    """Of a Fetch that reads committed: what is passed on."""
+    """What a read_committed Fetch passes on."""
     next_offset: int
     stable_offset: int
     end_offset: int
 
 
 class Seen(Protocol):
-    """Hears of what is passed on."""
+    """Called with every record that is passed on."""
 
     def seen(self, partition: int, offset: int, value: str) -> None: ...
 
 
 class Fetcher:
-    """Fetches from whoever leads a partition."""
+    """Fetches from a partition's leader."""
 
     def __init__(self, client: Client, rng: random.Random, brokers: Sequence[Address]) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class Fetcher:
         self._links.clear()
 
     async def fetch(self, partition: int, offset: int, *, reads_committed: bool) -> Fetched | None:
-        """None if nobody answers now. Raises Violation when the log has lost what is below `offset`."""
+        """None if nobody answers. Raises Violation if the log has lost what is below `offset`."""
         Topic = FetchRequest.FetchTopic
         bytes_max = self._rng.choice(_BYTES)
         asked = Topic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max)
@@ -99,12 +99,12 @@ class Fetcher:
 
 
 class Reader:
-    """Reads committed records, from the beginning on and now and then from there again; sometimes it is far
-    behind, so that it gets much at a time."""
+    """Reads committed records from the beginning, and now and then starts over; sometimes it is far behind,
+    so that it gets much at once."""
 
     def __init__(self, fetcher: Fetcher, rng: random.Random, seen: Seen) -> None:
         self.positions = dict.fromkeys(range(LEDGER_PARTITIONS), 0)
-        """Up to where each partition has been read at least once."""
+        """How far each partition has been read at least once."""
         self._fetcher = fetcher
         self._rng = rng
         self._seen = seen
@@ -140,7 +140,7 @@ class Whole(NamedTuple):
 
 
 async def read_whole(fetcher: Fetcher, partition: int) -> Whole:
-    """Return when it is read, once without and once with a look at what is committed."""
+    """Read the whole partition, once without and once with read_committed."""
     found: list[Entry] = []
     fetched = await _all(fetcher, partition, reads_committed=False)
     end_offset, stable_offset = fetched[-1].end_offset, fetched[-1].stable_offset

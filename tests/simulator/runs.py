@@ -1,7 +1,7 @@
-"""Runs one after the other, or side by side in processes of their own.
+"""Runs, one after the other or side by side in separate processes.
 
-A module apart from the program: what another process is to call must not lie in `__main__`, which that
-process would look for in its own.
+A module apart from the program: what another process calls must not live in `__main__`, which that process
+would look for in its own.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Final
 
 from tests.simulator.simulation import STEPS_DEFAULT, Outcome, simulate
 
-_UNDER_WAY: Final = 4  # runs that each process has before it
+_UNDER_WAY: Final = 4  # runs queued for each process
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How each run is made, but for its seed."""
+    """How each run is made, apart from its seed."""
 
     steps: int = STEPS_DEFAULT
     """Acts of harm."""
     bug: str | None = None
-    """The one that is planted."""
+    """The planted bug."""
     traced: bool = False
-    """Whether its outcome tells everything that happened."""
+    """Whether its outcome lists everything that happened."""
 
     def one(self, seed: int) -> Outcome:
         return simulate(seed, self.steps, bug=self.bug, logged=self.traced)
@@ -38,7 +38,7 @@ class Runs:
     def outcomes(
         self, seeds: Iterable[int], *, processes: int = 1, until_s: float | None = None
     ) -> Iterator[Outcome]:
-        """Each as it is done; no run begins after `until_s`, by the monotonic clock."""
+        """Yields each outcome when it is done; no run begins after `until_s` on the monotonic clock."""
         if processes > 1:
             yield from self._side_by_side(iter(seeds), processes, until_s)
             return
@@ -62,12 +62,12 @@ class Runs:
 
 
 def hush() -> None:
-    """Leave out asyncio's own complaints; what the brokers log goes into the trace, if anywhere."""
+    """Silence asyncio's own complaints; what brokers log goes into the trace, if anywhere."""
     logging.disable(logging.CRITICAL)
 
 
 def _begin() -> None:
-    """In a new process: an end that a terminal asks for is the parent's to make."""
+    """Initialise a new process: an interrupt from the terminal is left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hush()
 

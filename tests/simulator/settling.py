@@ -1,5 +1,5 @@
-"""When a group has become what it must become without faults: every member has what it is to have, every
-partition has one owner, and its coordinator says the same."""
+"""Whether a group has reached the state it must reach without faults: every member owns its target, every
+partition has one owner, and its coordinator agrees."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Settling:
     """Says why a group has not settled yet."""
 
     def __init__(self, crowd: Crowd, nodes: Sequence[Node], disk: Disk, *, downgrades: bool) -> None:
-        """`downgrades`: whether a group without members of the consumer protocol becomes a classic one."""
+        """`downgrades`: whether a group without consumer protocol members becomes a classic one."""
         self._crowd = crowd
         self._nodes = nodes
         self._disk = disk
         self._downgrades = downgrades
 
     async def unsettled(self, admin: Client, group_id: str) -> str | None:
-        """Why the group is not yet as it must be in the end; None when it is."""
+        """Why the group is not yet in its final state; None if it is."""
         members = self._crowd.living(group_id)
         if any(member.owned is None for member in members):
             return f"some have no assignment: {members}"
@@ -52,8 +52,8 @@ class Settling:
             return "its coordinator closed the connection"
 
     def _is_left_alone(self, members: _Members) -> bool:
-        """Whether it is a consumer group of classic members, which may not become a classic one. As in Kafka,
-        no heartbeat of theirs has a new target made: that waits for the next member that joins."""
+        """Whether it is a consumer group of classic members only that may not become a classic one. As in
+        Kafka, none of their heartbeats triggers a new target: that waits for the next member that joins."""
         return not self._downgrades and all(member.speaks == "classic" for member in members)
 
     async def _unsettled_at_coordinator(self, admin: Client, group_id: str, members: _Members) -> str | None:
@@ -92,7 +92,7 @@ class Settling:
             return "it is no consumer group, though members speak that protocol"
         describe = DescribeGroupsRequest(groups=[group_id])
         (described,) = (await admin.ask(link, ApiKey.DESCRIBE_GROUPS, 5, describe)).groups
-        # One that nobody ever got as far as creating is described as Dead.
+        # A group that nobody ever got as far as creating is described as Dead.
         on_disk = any(group is not None for group in self._disk.groups[group_id][-1:])
         return _undescribed(described, "Stable" if members else "Empty" if on_disk else "Dead", members)
 

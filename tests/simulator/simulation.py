@@ -1,9 +1,9 @@
 """One run: three nodes, two groups, a driver that does harm, and the checkers. One seed decides everything.
 
-A run has rounds. In each, the driver takes its steps (members come, stall, crash and leave; brokers are
+A run has rounds. In each, the driver takes its steps (members join, stall, crash and leave; brokers are
 killed, stopped and paused; the store fails and stalls; connections break). Then faults stop: everything must
-become Stable within CALM_MAX_S of virtual time, and what the brokers hold must be what the store would be
-loaded as. Every second run has transactions, which must be over by then (`transactions`).
+become Stable within CALM_MAX_S of virtual time, and what the brokers hold must equal what would be loaded
+from the store. Every second run has transactions, which must be over by then (`transactions`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tests.simulator.virtual_loop import Stuck, VirtualLoop
 
 STEPS_DEFAULT = 60
 CALM_MAX_S = 120.0
-"""Within this everything is Stable again: sessions (10 s) and a rebalance (20 s) may have to run out one
+"""Everything is Stable again within this time: sessions (10 s) and a rebalance (20 s) may have to expire one
 after the other, a reload may have backed off for 10 s, a member may be in a stall of 15 s.
 """
 
@@ -68,13 +68,13 @@ _ROUNDS = 2
 _WITHOUT_TRANSACTIONS = {LeaseKind.TRANSACTION: 1, LeaseKind.DATA: 1}
 _WITH_TRANSACTIONS = {LeaseKind.TRANSACTION: 2, LeaseKind.DATA: 2}
 _PACES_S = (0.4, 0.7, 0.7, 1.5)
-"""Between two acts of harm. Where they come slowly, each has its consequences; where fast, they meet."""
+"""Seconds between two acts of harm. Slow acts each have their consequences; fast ones overlap."""
 _LOGGED = "(log) "
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     seed: int
     steps: int
@@ -84,18 +84,18 @@ class Outcome:
     exchanges: int = 0
     records: int = 0
     commits: int = 0
-    """Acknowledged ones."""
+    """Acknowledged commits."""
     entries: int = 0
-    """Of the journal, stored."""
+    """Stored journal entries."""
     seen: Counter[str] = field(default_factory=Counter)
-    """`coverage.SITUATIONS`, and how often."""
+    """How often each of `coverage.SITUATIONS` was seen."""
     compared: int = 0
     """Shards whose live state was compared with the store."""
     virtual_s: float = 0.0
 
     @property
     def digest(self) -> str:
-        """The same for two runs exactly when the same happened in both."""
+        """Equal for two runs exactly when the same happened in both."""
         told = [line for line in self.trace if _LOGGED not in line]
         return sha256("\n".join(told).encode()).hexdigest()[:16]
 
@@ -117,10 +117,10 @@ class Outcome:
 def simulate(
     seed: int, steps: int = STEPS_DEFAULT, *, bug: str | None = None, logged: bool = False
 ) -> Outcome:
-    """Run one seed, with one of `bugs.BUGS` in the code under test if named. `logged`: what the brokers log
-    is in the trace too; otherwise it goes nowhere."""
+    """Run one seed, with one of `bugs.BUGS` planted in the code under test if named. `logged`: the trace
+    includes what the brokers log; otherwise that is discarded."""
     outcome = Outcome(seed, steps, bug)
-    # What a run leaves behind may go after it: collecting on the way takes a tenth of its time.
+    # A run's garbage can wait until it is over: collecting during the run takes a tenth of its time.
     collecting = gc.isenabled()
     gc.disable()
     loop = VirtualLoop()
@@ -138,7 +138,7 @@ def simulate(
     except Exception as broken:
         outcome.violation = f"{loop.time():.3f} s: {type(broken).__name__}: {broken}"
         if not isinstance(broken, Violation | Stuck):
-            # What a consumer raised, or what nobody thought of: the next seeds are to run all the same.
+            # An exception from a consumer, or an unforeseen one: the next seeds have to run all the same.
             outcome.violation += "\n" + "".join(traceback.format_exception(broken))
     finally:
         outcome.virtual_s = loop.time()
@@ -151,7 +151,7 @@ def simulate(
 
 @contextlib.contextmanager
 def _ids_from(rng: random.Random) -> Iterator[None]:
-    """Random ids, as member ids are and those of topics, come from the seed too."""
+    """Make random ids, such as member ids and topic ids, come from the seed too."""
 
     def seeded() -> uuid.UUID:
         return uuid.UUID(int=rng.getrandbits(128), version=4)
@@ -165,7 +165,7 @@ def _ids_from(rng: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _time_of(loop: VirtualLoop) -> Iterator[None]:
-    """The client asks for the time in several ways."""
+    """Replace all ways in which the client reads the time."""
 
     def monotonic_ns() -> int:
         return int(loop.time() * 1e9)
@@ -191,7 +191,7 @@ def _logs_to(log: Callable[[Logger, str, str, dict[str, object]], None]) -> Any:
 
 
 def _log_nothing(logger: Logger, level: str, event: str, fields: dict[str, object]) -> None:
-    """The brokers complain about every fault."""
+    """Discard the log: brokers complain about every fault."""
 
 
 def _cancel_all(loop: VirtualLoop) -> None:
@@ -309,7 +309,7 @@ class _World:
         self._durable.append_listeners.append(self._harm.appended)
 
     def _fork(self) -> random.Random:
-        """A generator of its own, so that one part's draws do not shift another's."""
+        """A separate generator, so that one part's draws do not shift another's."""
         return random.Random(self.rng.getrandbits(64))
 
     def _say(self, what: str) -> None:
@@ -322,7 +322,7 @@ class _World:
 
         return log
 
-    # --- what the checkers hear -------------------------------------------------------------------
+    # --- what the checkers see --------------------------------------------------------------------
 
     def _break(self, violation: BaseException) -> None:
         # Not raised where it is found: that may be in the middle of the code under test.
@@ -406,7 +406,7 @@ class _World:
             self._answered.asked(exchange, link.held_s)
 
     def replied(self, link: Link, frame: bytes) -> None:
-        """A broker put a reply on the wire."""
+        """Called when a broker puts a reply on the wire."""
         exchange = self._answered.exchange(link, int.from_bytes(frame[:4], "big"))
         with self._checking():
             if exchange is None:
@@ -442,7 +442,7 @@ class _World:
         self._outcome.commits = self._commits_kept.count
 
     def closed(self, link: Link) -> None:
-        """A connection ended, at the broker's side."""
+        """Called when a connection has ended on the broker's side."""
         self._answered.closed(link)
         self._coverage.closed(link)
 
@@ -473,8 +473,8 @@ class _World:
         self._commits_kept.finished()
 
     def _compare(self) -> None:
-        """Look at shards of which nothing is under way; that is so again and again, also in the middle of
-        things.
+        """Compare shards that have nothing in flight; such moments occur again and again, even in the middle
+        of a run.
         """
         for node in self._nodes:
             if node.store is not None and not node.store.appending and node.at_rest():
@@ -483,8 +483,8 @@ class _World:
         self._outcome.compared = self._replay.compared
 
     async def _observe(self) -> None:
-        """Ask some node, whether it coordinates or not, for a group's offsets. One that lost its lease must
-        not tell.
+        """Ask some node, whether it is the coordinator or not, for a group's offsets. A node that lost its
+        lease must not answer.
         """
         observer = self._crowd.client("observer")
         group = OffsetFetchRequest.Group(group_id=self.rng.choice(GROUPS), topics=None)
@@ -498,8 +498,8 @@ class _World:
     # --- calm -------------------------------------------------------------------------------------
 
     async def _calm(self) -> None:
-        """Stop doing harm; then everything becomes Stable, and what is told of the groups is what is on the
-        disk.
+        """Stop doing harm; then everything must become Stable, and what brokers report of the groups must be
+        what is on the disk.
         """
         self._say("faults stop")
         deadline_s = self._loop.time() + CALM_MAX_S
@@ -523,7 +523,7 @@ class _World:
         if self._transactions is not None:
             with self._checking():
                 await self._transactions.settle(deadline_s)
-        # A moment at which nothing is under way; looking costs nothing in virtual time.
+        # Wait for a moment at which nothing is in flight; polling costs nothing in virtual time.
         while not all(node.store and not node.store.appending for node in self._nodes):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         self._compare()
@@ -545,7 +545,7 @@ def _brief_places(topics: Any) -> str:
 
 
 def _brief(asked: Asked) -> str:
-    """One request in a line of the trace."""
+    """One request as a line of the trace."""
     request = asked.request
     words = [asked.api_key.name, request.member_id if getattr(request, "member_id", "") else ""]
     if asked.api_key is ApiKey.OFFSET_COMMIT:

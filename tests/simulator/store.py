@@ -1,4 +1,4 @@
-"""The simulated store: a memory store behind latency, failures, and crashes of those who use it.
+"""The simulated store: a memory store behind latency, failures, and crashes of its users.
 
 `Durable` is what survives every broker: the memory store itself, and the history of every record it ever
 took, which the checkers read. A `SimulatedStore` is one broker's connection to it.
@@ -60,28 +60,28 @@ class Written:
 
 
 class Fault(Enum):
-    """How a change did not go as it was asked for."""
+    """How a change failed to go as requested."""
 
     NOTHING_WRITTEN = "nothing was written"
     TORN = "a part was written"
-    """Of a transaction of several leases. No backend of ours does that, but none is asked to tell, either."""
+    """A transaction of several leases. None of our backends does that, but none has to rule it out either."""
     ANSWER_LOST = "it was written, but the answer was lost"
     FULL = "the disk is full"
 
 
 class Durable:
-    """What is on the disk."""
+    """The contents of the disk."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, memory: MemoryStore) -> None:
         self.memory = memory
         self.listeners: list[Callable[[Written], None]] = []
         self.append_listeners: list[Callable[[Append, Outcome, bool], None]] = []
-        """Told of each lease's part of a transaction, what came of it, and whether the broker that made it
+        """Called with each lease's part of a transaction, its outcome, and whether the broker that made it
         has had room for its journal throughout."""
         self.done_listeners: list[Callable[[], None]] = []
-        """Told when all records of a lease's part were told."""
+        """Called after all records of a lease's part."""
         self.fault_listeners: list[Callable[[Sequence[Append], Fault], None]] = []
-        """Told of appends that went wrong, before their broker is."""
+        """Called with failed appends, before their broker learns of it."""
         self._loop = loop
 
     def append(self, appends: Sequence[Append], *, room: bool) -> list[Outcome]:
@@ -100,7 +100,7 @@ class Durable:
 
 
 def run(call: Awaitable[T]) -> T:
-    """The result of a memory store's method, which never waits."""
+    """Run a memory store's method, which never waits, and return its result."""
     steps = call.__await__()
     try:
         next(steps)
@@ -112,22 +112,22 @@ def run(call: Awaitable[T]) -> T:
 
 @dataclass(slots=True)
 class Weather:
-    """How the store behaves towards everybody at the moment; times in seconds."""
+    """How the store currently behaves towards everybody; times in seconds."""
 
     latency_s: tuple[float, float] = (0.0005, 0.004)
     failure: float = 0.0
-    """Chance that a change fails; half of those have taken effect all the same."""
+    """Chance that a change fails; half of the failed ones have taken effect all the same."""
     stalled_until_s: float = 0.0
     full_until_s: float = 0.0
-    """Until then there is no room for records, epochs or topics; terms go on, and reading does."""
+    """Until then there is no room for records, epochs or topics; terms and reads go on."""
     busy: float = 0.0
-    """Chance that an append is refused because too many wait."""
+    """Chance that an append is refused because too many are waiting."""
     letters_lost: float = 0.0
-    """Chance that what is delivered to a broker's mailbox does not reach it."""
+    """Chance that a message to a broker's mailbox is lost."""
 
 
 def _arrive(effect: Callable[[], object]) -> None:
-    """What was asked for by a broker that is dead by now; nobody hears of a refusal."""
+    """Apply a change of a broker that has died since; nobody learns of a refusal."""
     with suppress(StoreError):
         effect()
 
@@ -139,18 +139,18 @@ class _Change:
     needs_room: bool
     appends: Sequence[Append]
     torn: Callable[[], Any]
-    """Does half of it."""
+    """Does half of the change."""
 
 
 class SimulatedStore:
-    """One broker's store object: changes in order, one at a time; reads beside them."""
+    """One broker's store object: changes in order, one at a time; reads run alongside."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, rng: random.Random, durable: Durable, weather: Weather
     ) -> None:
         self.changed: list[Callable[[], None]] = []
         self.appending = 0
-        """Appends made and not answered."""
+        """Unanswered appends."""
         self._loop = loop
         self._rng = rng
         self._durable = durable
@@ -163,23 +163,23 @@ class SimulatedStore:
         self._made_s = loop.time()
         """When the last append was made."""
         self._full_told_s = -math.inf
-        """When the broker last heard that there is no room."""
+        """When the broker last learned that there is no room."""
         durable.memory.changed.append(self._on_change)
 
     # --- faults -----------------------------------------------------------------------------------
 
     def cut_off(self, seconds: float) -> None:
-        """This broker alone does not reach the store: what it sends arrives that much later."""
+        """Cut off only this broker from the store: what it sends arrives that much later."""
         self._cut_off_until_s = self._loop.time() + seconds
 
     def resumed(self, paused_since_s: float) -> None:
-        """The broker stood still since then, and hears only now what it was told meanwhile."""
+        """The broker was paused since then, and only now learns what it was told in the meantime."""
         if self._full_told_s >= paused_since_s:
             self._full_told_s = self._loop.time()
 
     def crash(self) -> None:
-        """The broker died. What it had sent may be lost, or may arrive yet: at once, or when another one has
-        taken over, which is what epochs are for.
+        """The broker died. What it had sent may be lost, or may still arrive: at once, or after another
+        broker has taken over, which is what epochs are for.
         """
         self._dead = True
         self._durable.memory.changed.remove(self._on_change)
@@ -272,7 +272,7 @@ class SimulatedStore:
             if isinstance(error, StoreFull):
                 self._full_told_s = self._loop.time()
             done.set_exception(error)
-            done.exception()  # whoever waited may have gone
+            done.exception()  # the waiter may be gone
         else:
             done.set_result(result)
 
@@ -293,15 +293,15 @@ class SimulatedStore:
         pass
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
-        # The records as they are now: they are the caller's lists, and bytes on their way do not change.
+        # A copy of the records: the lists are the caller's, and bytes in flight do not change.
         sent = [
             append._replace(records=tuple(append.records), journal=tuple(append.journal))
             for append in appends
         ]
         if self._rng.random() < self._weather.busy:
             raise StoreBusy("simulated: too much waits")
-        # What this carries was stepped after the last one was made. A broker that heard just then that there
-        # is no room had dropped entries.
+        # What this carries was stepped after the previous append. A broker that learned just then that there
+        # was no room had dropped entries.
         room = self._made_s > self._full_told_s + 2 * FULL_PAUSE_MS / 1000
         self._made_s = self._loop.time()
         self.appending += 1

@@ -1,7 +1,7 @@
 """The client's end of a simulated connection, for code that wants an asyncio transport: muster's own client.
 
-What `loop.create_connection` is asked for within a `Process` comes here. A process is what dies as a whole:
-its connections end, as the system's or nobody's doing, and it makes no more.
+`loop.create_connection` calls within a `Process` end up here. A process dies as a whole: its connections end,
+noticed by their peers or not, and it opens no more.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ CLIENT_HOST = "10.0.0.2"
 
 
 class Process:
-    """Where a client runs."""
+    """The process in which a client runs."""
 
     def __init__(self, network: Network, asking: Callable[[Link, Asked], None], rng: random.Random) -> None:
         self.dead = False
         self.rng = rng
-        """What code that asks the shared generator gets here."""
+        """Used for code that draws from the shared random generator."""
         self._network = network
         self._asking = asking
         self._links: list[StreamLink] = []
 
     @property
     def links(self) -> list[StreamLink]:
-        """Its connections, the oldest first."""
+        """Its open connections, the oldest first."""
         self._links = [link for link in self._links if link.open]
         return self._links
 
     def die(self, *, silently: bool) -> None:
-        """`silently`: brokers do not even hear that the connections are gone."""
+        """`silently`: brokers do not even notice that the connections are gone."""
         self.dead = True
         for link in self.links:
             if silently:
@@ -73,12 +73,12 @@ def _refused() -> ConnectionRefusedError:
 
 
 PROCESS: ContextVar[Process] = ContextVar("process")
-"""Whose task it is that connects."""
+"""The process whose task connects."""
 
 
 def own_luck() -> contextlib.AbstractContextManager[object]:
-    """Have code that takes its luck from the generator everybody shares take it from its process's own, so
-    that it does not depend on who else was asked when.
+    """Make code that draws from the shared random generator draw from its process's own instead, so that its
+    draws do not depend on what other processes do.
     """
     mocks = contextlib.ExitStack()
     for name in ("uniform", "random", "shuffle"):
@@ -93,7 +93,7 @@ def own_luck() -> contextlib.AbstractContextManager[object]:
 async def dial(
     factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
 ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-    """What a loop does for `create_connection`. Raises OSError."""
+    """Stands in for a loop's `create_connection`. Raises OSError."""
     end = await PROCESS.get().connect(factory, (host, port))
     return end, end.protocol
 
@@ -113,7 +113,7 @@ class StreamLink(Link):
             self.end.ended(reset=reset)
 
     def cut(self, *, silently: bool = False) -> None:
-        """It breaks: both ends are told, or, `silently`, the client alone."""
+        """Break it: both ends notice, or, if `silently`, only the client."""
         if self.open:
             if silently:
                 self.vanish()
@@ -124,7 +124,7 @@ class StreamLink(Link):
 
 
 class _Socket:
-    """Takes any option."""
+    """Accepts any option."""
 
     def setsockopt(self, *_: object) -> None:
         pass
@@ -151,7 +151,7 @@ class _ClientEnd(asyncio.Transport):
             self.protocol.buffer_updated(taken)
 
     def ended(self, *, reset: bool) -> None:
-        """By the other side, or the network."""
+        """Ended by the other side or the network."""
         if self._closing:
             return
         if not reset:
@@ -181,7 +181,7 @@ class _ClientEnd(asyncio.Transport):
             self._finish(None)
 
     def abort(self) -> None:
-        """With what is still under way: the client asks the system for that (SO_LINGER 0)."""
+        """Drops what is still in flight: the client asks the system for that (SO_LINGER 0)."""
         if not self._closing:
             self._link.reset()
             self._finish(None)
@@ -190,7 +190,7 @@ class _ClientEnd(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is ever kept back here."""
+        """Ignored: nothing is ever buffered here."""
 
     def _finish(self, error: Exception | None) -> None:
         self._closing = True

@@ -1,4 +1,4 @@
-"""Each checker on its own: what it lets pass and what it does not."""
+"""Each checker on its own: what it accepts and what it rejects."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ORDERS_0 = ("orders", 0)
 
 
 class FakeLink:
-    """As much of a link as the checkers look at."""
+    """The parts of a link that the checkers look at."""
 
     address = ("broker-1", 9092)
     closed_by_broker = False
@@ -261,7 +261,7 @@ def test_an_assignment_is_handed_out_when_it_is_on_the_disk(disk: Disk) -> None:
 
 
 class Watch:
-    """An `Answered` on a node whose time the test moves."""
+    """An `Answered` on a node whose time is moved by the test."""
 
     def __init__(self) -> None:
         self.node = FakeNode()
@@ -306,7 +306,7 @@ def test_a_commit_of_an_old_generation_counts_from_when_it_was_durable(disk: Dis
 
     becomes_durable(committed(5))
     checker.replied(sync("a", 3), synced(0))
-    checker.replied(in_time, commit_answer())  # a broker stood still, and says so late
+    checker.replied(in_time, commit_answer())  # a broker was paused, and acknowledges late
     becomes_durable(committed(6))
     with pytest.raises(Violation, match="a member of 2 is not told"):
         checker.replied(too_late, commit_answer())
@@ -324,7 +324,7 @@ def test_a_broker_that_loads_the_group_knows_no_generation(disk: Disk) -> None:
 
 def test_a_request_that_is_neither_answered_nor_closed() -> None:
     watch = Watch()
-    watch.node.now_s = 7.9  # the node stood still for a while: the deadline counts the time it runs
+    watch.node.now_s = 7.9  # the node was paused for a while: the deadline counts its running time
     watch.look()
     watch.node.now_s = 8.1
     with pytest.raises(Violation, match="neither answered nor closed"):

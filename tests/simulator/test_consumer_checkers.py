@@ -1,4 +1,4 @@
-"""The checkers of consumer groups on their own: what each lets pass and what it does not."""
+"""Each checker of consumer groups on its own: what it accepts and what it rejects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world() -> World:
 
 def test_a_partition_is_given_when_nobody_has_it(world: World) -> None:
     world.give("a", 0, 1)
-    world.give("a", 0)  # 1 is to be given up
+    world.give("a", 0)  # 1 has to be revoked
     world.give("b", 2)
     with pytest.raises(Violation, match=r"\('orders', 1\).*has not given them up"):
         world.give("b", 1, 2)
@@ -43,7 +43,7 @@ def test_a_partition_is_given_when_nobody_has_it(world: World) -> None:
 
 def test_a_member_gives_up_by_saying_so(world: World) -> None:
     world.give("a", 0, 1)
-    world.beat("a")  # says nothing of what it has
+    world.beat("a")  # says nothing of what it owns
     with pytest.raises(Violation, match="has not given them up"):
         world.give("b", 1)
     world.beat("a", owned=[0])
@@ -168,7 +168,7 @@ def test_what_counts_is_the_moment_when_a_commit_is_stored(world: World) -> None
         OffsetCommitValue(offset=5, metadata="m", commit_timestamp=0),
     )
     world.current("a", 5, {})
-    world.commit("a", 4)  # the same once more
+    world.commit("a", 4)  # the same commit again
 
 
 # --- the disk ---------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_epochs_only_grow(world: World) -> None:
         world.whole.appended()
     with pytest.raises(Violation, match="goes back from epoch 2"):
         world.current("a", 1, {})
-    world.current("a", -2, {})  # it leaves for a while
+    world.current("a", -2, {})  # it leaves temporarily
     world.gone("a")
     world.current("a", 1, {})
 
@@ -233,7 +233,7 @@ def test_epochs_only_grow(world: World) -> None:
 
 
 def hear(world: World, at_s: float, instance_id: str | None = None) -> None:
-    """Of member "a", which is in the group then."""
+    """A heartbeat of member "a", which is then in the group."""
     world.subscription("a", instance_id)
     exchange = world.beat("a")
     exchange.sent_s = at_s
@@ -262,7 +262,7 @@ def test_a_member_that_leaves_is_removed_at_once(world: World) -> None:
     hear(world, 4.0)
     joins = world.beat("a", 0)
     joins.sent_s = 4.0
-    world.fenced_late.asked(joins)  # its leave may still be under way to the store
+    world.fenced_late.asked(joins)  # its leave may still be in flight to the store
     remove(world)
     world.fenced_late.appended(4.1)
     hear(world, 4.0)

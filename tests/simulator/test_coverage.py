@@ -1,4 +1,4 @@
-"""The situations: each recognised where it is one, and not where it only looks like it."""
+"""Each situation is recognised where it occurs, and not where something only looks like it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FakeLink:
 
 
 class Story:
-    """What happens, told to a Coverage."""
+    """Events, reported to a Coverage."""
 
     def __init__(self) -> None:
         self.brokers = {address: FakeBroker() for address in ADDRESSES}
@@ -111,7 +111,7 @@ class Story:
     def sync(
         self, client: str, member_id: str, *, generation_id: int = 1, broker: int = 0, orders: int = 0
     ) -> Exchange:
-        """`orders`: how many partitions of that topic the leader divides up."""
+        """`orders` is how many partitions of that topic the leader assigns."""
         assigned = embedded.assignment({"orders": range(orders)})
         assignment = SyncGroupRequest.Assignment(member_id=member_id, assignment=assigned)
         request = SyncGroupRequest(
@@ -255,7 +255,7 @@ def test_a_commit_beside_a_parked_join(story: Story) -> None:
 
 
 def test_a_member_that_hears_it_was_dropped(story: Story) -> None:
-    story.heartbeat("a", ErrorCode.UNKNOWN_MEMBER_ID)  # one of whom nobody knew
+    story.heartbeat("a", ErrorCode.UNKNOWN_MEMBER_ID)  # an unknown member
     story.synced(story.sync("client", "a"))
     assert story.seen == set()
     story.heartbeat("a", ErrorCode.UNKNOWN_MEMBER_ID)

@@ -1,4 +1,4 @@
-"""The situations of consumer groups and of migration: each recognised where it is one."""
+"""Each situation of consumer groups and of migration is recognised where it occurs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BROKERS = [("broker-1", 9092), ("broker-2", 9092)]
 
 
 class Story(World):
-    """What happens to the group, told to an EpochCoverage too."""
+    """Events of the group, also reported to an EpochCoverage."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`python -m tests.simulator`: which runs it makes, and what it says of them."""
+"""`python -m tests.simulator`: which runs it makes, and what it reports of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _logs_again() -> Iterator[None]:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The seeds that were run, of which 13 breaks something, and every third one with a bug."""
+    """The seeds that were run. Seed 13 breaks something; every third run is one with a bug."""
     seeds: list[int] = []
 
     def simulate(seed: int, steps: int = 60, *, bug: str | None = None, logged: bool = False) -> Outcome:
@@ -83,7 +83,7 @@ def test_a_bug_that_is_not_caught(
 
 
 def test_side_by_side() -> None:
-    """In processes of their own, which run the real thing, and called as people call it: two short runs."""
+    """Two short real runs in separate processes, started from the command line."""
     called = [sys.executable, "-m", "tests.simulator", "--seed", "1", "--seeds", "2", "--steps", "2"]
     done = subprocess.run([*called, "--processes", "2"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

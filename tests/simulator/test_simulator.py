@@ -1,4 +1,4 @@
-"""Fixed seeds hold every promise, planted bugs are caught, and a seed replays."""
+"""Fixed seeds keep every promise, planted bugs are caught, and a seed replays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.simulator.harm import Harm
 from tests.simulator.simulation import STEPS_DEFAULT, simulate
 
 SEEDS = (*range(10), 1_113_569_944, 1_113_570_074, 3_000_000_875, 3_000_006_822, 3_000_050_522)
-"""`make simulator` takes fresh ones, for minutes. The last ones here met what the simulator itself had wrong:
-a request arrived that its client had given up long before and sent again elsewhere; a static leader was back
+"""`make simulator` takes fresh seeds, for minutes. The last ones here revealed mistakes of the simulator
+itself: a request arrived that its client had long given up and sent again elsewhere; a static leader returned
 that nobody had told to watch the topics; a broker that was still loading had no error for a member of an old
-generation; a request was to be answered before it could arrive, behind others that an outage had held up; and
-a commit that was durable in time was acknowledged late, by a broker that had stood still meanwhile."""
+generation; a request was due before it could arrive, behind others that an outage had held up; and a commit
+that was durable in time was acknowledged late, by a broker that had been paused."""
 ROOT = Path(__file__).parents[2]
 
 CAUGHT_BY = {
@@ -51,17 +51,17 @@ CAUGHT_BY = {
     "pending-offsets-shown": (7, "is told, of|before it was durable"),
     "epoch-kept-on-fence": (45, "was acknowledged|is committed|given twice|behind epoch|had the id"),
 }
-"""A seed that catches it, and what the first violation says, as a pattern: several checkers may be the first
-to see a bug."""
+"""A seed that catches the bug, and a pattern for the first violation: several checkers may be the first to
+see a bug."""
 STEPS = {"commits-of-any-generation": 12}
-"""Of bugs that many short runs catch sooner than few long ones."""
+"""Steps for bugs that many short runs catch sooner than few long ones."""
 _SEARCHED = 40
-"""Seeds that are tried when the one above does not catch the bug any more."""
+"""How many seeds are tried when the one above no longer catches the bug."""
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """The brokers complain about every fault; a failed run says how to see that in its order."""
+    """Silence the brokers, which complain about every fault; a failed run says how to see that in order."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -24,7 +24,7 @@ BROKER = ("10.1.0.1", 9092)
 
 
 class Broker(asyncio.Protocol):
-    """Answers ApiVersions, as far as it is not told to keep silent."""
+    """Answers ApiVersions unless told to keep silent."""
 
     def __init__(self) -> None:
         self.silent = False
@@ -50,7 +50,7 @@ class Broker(asyncio.Protocol):
 
 
 class World:
-    """One broker, one process, and what the network was asked."""
+    """One broker, one process, and the requests that the network carried."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()

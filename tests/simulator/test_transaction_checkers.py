@@ -1,4 +1,4 @@
-"""The checkers of transactions on their own: what each lets pass and what it does not."""
+"""Each checker of transactions on its own: what it accepts and what it rejects."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ A = (7, 0)
 
 
 class FakeReader:
-    """As much of a reader as the checkers look at: how far it has read."""
+    """The part of a reader that the checkers look at: how far it has read."""
 
     def __init__(self, position: int = 0) -> None:
         self.positions = {0: position, 1: position}
 
 
 class Ledger:
-    """Two partitions, in the end, and what producers know."""
+    """Two partitions at the end of a run, and what producers know."""
 
     def __init__(self) -> None:
         self.book = Book()
@@ -63,7 +63,7 @@ class Ledger:
         self.entries[partition].append(Entry(len(self.entries[partition]), producing, None, commits))
 
     def show(self, partition: int, *offsets: int) -> None:
-        """To a reader of committed records."""
+        """Show records to a reader of committed records."""
         for offset in offsets:
             self.shown[partition].append((offset, self.entries[partition][offset].value or ""))
 

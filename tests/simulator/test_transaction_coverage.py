@@ -1,4 +1,4 @@
-"""The situations of transactions: each recognised where it is one."""
+"""Each situation of transactions is recognised where it occurs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FakeLink:
 
 
 class Story:
-    """What happens to a transactional id."""
+    """Events of a transactional id."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Story:
         )
 
     def state(self, status: int, *, epoch: int = 1) -> None:
-        """The coordinator of a lease epoch stores a state."""
+        """The coordinator with this lease epoch stores a state."""
         self.coverage.written(Written(0.0, TRANSACTIONS, epoch, *self.row(status)))
 
     def row(self, status: int) -> tuple[bytes, bytes]:
@@ -339,7 +339,7 @@ STORIES: dict[str, tuple[_Act, _Act]] = {
         lambda story: story.fetched(5, 5, aborted=1),
     ),
 }
-"""What is the situation, and what is not quite."""
+"""Each situation, and a near miss."""
 
 
 def test_every_situation_has_its_story() -> None:

@@ -1,4 +1,4 @@
-"""The virtual-time loop: time passes only by timers, in order, and being stuck is an error."""
+"""The virtual-time loop: only timers move time, in order, and a stuck loop is an error."""
 
 from __future__ import annotations
 

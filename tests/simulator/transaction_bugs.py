@@ -1,4 +1,4 @@
-"""Bugs to plant in what brokers do for transactions: see `bugs`."""
+"""Bugs to plant in the brokers' handling of transactions: see `bugs`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster.coordinator.transactions.transaction import Transaction
 
 
 def _lose_some(markers: Markers, node_id: int, owed: Any, partition: tuple[str, int]) -> None:
-    """One in twenty partitions counts as marked before it was asked."""
+    """One in twenty partitions counts as marked before the marker is sent."""
     if (owed.due.producer_epoch + partition[1]) % 20 == 0:
         markers._done(owed, [partition])
     else:
@@ -34,7 +34,7 @@ _enqueue = Markers._enqueue
 
 @contextlib.contextmanager
 def _any_marker() -> Iterator[None]:
-    """Partitions take a marker whatever its epoch is."""
+    """Partitions accept a marker of any epoch."""
 
     def check(marker: Any, **_: Any) -> None:
         pass
@@ -47,12 +47,12 @@ def _any_marker() -> Iterator[None]:
 
 
 def _nothing_undecided(log: PartitionLog) -> LogOffsetMetadata:
-    """The last stable offset is that of the log's end."""
+    """The last stable offset is always the log end offset."""
     return log.end
 
 
 def _one_less(aborted: Aborted, offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Of several aborted transactions in what is read, the last is left out."""
+    """If several aborted transactions lie in what is read, the last is left out."""
     found = _between(aborted, offset, end_offset)
     return found[:-1] if len(found) > 1 else found
 
@@ -61,7 +61,7 @@ _between = Aborted.between
 
 
 def _fetch_pending(request: offsets.FetchOffsets, hard: HardState) -> Any:
-    """What is pending for a partition is told as if it was committed."""
+    """A partition's pending offset is reported as committed."""
     response = _fetch(request, hard)
     for topic in response.topics:
         for each in topic.partitions:

@@ -1,5 +1,5 @@
-"""The checkers of transactions. They hold what readers of the ledger and of committed offsets see against
-what producers asked for and were told (`ledger.Book`), and know nothing of how brokers keep it.
+"""The checkers of transactions. They compare what readers of the ledger and of committed offsets see with
+what producers requested and were told (`ledger.Book`), and know nothing of how brokers store it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _how(told: Told | None) -> str:
 
 
 class ReadCommitted:
-    """Who reads committed sees no record of a transaction before its producer has asked for the commit, hence
-    none of an aborted one, and always the same at an offset."""
+    """A read_committed reader sees no record of a transaction before its producer has asked for the commit,
+    hence none of an aborted one, and always the same record at an offset."""
 
     def __init__(self, book: Book) -> None:
         self.at: dict[tuple[int, int], str] = {}
@@ -50,16 +50,16 @@ class ReadCommitted:
 
 
 class OffsetsWithTransactions:
-    """Committed offsets of the input are told and stored only if the producer of their transaction asked for
-    its commit; and who wants them stable, once that was acknowledged, is told of none before."""
+    """Committed offsets of the input are reported and stored only if the producer of their transaction asked
+    for its commit; and once that was acknowledged, a fetch of stable offsets returns no earlier one."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
         self._least: dict[int, dict[Source, int]] = {}
-        """By exchange: what was acknowledged when it was asked for."""
+        """By exchange: what was acknowledged when it was sent."""
 
     def written(self, group_id: str, partition: Partition, value: Any) -> None:
-        """An offset became a group's."""
+        """Called when an offset becomes a group's."""
         if partition[0] == INPUT and value is not None:
             self._check(Source(group_id, partition), value.offset, value.metadata, "stored")
 
@@ -94,7 +94,7 @@ class OffsetsWithTransactions:
 
 
 def _acknowledged(transactions: Iterable[Told]) -> dict[Source, int]:
-    """The highest offset of each source whose transaction was said to be committed."""
+    """The highest offset of each source whose transaction was confirmed as committed."""
     highest: dict[Source, int] = {}
     for told in transactions:
         if told.source is not None and told.offset is not None and told.commits and told.done:
@@ -103,8 +103,8 @@ def _acknowledged(transactions: Iterable[Told]) -> dict[Source, int]:
 
 
 class OneProducer:
-    """No two processes are given one epoch of a producer id, and epochs of an id only grow; who lost the
-    transactional id to another commits nothing that it asks for afterwards."""
+    """No two processes get the same epoch of a producer id, and the epochs of an id only grow; a process that
+    lost the transactional id to another commits nothing that it requests afterwards."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -138,14 +138,14 @@ def _is_newer(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 class Log:
-    """A partition of the ledger, of which each transaction's end was found anew."""
+    """A partition of the ledger, with the end of each transaction worked out independently."""
 
     def __init__(self, partition: int, entries: Iterable[Entry]) -> None:
-        """Raises Violation when an epoch of a producer comes behind a newer one: what a zombie wrote."""
+        """Raises Violation if an epoch of a producer follows a newer one: a zombie's write."""
         self.committed: list[tuple[int, str]] = []
         """Offsets and values, in order of offsets."""
         self.open: dict[int, list[Entry]] = defaultdict(list)
-        """By producer id."""
+        """Open transactions, by producer id."""
         newest: dict[int, int] = {}
         for entry in entries:
             producer_id, epoch = entry.producing
@@ -164,10 +164,10 @@ class Log:
 
 
 class Audit:
-    """What holds when all transactions are over: a reader of committed records is shown exactly those whose
-    marker says so; of each transaction either all records and its offset are committed, in all partitions,
-    or nothing; what was said to be committed is there, once; and a moved partition's offset is behind the
-    records that were written for it."""
+    """What holds once all transactions are over: a reader of committed records is shown exactly those whose
+    marker commits them; of each transaction either all records and its offset are committed, in all
+    partitions, or nothing; what was confirmed as committed is there, once; and a moved partition's offset is
+    behind the records that were written for it."""
 
     def __init__(self, book: Book, seen: ReadCommitted) -> None:
         self._book = book
@@ -176,7 +176,7 @@ class Audit:
     def look(
         self, wholes: Mapping[int, Whole], readers: Iterable[Reader], offsets: Mapping[Source, int]
     ) -> None:
-        """`offsets` are the committed ones of what is moved."""
+        """`offsets` are the committed offsets of the moved sources."""
         logs = {partition: Log(partition, whole.entries) for partition, whole in wholes.items()}
         for partition, log in logs.items():
             shown = wholes[partition].committed
@@ -187,7 +187,7 @@ class Audit:
         self._offsets_agree(logs, offsets)
 
     def _look_back(self, partition: int, log: Log, readers: Iterable[Reader]) -> None:
-        """Who read while all went on was shown no more, and no less."""
+        """Readers during the run were shown exactly the committed records."""
         seen = {offset: value for (of, offset), value in self._seen.at.items() if of == partition}
         present = dict(log.committed)
         for offset, value in seen.items():

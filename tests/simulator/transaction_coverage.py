@@ -48,7 +48,7 @@ TRANSACTION_SITUATIONS: Final[dict[str, str]] = {
     "reader waits for an open transaction": "there are records behind the last stable offset",
     "reader is told of several aborted transactions": "in one Fetch",
 }
-"""By name, what it is."""
+"""Each situation by name, with what it means."""
 
 _PREPARED: Final = frozenset({2, 3})
 _PREPARE_ABORT: Final = 3
@@ -68,18 +68,18 @@ class _Id:
     """A transactional id."""
 
     open: dict[int, Exchange] = field(default_factory=dict)
-    """What was asked of it and is not answered, by exchange."""
+    """Its unanswered requests, by exchange."""
     prepared_in: int | None = None
     """The lease epoch in which a decision was stored."""
     end_asked: bool = False
-    """Since it was stored last that it is under way."""
+    """Whether its end was requested since it was last stored as ongoing."""
     ends_asked: dict[Producing, set[Address]] = field(default_factory=dict)
     stored: set[Producing] = field(default_factory=set)
-    """Who has had records stored."""
+    """Producers that have had records stored."""
 
 
 class TransactionCoverage:
-    """Counts those of one run."""
+    """Counts the situations of one run."""
 
     def __init__(self, saw: Callable[[str], None]) -> None:
         self._saw = saw
@@ -173,7 +173,7 @@ class TransactionCoverage:
         return transactional_id
 
     def broker_dies(self, address: Address) -> None:
-        """Before it does."""
+        """Called before a broker dies."""
         under_way = {
             exchange.api
             for transaction in self._ids.values()
@@ -191,7 +191,7 @@ class TransactionCoverage:
     # --- the disk -----------------------------------------------------------------------------------------
 
     def written(self, written: Written) -> None:
-        """A record of a group or of a transactional id."""
+        """Called with a record of a group or of a transactional id."""
         if written.lease.kind is LeaseKind.TRANSACTION:
             key, value = transaction_records.decode_record(written.key, written.value) or (None, None)
             if isinstance(key, TransactionLogKey) and value is not None:
@@ -225,7 +225,7 @@ class TransactionCoverage:
                 self._saw("timeout aborts while a produce is under way")
 
     def failed(self, appends: Iterable[Append], fault: Fault) -> None:
-        """The store did not do as it was asked."""
+        """Called when the store did not do as asked."""
         if not any(_decides(append) for append in appends):
             return
         if fault is Fault.NOTHING_WRITTEN:
@@ -236,7 +236,7 @@ class TransactionCoverage:
             self._saw("store is full at a decision")
 
     def read(self, entries: Iterable[Entry]) -> None:
-        """A partition of the ledger, from its beginning."""
+        """Read a partition of the ledger from its beginning."""
         newest: dict[int, Entry] = {}
         leaders: dict[int, set[int]] = defaultdict(set)
         for entry in entries:
@@ -260,13 +260,13 @@ def _transactional_id(request: Any) -> str | None:
 
 
 def _producing(request: Any) -> Producing:
-    """Whose batches a Produce has."""
+    """The producer whose batches a Produce request holds."""
     header = peek(request.topic_data[0].partition_data[0].records)
     return header.producer_id, header.producer_epoch
 
 
 def _decides(append: Append) -> bool:
-    """Whether it has the outcome of a transaction."""
+    """Whether an append holds the outcome of a transaction."""
     if append.lease.kind is not LeaseKind.TRANSACTION:
         return False
     for raw_key, raw_value in append.records:

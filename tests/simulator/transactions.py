@@ -1,5 +1,4 @@
-"""Transactions in a run: who has them, who reads what they leave, and what is checked of both. Every second
-run has them.
+"""Transactions in a run: their producers and readers, and the checks on both. Every second run has them.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from tests.simulator.store import Weather
 from tests.simulator.transaction_checkers import Audit, OffsetsWithTransactions, OneProducer, ReadCommitted
 
 TRANSACTIONS_TOPICS: Final = {LEDGER: LEDGER_PARTITIONS, INPUT: INPUT_PARTITIONS}
-"""How many partitions each has."""
+"""Partition count of each topic."""
 _READERS: Final = 2
 _MOVED: Final = [source for source in SOURCES.values() if source is not None]
 
 
 class Transactions:
-    """Those of a run. `read` hears of each partition in the end, `failed` of what nobody may come to."""
+    """A run's transactions. `read` is called with each partition at the end, `failed` with exceptions."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Transactions:
         watching.add_done_callback(self._watched)
 
     async def _watch(self) -> None:
-        """Ask for the moved offsets, again and again; what is told is looked at as everything is."""
+        """Fetch the moved offsets again and again; the checkers see these answers like all others."""
         while True:
             await asyncio.sleep(3.0 * self._rng.random())
             await self._committed(self._rng.choice(_MOVED), stable=self._rng.random() < 0.7)
@@ -86,8 +85,8 @@ class Transactions:
         self.offsets.replied(exchange, response)
 
     async def settle(self, deadline_s: float) -> None:
-        """Begin no more transactions until those there are have ended, and look at what they leave. Raises
-        Violation."""
+        """Begin no more transactions, wait until the existing ones have ended, and check what they leave.
+        Raises Violation."""
         self.fleet.rests = True
         now_s = asyncio.get_running_loop().time
         committed: dict[Source, int] = {}
@@ -106,7 +105,7 @@ class Transactions:
         self.fleet.rests = False
 
     async def _unsettled(self, committed: dict[Source, int]) -> str | None:
-        """Why not all transactions are over; None when they are, and `committed` are the offsets."""
+        """Why not all transactions are over; None when they are: `committed` then holds the offsets."""
         if self.fleet.busy():
             return f"producers are busy: {self.fleet.busy()}"
         for number in range(LEDGER_PARTITIONS):

@@ -18,11 +18,11 @@ _TURNS_WITHOUT_TIME_MAX = 100_000
 
 
 class Stuck(RuntimeError):
-    """Nothing will ever happen again, or something happens for ever without time passing."""
+    """Nothing will ever happen again, or something goes on for ever without time passing."""
 
 
 class _Future(asyncio.Future[Any]):
-    """One whose place in a set does not depend on where in memory it lies."""
+    """A future whose place in a set does not depend on its memory address."""
 
     def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
@@ -33,7 +33,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """As `_Future`."""
+    """Like `_Future`, for tasks."""
 
     def __init__(self, number: int, coroutine: Any, **given: Any) -> None:
         self._number = number
@@ -44,10 +44,10 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`time()` starts at 0 and moves only when every callback that was ready has run.
+    """`time()` starts at 0 and moves only after every ready callback has run.
 
-    The turns are its own: asyncio's compare timers in Python code, ask a selector each time, and leave it to
-    luck which of two timers of one time comes first. Here that is the one that was set first.
+    It implements its own turns: asyncio's compare timers in Python code, query a selector each time, and
+    leave it to chance which of two simultaneous timers comes first. Here it is the one that was set first.
     """
 
     _ready: deque[asyncio.Handle]
@@ -64,9 +64,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ]
             | None
         ) = None
-        """What makes connections."""
+        """Makes connections."""
         self.takes_s: Callable[[], float] | None = None
-        """How long the next thing takes that is left to the loop's own threads; None: there are none."""
+        """How long the next call takes that is left to the loop's own threads; None: there are none."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = count()
         self.set_task_factory(self._make_task)
@@ -88,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it is passed over when its time comes
+        pass  # skipped when its time comes
 
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
@@ -103,14 +103,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
             timer = heappop(timers)[2]
             if not timer._cancelled:
                 ready.append(timer)
-        # Those that are added meanwhile come in the next turn, as on any loop.
+        # Callbacks added meanwhile run in the next turn, as on any loop.
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
 
     def _jump(self) -> None:
-        """Nothing is ready: move the time on to the next timer."""
+        """Nothing is ready: advance the time to the next timer."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heappop(timers)

@@ -3,7 +3,7 @@
     with ApacheKafka({"group.max.size": "2"}) as kafka:
         connect(kafka.bootstrap)
 
-It is ready when the coordinators of all its 50 `__consumer_offsets` partitions answer, so no test meets
+It is ready when the coordinators of all 50 `__consumer_offsets` partitions answer, so no test sees
 COORDINATOR_LOAD_IN_PROGRESS. Leaving the block kills the process and removes its folder.
 """
 
@@ -26,9 +26,9 @@ from tests.support.wire_topics import coordinators_answer
 
 _FORMAT_SECONDS_MAX = 300
 _READY_SECONDS_MAX = 300
-_CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMA"  # 16 bytes in URL-safe base64, which is the form Kafka wants
+_CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMA"  # 16 bytes in URL-safe base64, the form Kafka requires
 _NODE_ID = 1
-# Enough names that no one of 50 partitions goes without a group.
+# Enough names that each of the 50 partitions gets a group.
 _GROUPS_ON_EVERY_PARTITION = [f"readiness-{number}" for number in range(500)]
 
 SHIPPED_JVM = (
@@ -36,7 +36,7 @@ SHIPPED_JVM = (
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
     *("-XX:MaxInlineLevel=15", "-Djava.awt.headless=true"),
 )
-"""What Kafka's own scripts start a broker with (kafka-server-start.sh, kafka-run-class.sh)."""
+"""The JVM options of Kafka's own start scripts (kafka-server-start.sh, kafka-run-class.sh)."""
 
 _CONFIGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -58,8 +58,8 @@ _CONFIGS: Mapping[str, str] = {
     "log.cleaner.enable": "false",
     # Many tests write records from 1970, which retention would delete.
     "log.retention.check.interval.ms": str(2**63 - 1),
-    "log.initial.task.delay.ms": str(2**31 - 1),  # which the first check waits for, 30 s otherwise
-    # One of each, so that requests are taken in the order in which they arrive, whatever their connection.
+    "log.initial.task.delay.ms": str(2**31 - 1),  # how long the first check waits; 30 s otherwise
+    # One of each, so that requests are processed in order of arrival, whatever their connection.
     "num.io.threads": "1",
     "num.network.threads": "1",
     "background.threads": "2",
@@ -67,13 +67,13 @@ _CONFIGS: Mapping[str, str] = {
 
 
 class ApacheKafka:
-    """A running Apache Kafka. `configs` are broker configs by Kafka's names, put over those above.
+    """A running Apache Kafka. `configs` are broker configs under Kafka's names; they override those above.
 
-    `advertised_port` is told to clients in place of the one it listens on, for a proxy between the two. `jvm`
-    are the virtual machine's options. `is_ready(host, port)` is asked until it is true, in place of the
-    question whether all coordinators answer. `ports` are those of all nodes of a cluster by node id, of which
-    `node_id` is this one: clients get the port that is named, controllers the next. `listeners` are more of
-    them, by security protocol. `features` are levels to begin with, where they are not those of the release.
+    `advertised_port` is advertised to clients instead of the port it listens on, for a proxy between the two.
+    `jvm` holds the JVM options. `is_ready(host, port)` is polled until it is true; by default it checks that
+    all coordinators answer. `ports` maps the node ids of a cluster to ports, and `node_id` is this node:
+    clients use the given port, controllers the next one. `listeners` are additional listeners, named by
+    security protocol. `features` are initial feature levels where they differ from the release's defaults.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class ApacheKafka:
         self.host = "127.0.0.1"
         self.port = 0
         self.start_seconds = 0.0
-        """From the call of the first JVM to ready."""
+        """From the launch of the first JVM until ready."""
         self.launched_s = 0.0
-        """When the broker's JVM was called last, by `time.monotonic`; the formatting was done by then."""
+        """When the broker's JVM was last launched, by `time.monotonic`; formatting was done by then."""
 
     @property
     def bootstrap(self) -> str:
@@ -125,7 +125,7 @@ class ApacheKafka:
 
     @property
     def folder(self) -> Path:
-        """All that it writes."""
+        """Holds everything it writes."""
         assert self._folder is not None, "not started"
         return self._folder
 
@@ -147,14 +147,14 @@ class ApacheKafka:
         self.stop()
 
     def stop(self) -> None:
-        """End the process and remove its folder; to do so twice is harmless."""
+        """End the process and remove its folder; calling it twice is harmless."""
         self._kill()
         if self._folder is not None:
             shutil.rmtree(self._folder)
             self._folder = None
 
     def restart(self) -> None:
-        """Kill the process, and start it again on the same data and port; returns when it is ready."""
+        """Kill the process and start it again on the same data and port; returns when it is ready."""
         self._kill()
         self._run(broker_classpath(), self.folder)
 
@@ -164,7 +164,7 @@ class ApacheKafka:
             self._guard.communicate()
             self._guard = None
         if self._process is not None:
-            # Nothing it holds outlives it, so it is spared the seconds of an orderly shutdown.
+            # Nothing it holds outlives it, so skip the seconds that an orderly shutdown takes.
             self._process.kill()
             self._process.wait()
             self._process = None
@@ -218,7 +218,7 @@ class ApacheKafka:
         self.launched_s = time.monotonic()
         with output.open("ab") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out)
-        # Reads a pipe that only we hold: when this process dies without a word, it cleans up in our place.
+        # Reads a pipe that only we hold: if this process dies suddenly, the guard cleans up in our place.
         self._guard = subprocess.Popen(
             ["sh", "-c", 'read _; kill -9 "$1"; rm -rf "$2"', "sh", str(self._process.pid), str(folder)],
             stdin=subprocess.PIPE,
@@ -233,11 +233,11 @@ class ApacheKafka:
                 raise RuntimeError(f"Apache Kafka ended while starting:\n{output.read_text()}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not ready after {_READY_SECONDS_MAX} s:\n{output.read_text()}")
-            time.sleep(0.05)  # between two questions, not in place of one
+            time.sleep(0.05)  # between two checks, not in place of one
 
 
 def _is_ready(host: str, port: int) -> bool:
-    """Whether Kafka listens, and the coordinators of all partitions of `__consumer_offsets` answer."""
+    """Whether Kafka listens and the coordinators of all `__consumer_offsets` partitions answer."""
     try:
         with WireConnection(host, port, "readiness") as connection:
             return coordinators_answer(connection, _GROUPS_ON_EVERY_PARTITION)

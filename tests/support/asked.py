@@ -1,4 +1,4 @@
-"""A server in a process of its own that says what it holds: a line when it is ready, then a line of JSON for
+"""A server in a process of its own that reports its state: a line when it is ready, then a line of JSON for
 each line it is sent."""
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 _PATIENCE_S: Final = 600.0
-"""For one answer of a process that has much to do, on a machine that has."""
+"""Limit for one answer, generous enough for a busy process on a busy machine."""
 _LOOK_AGAIN_S: Final = 0.2
 _LOG_SHOWN: Final = 4_000
 
 
 class Gone(RuntimeError):
-    """The process ended, or never began to serve; with the end of its log."""
+    """The process ended or never began to serve; the message holds the end of its log."""
 
 
 class Asked:
-    """`async with Asked(command, log) as server`: killed at the end, if it still runs."""
+    """`async with Asked(command, log) as server`: the process is killed at the end if it still runs."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         """`log` is the file for its standard error: lines of JSON."""
@@ -36,7 +36,7 @@ class Asked:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # signals to our group are for us: when it ends is part of the run
+                start_new_session=True,  # signals to our group are for us: the run decides when it ends
             )
         self.ready_line = (await self._line()).decode().strip()
         return self
@@ -51,7 +51,7 @@ class Asked:
         return self._process.pid
 
     async def facts(self, line: str = "facts") -> dict[str, Any]:
-        """Its answer to a line."""
+        """Send a line and return the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         told: dict[str, Any] = json.loads(await self._line())
@@ -60,7 +60,7 @@ class Asked:
     async def until(
         self, fact: Callable[[dict[str, Any]], bool], within_s: float, line: str = "facts"
     ) -> tuple[bool, dict[str, Any]]:
-        """Whether `fact` became true of its answers within so long, and the last one."""
+        """Whether `fact` became true of its answers within `within_s`, and the last answer."""
         deadline = time.monotonic() + within_s
         while not fact(now := await self.facts(line)):
             if time.monotonic() > deadline:
@@ -69,13 +69,13 @@ class Asked:
         return True, now
 
     async def stop(self) -> int:
-        """Close its input, which asks it to end; its exit code."""
+        """Close its input, which asks it to end; returns its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return await asyncio.wait_for(self._process.wait(), _PATIENCE_S)
 
     def complaints(self) -> list[str]:
-        """What it logged as an error, and whatever is no line of a log."""
+        """Log lines at error level, and lines that are not log lines."""
         return [line for line in self._log.read_text(errors="replace").splitlines() if not _warning(line)]
 
     def log_end(self) -> str:

@@ -1,4 +1,4 @@
-"""Groups and assignments as lines of text: what Assignors.java reads and writes, and what is recorded of it.
+"""Groups and assignments as text lines: what Assignors.java reads and writes, and recordings of its answers.
 
     topic   NAME  COUNT  RACKS...              racks of the replicas, a value for each partition: "a,b"
     member  ID  INSTANCE  RACK  GENERATION  TOPICS  OWNED  USER_DATA    "t,u", "t:0,1;u:2", bytes in hex
@@ -19,7 +19,7 @@ from muster.client.partitions import TopicPartition
 
 
 class Assignment(NamedTuple):
-    """A group and what an assignor did."""
+    """A group and what an assignor assigned."""
 
     assignor: str
     members: dict[str, MemberSubscription]
@@ -66,7 +66,7 @@ def read_names(text: str) -> frozenset[str]:
 
 
 def read_owned(text: str) -> list[TopicPartition]:
-    """Sorted."""
+    """The partitions, sorted."""
     if text == "-":
         return []
     topics = (topic.split(":") for topic in text.split(";"))
@@ -76,7 +76,7 @@ def read_owned(text: str) -> list[TopicPartition]:
 
 
 def read(lines: Iterable[str]) -> Iterator[Assignment]:
-    """What was recorded: groups, each with its assignor and the answer."""
+    """Read recorded groups, each with its assignor and its answer."""
     found: Assignment | None = None
     for line in lines:
         kind, *values = line.rstrip("\n").split("\t")

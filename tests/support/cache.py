@@ -1,4 +1,4 @@
-"""What is fetched or built once per machine and kept in the user's cache."""
+"""Things fetched or built once per machine and kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def filled_once(name: str, fill: Callable[[Path], None]) -> Path:
-    """The folder of this name (a relative path) in the cache; `fill` gets an empty one if it is not there.
+    """The folder of this name (a relative path) in the cache; if it is missing, `fill` gets an empty one.
 
-    What decides its contents belongs into the name (`digest`): a folder is never filled anew.
+    Whatever determines its contents belongs in the name (`digest`): a folder is never filled again.
     """
     folder = _root() / name
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Filled under another name first: the folder is complete from its first moment, also when two runs race.
+    # Filled under another name first, so that the folder is complete once it exists, even when two runs race.
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         new = Path(scratch) / "new"
         new.mkdir()

@@ -1,4 +1,4 @@
-"""A CA for one test, and PEM files of what it signs."""
+"""A CA for one test, and PEM files of the certificates it signs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 
 class Pem(NamedTuple):
-    """A certificate with its chain, and its private key in PKCS#8, which is all that Kafka reads."""
+    """A certificate with its chain, and its private key in PKCS#8, the only form Kafka reads."""
 
     certificate: Path
     key: Path
@@ -25,7 +25,7 @@ class Pem(NamedTuple):
 
 
 class Authority:
-    """Its files are in `folder`, all with names of their own."""
+    """Puts its files into `folder`, each under its own name."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(self.certificate))
 
     def issue(self, *hosts: str, common_name: str | None = None, password: str | None = None) -> Pem:
-        """A certificate for these names; its key may be encrypted."""
+        """A certificate for these names; with `password`, its key is encrypted."""
         issued = self._ca.issue_cert(*hosts, common_name=common_name)
         encryption: KeySerializationEncryption = NoEncryption()
         if password is not None:

@@ -1,4 +1,4 @@
-"""Control batches, as a broker with transactions writes them."""
+"""Control batches as a broker with transactions writes them."""
 
 from __future__ import annotations
 

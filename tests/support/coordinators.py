@@ -1,4 +1,4 @@
-"""Transaction coordinators that answer as a test says."""
+"""Transaction coordinators that answer as a test tells them to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 
 class Joined(NamedTuple):
-    """What a broker asked."""
+    """A broker's request."""
 
     transactional_id: str
     producer_id: int
@@ -25,17 +25,17 @@ async def _at_once() -> None:
 
 
 class Coordinators(TransactionCoordinators):
-    """In place of `Broker.transactions`. They have every partition in every transaction, unless told
+    """Replaces `Broker.transactions`. Every partition is in every transaction unless the test says
     otherwise."""
 
     def __init__(self) -> None:
         self.asked: list[Joined] = []
         self.lacking: set[tuple[str, int]] = set()
-        """Partitions that no transaction has."""
+        """Partitions that are in no transaction."""
         self.refusals: list[ErrorCode] = []
-        """What the next requests are refused with."""
+        """The errors with which the next requests are refused."""
         self.meanwhile: Callable[[], Awaitable[None]] = _at_once
-        """What happens before each answer."""
+        """Runs before each answer."""
 
     async def join(
         self,
@@ -46,7 +46,7 @@ class Coordinators(TransactionCoordinators):
         *,
         adds: bool,
     ) -> Mapping[tuple[str, int], ErrorCode]:
-        """See there."""
+        """See the base class."""
         self.asked.append(Joined(transactional_id, producer_id, producer_epoch, partitions, adds))
         await self.meanwhile()
         if self.refusals:
@@ -57,9 +57,9 @@ class Coordinators(TransactionCoordinators):
         }
 
     def is_ending(self, transactional_id: str) -> bool:
-        """See there."""
+        """See the base class."""
         return False
 
     async def pause(self, transactional_id: str, seconds: float) -> None:
-        """See there."""
+        """See the base class."""
         await asyncio.sleep(seconds)

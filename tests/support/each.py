@@ -1,6 +1,6 @@
 """Many cases in one test: `each` is to `parametrize` what a loop is to many tests.
 
-For cases that take next to no time and can share their fixtures: an id for each costs more than the case
+For cases that take next to no time and can share their fixtures: an id for each would cost more than the case
 itself, in every process that collects it. All cases run; the test fails with the names of those that failed.
 """
 
@@ -25,7 +25,7 @@ def each(
 ) -> Callable[[Test], Test]:
     """`names`, `values` and `ids` as in `pytest.mark.parametrize`. Fixtures are shared by all cases.
 
-    The lowest decorator varies fastest where several stand above one another.
+    With several decorators, the lowest varies fastest.
     """
     arguments = [name.strip() for name in names.split(",")]
     cases = list(_cases(arguments, values, ids))
@@ -64,7 +64,7 @@ def each(
 def at_once(
     names: str, values: Iterable[Any], *, ids: Callable[[Any], object] | Sequence[str] | None = None
 ) -> Callable[[Test], Test]:
-    """`each` for coroutines that mostly wait: all cases run side by side on the test's loop."""
+    """`each` for coroutines that mostly wait: all cases run concurrently on the test's loop."""
     arguments = [name.strip() for name in names.split(",")]
     cases = list(_cases(arguments, values, ids))
 
@@ -90,7 +90,7 @@ def at_once(
 
 
 class Failures:
-    """What failed, by the case's name."""
+    """The failures, by case name."""
 
     def __init__(self) -> None:
         self._errors: dict[str, BaseException] = {}
@@ -102,7 +102,7 @@ class Failures:
             self._errors[name] = error
 
     def report(self, cases: int) -> None:
-        """Raise `SeveralFailed` if there are any."""
+        """Raise `SeveralFailed` if there are failures."""
         assert cases, "no cases: nothing was tested"
         if self._errors:
             raise SeveralFailed(self._errors)
@@ -119,7 +119,7 @@ class SeveralFailed(AssertionError):
 
 
 def _taking(looped: Any, test: Test, arguments: Sequence[str]) -> Test:
-    """What pytest sees: the test without the arguments that the cases bring."""
+    """Return the test as pytest sees it: without the arguments that the cases supply."""
     signature = inspect.signature(test)
     left = [each for name, each in signature.parameters.items() if name not in arguments]
     del looped.__wrapped__

@@ -1,4 +1,4 @@
-"""What members put into JoinGroup and SyncGroup with the consumer protocol (KIP-54, KIP-429)."""
+"""The bytes members put into JoinGroup and SyncGroup with the consumer protocol (KIP-54, KIP-429)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEWEST = 3
 
 
 def by_topic(parts: Iterable[Part]) -> dict[str, list[int]]:
-    """The partitions' numbers, in the order given."""
+    """The partition numbers of each topic, in the order given."""
     topics: dict[str, list[int]] = {}
     for topic, partition in parts:
         topics.setdefault(topic, []).append(partition)
@@ -46,7 +46,7 @@ def subscription(
 def assignment(
     topics: Mapping[str, Sequence[int]], version: int = NEWEST, *, user_data: bytes | None = None
 ) -> bytes:
-    """Of the partitions of each topic."""
+    """An assignment of these partitions of each topic."""
     return encode_assignment(
         ConsumerProtocolAssignment(
             assigned_partitions=[

@@ -14,9 +14,9 @@ _REST_S: Final = 0.002
 
 
 async def until(fact: Callable[[], object], what: str = "the fact") -> None:
-    """Give the loop turns until `fact()` is true; fails when that takes longer than `DEADLINE_S`.
+    """Yield to the loop until `fact()` is true; fails after `DEADLINE_S`.
 
-    A fact that takes time to come about is asked for at intervals: other tests need the processor.
+    A fact that takes a while is polled at intervals: other tests need the CPU.
     """
     try:
         async with asyncio.timeout(DEADLINE_S):

@@ -1,5 +1,5 @@
-"""A proxy before brokers that knows where a frame begins, so that a fault can be placed at an exact point: at
-the n-th request of an API, before the broker hears of it, or at its answer, when the broker has carried it
+"""A proxy in front of brokers that knows frame boundaries, so that a fault can be placed at an exact point:
+at the n-th request of an API, before the broker sees it, or at its answer, once the broker has carried it
 out.
 """
 
@@ -23,33 +23,33 @@ class At(Enum):
     """Where a fault strikes."""
 
     REQUEST = "request"
-    """The broker has not heard of it."""
+    """Before the broker sees it."""
     ANSWER = "answer"
-    """The broker has carried it out."""
+    """After the broker has carried it out."""
 
 
 class Do(Enum):
-    """What happens there to the frame, and to its connection."""
+    """What happens to the frame and its connection."""
 
     RESET = "reset"
     """Both sides get a RST; the frame is lost."""
     CLOSE = "close"
     """Both sides get a FIN; the frame is lost."""
     HALF_CLOSE = "half-close"
-    """The client gets a FIN and no answer any more, but may go on sending to the broker."""
+    """The client gets a FIN and no more answers, but may go on sending to the broker."""
     TRUNCATE = "truncate"
     """Half of the frame is passed on, then a FIN."""
     HOLD = "hold"
-    """Nothing passes any more, in either direction, and nobody is told, until `mend`."""
+    """Nothing passes in either direction, and nobody is notified, until `mend`."""
     DELAY = "delay"
-    """The frame, and what follows it, is passed on after a while."""
+    """The frame and everything after it are passed on after a delay."""
     TRICKLE = "trickle"
     """The frame is passed on a byte at a time (the first few hundred of them)."""
 
 
 @dataclass
 class Fault:
-    """Strike at a frame of this API (None: any), leaving the first `skip` of them alone, `times` times."""
+    """Strike frames of this API (None: any) `times` times, after letting the first `skip` of them pass."""
 
     api_key: ApiKey | None
     at: At
@@ -59,7 +59,7 @@ class Fault:
     delay_s: float = 0.5
 
     def strikes(self, api_key: int, at: At) -> bool:
-        """Whether it is this one's turn; counts."""
+        """Whether this fault is due; counts the frame."""
         if self.at is not at or self.api_key not in (None, api_key) or not self.times:
             return False
         if self.skip:
@@ -70,7 +70,7 @@ class Fault:
 
 
 class Weather:
-    """Faults by chance: each frame is struck with probability `rate`, by one of `kinds`."""
+    """Random faults: each frame is struck with probability `rate`, by one of `kinds`."""
 
     def __init__(
         self, seed: int, rate: float, kinds: tuple[Do, ...] = tuple(Do), delay_s: float = 0.3
@@ -88,7 +88,7 @@ class Weather:
 
 
 class FaultProxy(InAThread):
-    """Listens on `count` ports side by side from `port` on, for `upstreams`."""
+    """Listens on `count` consecutive ports from `port` on, in front of `upstreams`."""
 
     def __init__(self, count: int = 1) -> None:
         super().__init__()
@@ -96,9 +96,9 @@ class FaultProxy(InAThread):
         self.upstreams: list[int] = []
         self.accepted = 0
         self.held = 0
-        """Frames that are on their way through."""
+        """Frames on their way through."""
         self.struck: list[str] = []
-        """What happened, in order: for whoever reads a failure."""
+        """What happened, in order, for whoever reads a failure."""
         self.weather: Weather | None = None
         self._count = count
         self._faults: list[Fault] = []
@@ -114,24 +114,24 @@ class FaultProxy(InAThread):
         return ",".join(f"127.0.0.1:{self.port + index}" for index in range(self._count))
 
     def place(self, *faults: Fault) -> None:
-        """Let these strike, in addition to others."""
+        """Let these faults strike, in addition to those already placed."""
         self._faults.extend(faults)
 
     @property
     def placed(self) -> list[Fault]:
-        """Those that have yet to strike."""
+        """Faults that have yet to strike."""
         return [fault for fault in self._faults if fault.times]
 
     def black(self) -> None:
-        """Pass on nothing, in either direction, and accept without a word: a network that swallows all."""
+        """Pass on nothing in either direction and accept silently: a network that swallows everything."""
         self._call(self._hold_all())
 
     def cut(self) -> None:
-        """Reset what is open."""
+        """Reset all open connections."""
         self._call(self._reset_all())
 
     def mend(self) -> None:
-        """No faults any more; what was held flows on."""
+        """End all faults; held frames flow on."""
         self.weather = None
         self._faults.clear()
         self._call(self._flow_all())
@@ -139,7 +139,7 @@ class FaultProxy(InAThread):
     # --- links ----------------------------------------------------------------------------------------------
 
     def strike(self, api_key: int, at: At) -> Fault | None:
-        """The fault that is due at this frame."""
+        """The fault that is due at this frame, if any."""
         due = next((fault for fault in self._faults if fault.strikes(api_key, at)), None)
         if due is None and self.weather is not None:
             due = self.weather.draw(api_key, at)
@@ -219,7 +219,7 @@ class _Link:
     async def run(self) -> None:
         pumps = [asyncio.ensure_future(self._requests()), asyncio.ensure_future(self._answers())]
         try:
-            # One way that ended ends the other, but for a client that hears nothing and still may speak.
+            # When one direction ends, so does the other, except for a half-closed client: it may still send.
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:

@@ -1,4 +1,4 @@
-"""What brokers of this process hold of everything that could be left behind."""
+"""Everything that brokers of this process hold and could leave behind."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LEFT: tuple[str, ...] = (
     "response_bytes",
     "files",
 )
-"""What must be as before once all clients are gone."""
+"""Must be back at its old value once all clients are gone."""
 
 
 def held(brokers: Sequence[Broker]) -> dict[str, int]:
-    """Counts, and bytes where the name says so; of this process and of its brokers together."""
+    """Counts, and bytes where the name says so, of this process and its brokers together."""
     counts = [broker.connections.counts for broker in brokers]
     return {
         **held_by_process(),
@@ -39,7 +39,7 @@ def held(brokers: Sequence[Broker]) -> dict[str, int]:
 
 
 def held_by_process() -> dict[str, int]:
-    """Tasks of the running loop, open files, threads, and bytes of memory that are in RAM."""
+    """Tasks of the running loop, open files, threads, and bytes of resident memory."""
     return {
         "tasks": len(asyncio.all_tasks()),
         "files": len(os.listdir("/proc/self/fd")),

@@ -16,7 +16,7 @@ SECRET: Final = "hush & hush"
 
 
 class Issuer:
-    """Answers as it is told, and keeps what it was asked. `answer` is JSON, bytes, or makes either."""
+    """Gives the answer it is set to, and records requests. `answer` is JSON, bytes, or makes either."""
 
     def __init__(self, folder: Path) -> None:
         self.ca = Authority(folder, "issuer")

@@ -1,4 +1,4 @@
-"""A program of one Java file in a JVM of its own, asked line by line over a pipe."""
+"""A single-file Java program in a JVM of its own, queried line by line over a pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIFE_SECONDS_MAX: Final = 900
 
 
 class JavaProgram:
-    """Runs inside a `with` block; leaving it ends the program, and so does a life of a quarter of an hour."""
+    """Runs inside a `with` block; it ends when the block does, or after a quarter of an hour."""
 
     def __init__(self, source: Path, classpath: str) -> None:
         self._command = [*java(classpath, options=_OPTIONS, log="off"), str(source)]
@@ -48,7 +48,7 @@ class JavaProgram:
         self._process.stdin.flush()
 
     def hear(self) -> str:
-        """The next line, without its end. AssertionError with what it printed as errors if there is none."""
+        """The next line, without its end. Raises AssertionError with its error output if there is none."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

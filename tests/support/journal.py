@@ -1,4 +1,4 @@
-"""Holds entries of the journal against their published schema."""
+"""Checks journal entries against their published schema."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def schema() -> dict[str, Any]:
 
 @cache
 def validator(type: str | None = None) -> Draft202012Validator:
-    """For every type; or for one, which is ten times as fast."""
+    """For every type, or for a single one, which is ten times as fast."""
     if type is None:
         return Draft202012Validator(schema())
     return Draft202012Validator({**schema(), "allOf": [{"$ref": f"#/$defs/{type}"}]})
 
 
 def check_value(value: bytes) -> None:
-    """A record value: it must be as the schema says, and have nothing that the schema does not name."""
+    """Check a record value: it must match the schema and hold nothing that the schema does not name."""
     entry: dict[str, Any] = json.loads(value)
     (entry_type,) = [each for each in TYPES if each.name == entry["type"]]
     faults = [f"{each.json_path}: {each.message}" for each in validator(entry["type"]).iter_errors(entry)]
@@ -43,6 +43,6 @@ def check_value(value: bytes) -> None:
 
 
 def check_entry(entry: Entry) -> None:
-    """As written, and read back as it was."""
+    """Check an entry as written; it must read back unchanged."""
     check_value(entry.to_json())
     assert Entry.from_json(entry.to_json()) == entry

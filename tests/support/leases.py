@@ -1,4 +1,4 @@
-"""Leases in tests last longer than any stall of the machine, and run out when a test says so."""
+"""Leases in tests outlast any stall of the machine, and expire when a test says so."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TERM_MS: Final = 30_000
 
 
 def die(cluster: Cluster, index: int) -> None:
-    """Kill a broker of a cluster with leases of `TERM_MS`, and let them run out: others have taken over."""
+    """Kill a broker of a cluster with leases of `TERM_MS` and let them expire: others have taken over."""
     cluster.kill(index)
     cluster.clock.advance(TERM_MS / 1_000)
 
 
 def let_pass(brokers: Brokers, ms: int, *of: Broker) -> None:
-    """Let `ms` go by for what these brokers hold, in the store and by their own clocks. Those that run
-    renew as far as they can. Needs test mode."""
+    """Let `ms` pass for what these brokers hold, in the store and on their own clocks. Running brokers renew
+    as far as they can. Needs test mode."""
     store = brokers.shared.store
     assert isinstance(store, Ageing)
     store.let_pass(ms, {each.node_id for each in brokers.brokers if each not in of})
@@ -29,7 +29,7 @@ def let_pass(brokers: Brokers, ms: int, *of: Broker) -> None:
 
 
 async def run_out(store: Store, of: Broker) -> None:
-    """What is left of the terms of a broker that does not renew them passes at once, in any store."""
+    """Expire at once, in any store, the leases of a broker that does not renew them."""
     await store.remove_node(of.node_id, of.incarnation)
     for kind in LeaseKind:
         held = (await store.holders(kind)).values()

@@ -1,4 +1,4 @@
-"""Where the log of this process goes, as it was before."""
+"""Restores where the log of this process goes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _STANDARD = ("muster", "asyncio")
 
 @contextmanager
 def log_as_before() -> Iterator[None]:
-    """Take back what is configured meanwhile. `muster serve` does so for its process, ours in a test, and its
-    writer would go on writing to a file descriptor that is another file's by then."""
+    """Undo any log configuration made inside the block. `muster serve` configures its process, here ours, and
+    its writer would go on writing to a file descriptor that belongs to another file by then."""
     before = {name: vars(log._Output)[name] for name in ("level", "format", "stream", "writer", "logger")}
     loggers = [logging.getLogger(name) for name in _STANDARD]
     standard = [(each, each.handlers, each.propagate, each.level) for each in loggers]

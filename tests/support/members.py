@@ -1,4 +1,4 @@
-"""Members that do what they are told over the wire: dynamic and static, with any assignor and topics."""
+"""Members that follow a test's orders over the wire: dynamic and static, with any assignor and topics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.wire import Wire
 
 SESSION_MS = 45_000
 PATIENT_MS = 30 * 60_000
-"""The longest session that brokers grant: longer than any test waits for all that it waits for."""
+"""The longest session timeout that brokers grant: longer than all waits of any test."""
 REBALANCE_MS = 60_000
 
 
 class Member:
-    """A process of a group: at most one connection, and what it knows of its membership."""
+    """A process in a group: at most one connection, and what it knows of its membership."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class Member:
         self.topics = list(topics)
         self.instance = instance
         self.host = host
-        """An address of this machine that it connects from; None: whichever."""
+        """A local address to connect from; None: any."""
         self.assignor = assignor
         self.session_ms = session_ms
         self.owned: list[Part] = []
-        """What it says that it owns as it joins (KIP-429); empty with an assignor that is not cooperative."""
+        """The partitions it claims to own when it joins (KIP-429); empty with a non-cooperative assignor."""
         self.id = ""
         self.generation = -1
         self.leads: list[str] | None = None
-        """Of the last JoinGroup: the members' ids if it leads, else None."""
+        """From the last JoinGroup: the members' ids if it leads, else None."""
         self._wire: Wire | None = None
 
     async def connect(self, port: int) -> None:
-        """Open its connection, or another one."""
+        """Open its connection, replacing any open one."""
         await self.close()
         self._wire = await Wire.connect(port, client_id=self.client_id, from_host=self.host)
 
@@ -71,7 +71,7 @@ class Member:
         return self._wire
 
     async def ask_for_id(self) -> None:
-        """Send the JoinGroup that only brings a member id (KIP-394), and take that."""
+        """Send the JoinGroup that only fetches a member id (KIP-394), and take the id."""
         told = await self.wire.call(self._join(None), 9)
         assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED, told
         self.id = told.member_id
@@ -110,7 +110,7 @@ class Member:
         assert answer.error_code == ErrorCode.NONE, (self.client_id, answer)
 
     async def heartbeat(self, as_id: str | None = None) -> ErrorCode:
-        """Under its member id or another one."""
+        """Send a heartbeat under its member id or another one."""
         request = HeartbeatRequest(
             group_id=self.group,
             generation_id=self.generation,
@@ -120,13 +120,13 @@ class Member:
         return ErrorCode((await self.wire.call(request, 4)).error_code)
 
     async def leave(self, reason: str | None = None) -> None:
-        """Send LeaveGroup; the connection stays open, and the next JoinGroup is that of a new member."""
+        """Send LeaveGroup; the connection stays open, and the next JoinGroup is a new member's."""
         leaving = LeaveGroupRequest.MemberIdentity(member_id=self.id, reason=reason)
         await self.wire.call(LeaveGroupRequest(group_id=self.group, members=[leaving]), 5)
         self.id = ""
 
     async def commit(self, offsets: Mapping[Part, int], generation: int | None = None) -> ErrorCode:
-        """Commit offsets, under its generation or another."""
+        """Commit offsets under its generation or another."""
         topics: dict[str, list[OffsetCommitRequest.Partition]] = {}
         for (topic, partition), offset in offsets.items():
             topics.setdefault(topic, []).append(

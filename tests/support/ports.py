@@ -1,4 +1,4 @@
-"""Ports that can be left and taken again."""
+"""Ports that can be released and taken again."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _BLOCKS: Final = 60
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` free ports of the loopback interface, side by side.
+    """The first of `count` consecutive free ports of the loopback interface.
 
-    They lie below the range from which systems give ports to outgoing connections, where any of those may
-    take a neighbour, or a port whose server is down for a moment. For the same reason no port is given twice:
-    a process claims blocks of ports for as long as it lives, since tests run in several.
+    They lie below the range from which systems assign ports to outgoing connections, any of which could take
+    a neighbour, or a port whose server is down for a moment. For the same reason no port is handed out twice:
+    a process claims blocks of ports for its lifetime, since tests run in several processes.
     """
     return _ports.take(count)
 
 
 class _Ports:
-    """Those of this process. The first port of a block is its claim: somebody listens there."""
+    """The ports of this process. The first port of a block is its claim: the process listens there."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class _Ports:
             try:
                 self._claims.append(socket.create_server(("127.0.0.1", first)))
             except OSError:
-                continue  # another process's, or our own
+                continue  # taken by another process or by us
             return range(first + 1, first + _BLOCK)
         raise AssertionError(f"no ports are left: each of {_BLOCKS} blocks is in use")
 

@@ -4,8 +4,8 @@
         url = postgres.new_database()  # with muster's schema, owned by a role that may do nothing else
         postgres.restart()
 
-Every write is synced as it would be in production. PostgreSQL refuses to run as root: it runs as the user
-`postgres` then, whom its package creates.
+Every write is synced as in production. PostgreSQL refuses to run as root; in that case it runs as the user
+`postgres`, which its package creates.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
 class Postgres:
     """A server; start it with `with`, or `start` and `stop`.
 
-    `host` is where it listens and must be an address of the network it is in; `under` goes before its command
-    and must not fork (`nsenter --net=...`). Leaving the block ends it and removes its folder.
+    `host` is the address it listens on and must belong to its network; `under` precedes its command and must
+    not fork (`nsenter --net=...`). Leaving the block ends it and removes its folder.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Postgres:
         tls: Pem | None = None,
         clients_of: Path | None = None,
     ) -> None:
-        """`tls` is its certificate, if it has TLS; `clients_of` a CA one of whose certificates, for the role,
-        clients have to present besides the password."""
+        """`tls` is its certificate, if it has TLS. `clients_of` is a CA: clients must present a certificate
+        it signed for the role, in addition to the password."""
         self.host = host
         self.port = free_ports(1) if port is None else port
         self._under = tuple(under)
@@ -90,7 +90,7 @@ class Postgres:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.kill()  # nothing of it will be wanted again
+            self.kill()  # nothing in it will be needed again
         finally:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -98,11 +98,11 @@ class Postgres:
     # --- databases ----------------------------------------------------------------------------------------
 
     def url(self, database: str) -> str:
-        """Of an existing database, for the role that owns it."""
+        """The URL of an existing database, for the role that owns it."""
         return f"postgresql://{USER}:{_QUOTED_PASSWORD}@{self.host}:{self.port}/{database}"
 
     def new_database(self, lease_counts: Mapping[LeaseKind, int] | None = None) -> str:
-        """The url of a new database with muster's schema and so many leases of each kind."""
+        """The URL of a new database with muster's schema and the given number of leases of each kind."""
         counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
         key = tuple(sorted((kind.value, count) for kind, count in counts.items()))
         if key not in self._templates:
@@ -110,7 +110,7 @@ class Postgres:
         return self.url(self._create(f"TEMPLATE {self._templates[key]}"))
 
     def empty_database(self) -> str:
-        """The url of a new database without a schema."""
+        """The URL of a new database without a schema."""
         return self.url(self._create(""))
 
     def _migrated(self, counts: Mapping[LeaseKind, int]) -> str:
@@ -126,7 +126,7 @@ class Postgres:
         return name
 
     def execute(self, statement: str, *, database: str = "postgres") -> str:
-        """What psql prints for `statement`, run as superuser: fields with |, lines per row."""
+        """What psql prints for `statement`, run as superuser: fields separated by |, a line per row."""
         to_server = ("-h", str(self._data.parent), "-p", str(self.port), "-U", "postgres", "-d", database)
         completed = subprocess.run(
             [self._binary("psql"), "-XAtq", *to_server, "-v", "ON_ERROR_STOP=1", "-c", statement],
@@ -141,16 +141,16 @@ class Postgres:
 
     @property
     def socket_folder(self) -> Path:
-        """Where it listens beside the network: a client on this machine names it as its host."""
+        """The folder of its Unix socket: a client on this machine names it as its host."""
         return self._data.parent
 
     @property
     def pid(self) -> int:
-        """Of the postmaster, the parent of the others; -1 while it does not run."""
+        """The pid of the postmaster, the parent of the others; -1 while it does not run."""
         return -1 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it, again on what it had written; returns when it takes connections."""
+        """Start it, or start it again on its existing data; returns when it accepts connections."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="muster-postgres-"))
             self._initialize()
@@ -175,7 +175,7 @@ class Postgres:
             raise
 
     def stop(self) -> None:
-        """End it in good order, cutting off who is connected. Harmless when it does not run."""
+        """Shut it down cleanly, cutting off all clients. Harmless if it does not run."""
         if self._process is None:
             return
         self.resume()
@@ -191,10 +191,10 @@ class Postgres:
         self.start()
 
     def pause(self) -> None:
-        """Stop every process of it (SIGSTOP): connections stay open, nothing answers, until `resume`."""
+        """Stop all its processes (SIGSTOP): connections stay open, nothing answers, until `resume`."""
         assert self._process is not None, "it does not run"
         self._stopped = [self._process.pid]
-        self._process.send_signal(signal.SIGSTOP)  # before its children, so that it starts no other
+        self._process.send_signal(signal.SIGSTOP)  # before its children, so that it starts no more
         for child in _children(self._process.pid):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGSTOP)
@@ -207,16 +207,16 @@ class Postgres:
                 os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Die as with the machine: nothing is finished, all connections are cut. `start` recovers it."""
+        """Kill it as if the machine died: nothing is finished, connections are cut. `start` recovers it."""
         if self._process is None:
             return
-        self.pause()  # or it would start others meanwhile, and its children would be no longer known as such
+        self.pause()  # or it would start others meanwhile, and its orphaned children could no longer be found
         for pid in reversed(self._stopped):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(_STOP_SECONDS_MAX)
         self._process = None
-        # Their shared memory goes with the last of them, and `start` needs it gone.
+        # Their shared memory disappears with the last of them, and `start` needs it gone.
         deadline = time.monotonic() + _STOP_SECONDS_MAX
         while any(_is_running(pid) for pid in self._stopped):
             assert time.monotonic() < deadline, "killed processes did not end"
@@ -238,8 +238,8 @@ class Postgres:
         if os.getuid() == 0:
             account = pwd.getpwnam("postgres")
             os.chown(self._folder, account.pw_uid, account.pw_gid)
-        self._folder.chmod(0o755)  # the socket is in it, and psql may be another user's
-        # Not synced: a template that is lost with the machine is no loss. The server itself syncs.
+        self._folder.chmod(0o755)  # the socket is in it, and psql may run as another user
+        # Not synced: a template lost with the machine is no loss. The server itself syncs.
         options = ("--username=postgres", "--auth-local=trust", "--auth-host=scram-sha-256", "--no-sync")
         completed = subprocess.run(
             [
@@ -294,7 +294,7 @@ class Postgres:
 
 
 def binaries() -> Path:
-    """The folder of the newest PostgreSQL on this machine: on the PATH, or where Debian's packages put it."""
+    """The bin folder of the newest PostgreSQL on this machine: Debian's, or the one on the PATH."""
     debian = Path("/usr/lib/postgresql")
     versions = sorted(
         (path for path in debian.glob("*/bin") if (path / "postgres").exists()),
@@ -326,15 +326,15 @@ def _is_running(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and what follows; nothing when there is no such process."""
+    """State, parent and the fields after them; empty if there is no such process."""
     with suppress(OSError):
-        # pid (name) state ppid ...; the name may have spaces and brackets.
+        # pid (name) state ppid ...; the name may contain spaces and parentheses.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """On a loop of its own: the caller's may be running."""
+    """Run on a separate event loop: the caller's may be running."""
     failed: list[BaseException] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Clients with principals, without SASL: brokers of this process know whose connection is whose."""
+"""Clients with principals but without SASL: brokers in this process know each connection's user."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from muster.coordinator.server.doors import Entrance
 from tests.support.wire import Wire
 
 _COMING: Final[dict[int, str]] = {}
-"""Principals by the ports from which they connect next."""
+"""Principals by the local port from which they will connect."""
 
 
 def know_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have brokers know who connects by `as_user`; everybody else is anonymous."""
+    """Make brokers identify users who connect with `as_user`; everybody else is anonymous."""
     monkeypatch.setattr(Entrance, "identify", property(lambda entrance: _identify))
 
 

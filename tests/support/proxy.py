@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose connections can be closed, all at once and for a while."""
+"""A TCP proxy on loopback whose connections can all be cut at once, for a while."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
 
 class InAThread:
-    """Runs on a loop of its own, in a thread: what blocks the loop under test does not block it."""
+    """Runs on its own loop in a thread: a blocked loop under test does not block it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -49,14 +49,14 @@ class InAThread:
 
 
 class Proxy(InAThread):
-    """Forwards `port` to `upstream_port`. `cut` resets what is open and what comes, until `mend`."""
+    """Forwards `port` to `upstream_port`. `cut` resets open and new connections until `mend`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.port = free_ports(1)
         self.upstream_port = 0
         self.turned_away = 0
-        """Connections that came while it was cut."""
+        """Connections that arrived while it was cut."""
         self._cut = False
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -99,7 +99,7 @@ class Proxy(InAThread):
         self._open -= both
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward one way until the end, and pass that on."""
+        """Forward one direction until it ends, then close the other side."""
         with contextlib.suppress(OSError):
             while piece := await reader.read(_PIECE_BYTES):
                 writer.write(piece)

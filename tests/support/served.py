@@ -1,4 +1,4 @@
-"""`muster serve` as a process of its own, to be killed and started again on the same data and port."""
+"""`muster serve` in a process of its own, to be killed and restarted on the same data and port."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Served:
     """Start it, talk to `bootstrap`, `kill` it as a power cut would, `start` it again: same directory, same
     port.
 
-    `log` is a file for its standard error; what logs much or lives long needs one. `ports` are kept free from
-    `port` on, for several brokers. `python` has what is installed in its environment, this one by default.
+    `log` is a file for its standard error; a server that logs much or lives long needs one. `ports` ports are
+    kept free from `port` on, for several brokers. `python` has muster installed; by default it is this one.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Served:
         self._log = log
         self.ready_line = ""
         self._options = options
-        # Else it would take the checkout that it is started in.
+        # Without -P it would import muster from the checkout it is started in.
         self._python = [sys.executable] if python is None else [str(python), "-P"]
         self._process: subprocess.Popen[str] | None = None
 
@@ -55,10 +55,10 @@ class Served:
         return self._process
 
     def start(self, *, under: Sequence[str] = (), module: str = "muster") -> Self:
-        """Return once it says that it is ready; RuntimeError with its last words when it ends before that.
+        """Return once it reports ready; raises RuntimeError with its last output if it ends before that.
 
-        `under` is a command that runs it as a process of the same id (`strace -D`); `module` takes muster's
-        place.
+        `under` is a command that runs it as a process of the same id (`strace -D`); `module` is run instead
+        of muster.
         """
         command = [
             *under,
@@ -82,7 +82,7 @@ class Served:
         return self
 
     def _leases(self) -> Sequence[str]:
-        """Alone it has nobody to lose them to. In a database those of one that was killed have to run out."""
+        """A lone broker has nobody to lose leases to. In a database, a killed one's leases have to expire."""
         return () if "--store" in self._options else ("--lease-term-ms", str(TERM_MS))
 
     def _first_line(self) -> str:
@@ -100,12 +100,12 @@ class Served:
         return line.strip()
 
     def kill(self) -> None:
-        """End it without a chance to do anything more."""
+        """End it without a chance to do anything more (SIGKILL)."""
         self.process.send_signal(signal.SIGKILL)
         self._end()
 
     def stop(self) -> int:
-        """Ask it to end; its exit code."""
+        """Ask it to end; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self._end()
 

@@ -1,5 +1,5 @@
-"""Groups for server-side assignors as lines of text: what ServerAssignors.java reads and writes, and what is
-recorded of it.
+"""Groups for server-side assignors as text lines: what ServerAssignors.java reads and writes, and recordings
+of its answers.
 
     topic   TOPIC  COUNT                               topics are their ids in hex
     member  ID  INSTANCE  RACK  TOPICS  TARGET         "t,u", "t:0,1;u:2"
@@ -21,7 +21,7 @@ _HOMOGENEOUS = "HOMOGENEOUS"
 
 
 class Assigned(NamedTuple):
-    """A group and what an assignor did."""
+    """A group and what an assignor assigned."""
 
     assignor: str
     spec: Spec
@@ -51,7 +51,7 @@ def read_target(text: str) -> Assignment:
 
 
 def read(lines: Iterable[str]) -> Iterator[Assigned]:
-    """What was recorded: groups, each with its assignor and the answer."""
+    """Read recorded groups, each with its assignor and its answer."""
     members: dict[str, Subscriber] = {}
     partitions: dict[UUID, int] = {}
     found: Assigned | None = None

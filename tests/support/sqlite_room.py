@@ -1,4 +1,4 @@
-"""A full disk for one sqlite store, without a disk: sqlite's own bound on the size of its file."""
+"""A full disk for one sqlite store, without a real disk: sqlite's own limit on its file size."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sqlite3
 from muster.coordinator.storage.sqlite import SqliteStore
 
 _UNLIMITED = 2**30
-# On a full disk not even a page that is there can be written anew, since it goes to the end of the log first.
-# The bound knows only pages: every transaction is made to need some.
+# On a full disk not even an existing page can be rewritten, since it goes to the end of the log first. The
+# limit knows only pages, so every transaction is made to need some.
 _GROW = """
 CREATE TEMP TRIGGER grow_{table} AFTER UPDATE ON main.{table}
 BEGIN INSERT INTO records (lease_id, key, seq, value, checksum)
@@ -18,7 +18,7 @@ VALUES (-1, randomblob(8), 0, zeroblob(65536), 0); END
 
 
 async def limit_room(store: SqliteStore) -> None:
-    """The file may not grow any more."""
+    """Stop the file from growing."""
 
     def limit(connection: sqlite3.Connection) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -28,13 +28,13 @@ async def limit_room(store: SqliteStore) -> None:
 
 
 async def take_all_room(store: SqliteStore) -> None:
-    """From now on nothing can be written (SQLITE_FULL)."""
+    """From now on, no write succeeds (SQLITE_FULL)."""
     await limit_room(store)
     await _on_writer(store, lambda c: [c.execute(_GROW.format(table=table)) for table in ("leases", "store")])
 
 
 async def make_room(store: SqliteStore) -> None:
-    """The end of either."""
+    """Lift the limit set by `limit_room` or `take_all_room`."""
 
     def free(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA max_page_count = {_UNLIMITED}")

@@ -1,4 +1,4 @@
-"""Ports for servers that come and go: nobody else gets them, not even while a server is down."""
+"""Ports for servers that come and go: nobody else gets them, even while a server is down."""
 
 from __future__ import annotations
 

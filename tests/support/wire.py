@@ -1,4 +1,4 @@
-"""A client of the wire protocol for tests: it sends what it is told, in any version, and checks nothing."""
+"""A wire protocol client for tests: it sends whatever it is given, in any version, and checks nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Wire:
         from_host: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Self:
-        """`from_host`: the address of this machine that the broker is to see."""
+        """`from_host` is the local address that the broker will see."""
         local = None if from_host is None else (from_host, 0)
         reader, writer = await asyncio.open_connection(host, port, limit=2**27, local_addr=local, ssl=tls)
         return cls(reader, writer, client_id)
@@ -54,16 +54,16 @@ class Wire:
             await self._writer.wait_closed()
 
     def abort(self) -> None:
-        """Go without a word: the broker sees a reset."""
+        """Disconnect abruptly: the broker sees a reset."""
         self._writer.transport.abort()
 
     async def call(self, request: Message, version: int) -> Any:
-        """The response to `request`; within the deadline, and with nothing else pipelined."""
+        """The response to `request`, within the deadline and with nothing else pipelined."""
         await self.send(request, version)
         return await self.receive()
 
     async def send(self, request: Message, version: int) -> int:
-        """Send without waiting; the correlation id."""
+        """Send without waiting; returns the correlation id."""
         self._correlation_id += 1
         api_key = request.__schema__.api_key
         self._expected[self._correlation_id] = (api_key, version)
@@ -95,7 +95,7 @@ class Wire:
             return await self._reader.readexactly(size)
 
     async def closed(self, deadline_s: float = DEADLINE_S) -> bool:
-        """Wait for the broker to close the connection; whether it did so without sending anything more."""
+        """Wait for the broker to close the connection; True if it sent nothing more before that."""
         async with asyncio.timeout(deadline_s):
             try:
                 return await self._reader.read(1) == b""

@@ -1,4 +1,4 @@
-"""A blocking client of one connection that decides nothing (`wire` has the one for asyncio)."""
+"""A blocking client with one connection that decides nothing (`wire` has the asyncio one)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WireConnection:
         self._socket.close()
 
     def send(self, request: Message, version: int) -> None:
-        """Send `request`; its reply is for `receive`."""
+        """Send `request`; take the reply with `receive`."""
         assert self._asked is None, f"{self!r} has a request in flight"
         api_key = request.__schema__.api_key
         assert api_key is not None
@@ -67,7 +67,7 @@ class WireConnection:
         )
 
     def receive(self, seconds: float = REPLY_SECONDS_MAX) -> Message:
-        """The reply in flight. Raises ConnectionClosed, or TimeoutError and may be called again."""
+        """The reply in flight. Raises ConnectionClosed, or TimeoutError: then it may be called again."""
         assert self._asked is not None, f"{self!r} has nothing to wait for"
         deadline = time.monotonic() + seconds
         frames: list[bytes] = []
@@ -87,7 +87,7 @@ class WireConnection:
         return reply
 
     def call(self, request: Message, version: int, reply_class: type[M]) -> M:
-        """Send `request` and wait for its reply, which is a `reply_class`."""
+        """Send `request` and wait for its reply, a `reply_class`."""
         self.send(request, version)
         reply = self.receive()
         assert isinstance(reply, reply_class)
@@ -95,5 +95,5 @@ class WireConnection:
 
 
 def readable(connections: Iterable[WireConnection], seconds: float) -> list[WireConnection]:
-    """Those of `connections` on which bytes, or the end, arrived; waits up to `seconds` for a first one."""
+    """The `connections` that are readable or at their end; waits up to `seconds` for the first."""
     return select.select(list(connections), [], [], max(seconds, 0))[0]

@@ -1,4 +1,4 @@
-"""Requests about configs, short enough for tests."""
+"""Config requests, in a form short enough for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and coordinators over the wire, on muster and on Kafka, waited for until they can be used."""
+"""Topics and coordinators over the wire, on muster and on Kafka; the helpers wait until they are usable."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from muster.protocol.messages.topics import (
 from tests.support.wire_blocking import WireConnection
 
 _SECONDS_MAX: Final = 30.0
-_PAUSE_SECONDS: Final = 0.02  # between two questions about a fact
+_PAUSE_SECONDS: Final = 0.02  # between two checks of a fact
 
 _COORDINATOR_STARTING: Final = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -50,7 +50,7 @@ _COORDINATOR_STARTING: Final = {
 
 
 def create_topics(connection: WireConnection, partitions: Mapping[str, int]) -> dict[str, UUID]:
-    """Create topics with so many `partitions`; their ids, once every partition has a leader."""
+    """Create topics with that many `partitions`; returns their ids once every partition has a leader."""
     wanted = [
         CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]
@@ -67,7 +67,7 @@ def create_topics(connection: WireConnection, partitions: Mapping[str, int]) -> 
 
 
 def ensure_topics(connection: WireConnection, partitions: Mapping[str, int]) -> dict[str, UUID]:
-    """Create those of the topics that are not there; the ids of all."""
+    """Create the topics that do not exist; returns the ids of all."""
     there = {
         topic.name: topic.topic_id
         for topic in _metadata(connection, list(partitions)).topics
@@ -78,7 +78,7 @@ def ensure_topics(connection: WireConnection, partitions: Mapping[str, int]) -> 
 
 
 def grow_topic(connection: WireConnection, name: str, partitions: int) -> None:
-    """Give a topic so many partitions in all, and wait until every one has a leader."""
+    """Raise a topic's partition count to `partitions` and wait until every partition has a leader."""
     wanted = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
     request = CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000, validate_only=False)
     (grown,) = connection.call(request, 3, CreatePartitionsResponse).results
@@ -98,15 +98,15 @@ def _have_leaders(connection: WireConnection, partitions: Mapping[str, int]) -> 
 
 
 def await_in_coordinator(connection: WireConnection, group: str, partitions: Mapping[str, int]) -> None:
-    """Wait until the coordinator of `group` knows that these topics have so many `partitions`; 0: that there
-    is no such topic. A group beside it, which the same shard has, is assigned what there is."""
+    """Wait until the coordinator of `group` knows that these topics have that many `partitions`; 0: that
+    there is no such topic. A probe group on the same shard is assigned everything that exists."""
     beside = _beside(group)
     until(lambda: _assigned(connection, beside, partitions) == dict(partitions), f"topics of {group}")
 
 
 def await_look_ups(connection: WireConnection, group: str, topic: str) -> None:
-    """Wait until the coordinator of `group` has looked up all regular expressions that it was told so far. It
-    looks them up one after the other; the last one is that of a group beside it, for a `topic`."""
+    """Wait until the coordinator of `group` has looked up all regular expressions it has received so far. It
+    resolves them one after the other; the last is that of a probe group on the same shard, for `topic`."""
     beat = _first_beat(_beside(group))
     beat.subscribed_topic_regex = re.escape(topic)
 
@@ -126,7 +126,7 @@ def _first_beat(group: str) -> ConsumerGroupHeartbeatRequest:
 
 
 def _leave(connection: WireConnection, beat: ConsumerGroupHeartbeatRequest) -> None:
-    """And nothing is left of the group."""
+    """Leave and delete the group, so that nothing of it remains."""
     beat.member_epoch = -1
     connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
     connection.call(DeleteGroupsRequest(groups_names=[beat.group_id]), 2, DeleteGroupsResponse)
@@ -166,7 +166,7 @@ def delete_topic(connection: WireConnection, name: str) -> None:
 
 
 def await_no_offsets(connection: WireConnection, group: str, topic: str) -> None:
-    """Wait until `group` has no committed offsets of a topic that was deleted."""
+    """Wait until `group` has no committed offsets for a deleted topic."""
     request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=None)])
 
     def is_gone() -> bool:
@@ -182,7 +182,7 @@ def await_coordinators(connection: WireConnection, groups: Sequence[str]) -> Non
 
 
 def coordinators_answer(connection: WireConnection, groups: Sequence[str]) -> bool:
-    """Whether all coordinators of `groups` answer. To be asked makes Kafka create `__consumer_offsets`."""
+    """Whether all coordinators of `groups` answer. The query makes Kafka create `__consumer_offsets`."""
     find = FindCoordinatorRequest(key_type=0, coordinator_keys=[groups[0]])
     (found,) = connection.call(find, 4, FindCoordinatorResponse).coordinators
     if found.error_code != ErrorCode.NONE:
@@ -192,7 +192,7 @@ def coordinators_answer(connection: WireConnection, groups: Sequence[str]) -> bo
 
 
 def brokers_alive(connection: WireConnection) -> int:
-    """How many brokers of its cluster a broker knows as alive."""
+    """Number of brokers in the cluster that the broker considers alive."""
     return len(_metadata(connection, []).brokers)
 
 
@@ -203,7 +203,7 @@ def _metadata(connection: WireConnection, names: Sequence[str]) -> MetadataRespo
 
 
 def until(fact: Callable[[], bool], what: str) -> None:
-    """Ask again until `fact()` is true. TimeoutError when that takes too long."""
+    """Poll until `fact()` is true. Raises TimeoutError if that takes too long."""
     deadline = time.monotonic() + _SECONDS_MAX
     while not fact():
         if time.monotonic() > deadline:

@@ -19,7 +19,7 @@ Producer = tuple[int, int]
 NOBODY: Producer = (-1, -1)
 
 OF_BROKERS_FROM = 4
-"""AddPartitionsToTxn: with several transactions from this version on."""
+"""The first version of AddPartitionsToTxn that holds several transactions."""
 
 
 def starting(
@@ -36,7 +36,7 @@ def starting(
 def adding(
     transactional_id: str, producer: Producer, topics: Mapping[str, Collection[int]]
 ) -> AddPartitionsToTxnRequest:
-    """As clients do, below v4."""
+    """AddPartitionsToTxn as clients send it, below v4."""
     Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
@@ -67,7 +67,7 @@ def joining(
 def adding_as_broker(
     *transactions: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
 ) -> AddPartitionsToTxnRequest:
-    """From v4 on."""
+    """AddPartitionsToTxn as brokers send it, from v4 on."""
     return AddPartitionsToTxnRequest(transactions=list(transactions))
 
 
@@ -102,12 +102,12 @@ def listing(
 
 
 def added(answer: Any) -> dict[tuple[str, int], int]:
-    """The codes of AddPartitionsToTxn below v4, by partition."""
+    """The error codes of AddPartitionsToTxn below v4, by partition."""
     return _codes(answer.results_by_topic_v3_and_below)
 
 
 def joined(answer: Any) -> list[tuple[str, dict[tuple[str, int], int]]]:
-    """Those of AddPartitionsToTxn from v4 on, by transactional id."""
+    """The error codes of AddPartitionsToTxn from v4 on, by transactional id."""
     return [(each.transactional_id, _codes(each.topic_results)) for each in answer.results_by_transaction]
 
 

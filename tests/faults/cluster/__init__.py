@@ -1,2 +1,2 @@
-"""Drills: three brokers over PostgreSQL, each a host of its own as far as the network knows, and what goes
-wrong with them while clients work."""
+"""Drills: three brokers over PostgreSQL, each on a network host of its own, and the faults that strike them
+while clients work."""

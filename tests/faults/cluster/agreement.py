@@ -1,4 +1,4 @@
-"""What each broker says of the cluster, and whether all say the same."""
+"""What each broker reports about the cluster, and whether all agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GONE: Final = (OSError, IncompleteReadError, KafkaError)
 
 
 class View(NamedTuple):
-    """Of one broker: live nodes, leaders with their epochs by partition, coordinators by group."""
+    """One broker's view: live nodes, leaders with their epochs by partition, coordinators by group."""
 
     nodes: frozenset[int]
     leaders: tuple[tuple[int, int, int], ...]
@@ -30,7 +30,7 @@ class View(NamedTuple):
 
 
 async def look(node: int, port: int, groups: Sequence[str]) -> View | str:
-    """What this broker says; why it cannot be used, when it does not know all of it."""
+    """This broker's view, or the reason why it is unusable if the broker does not know all of it."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             async with await Wire.connect(port, address(node)) as wire:
@@ -52,8 +52,8 @@ async def look(node: int, port: int, groups: Sequence[str]) -> View | str:
 
 
 async def agreed(nodes: Iterable[int], port: int, groups: Sequence[str], seconds: float) -> View:
-    """Wait until all these brokers say the same, and that they are the live ones. AssertionError when they do
-    not."""
+    """Wait until all these brokers agree, and report themselves as the live ones. Raises AssertionError if
+    they do not."""
     wanted = frozenset(nodes)
     ends = time.monotonic() + seconds
     while True:

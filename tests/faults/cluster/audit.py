@@ -1,8 +1,8 @@
-"""What was written in the database, by whom and under which epoch, noted by triggers that a drill adds to
+"""What was written in the database, by whom and under which epoch, recorded by triggers that a drill adds to
 muster's tables: the brokers know nothing of it.
 
-A node is known by its connections' application_name, `muster-N`. What a transaction has noted stands or falls
-with it; PostgreSQL tells when it was committed (track_commit_timestamp).
+A node is identified by its connections' application_name, `muster-N`. What a transaction has recorded is
+committed or rolled back with it; PostgreSQL reports when it was committed (track_commit_timestamp).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.faults.cluster.history import Claim, OffsetWrite, Owners, Write
 
 _NODE: Final = re.compile(r"muster-(\d+)\b")
 _OF_GROUPS: Final = "group "
-"""How leases of shards of groups are called: those of transactions have keys of their own."""
+"""The name prefix of group shard leases: transactions' shards have keys of their own."""
 _OFFSET_KEYS: Final = (0, 1)
 _GROUP_KEY: Final = 2
 
-# The epoch is read by a statement of its own, so that it is the one committed last, not the writer's idea of
+# The epoch is read by a separate statement, so that it is the last committed one, not the writer's idea of
 # it.
 _INSTALL: Final = """
 CREATE SCHEMA audit;
@@ -79,22 +79,22 @@ _BETWEEN: Final = "xid >= $1::text::xid8 AND xid < $2::text::xid8 ORDER BY id"
 
 @dataclass
 class Noted:
-    """All that was noted up to some moment, in the order written."""
+    """Everything recorded up to some moment, in the order written."""
 
     epochs: dict[str, int] = field(default_factory=dict)
-    """Before the first claim."""
+    """The epochs before the first claim."""
     claims: list[Claim] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     generations: list[Owners] = field(default_factory=list)
     offsets: list[OffsetWrite] = field(default_factory=list)
 
     def generation(self, group: str) -> int:
-        """The last one written, 0 if there is none."""
+        """The last generation written; 0 if there is none."""
         return next((each.generation for each in reversed(self.generations) if each.group == group), 0)
 
 
 class Audit:
-    """Reads what the triggers note, ever further. `lease_of` says under which lease a partition's log is."""
+    """Reads on in what the triggers record. `lease_of` names the lease that holds a partition's log."""
 
     def __init__(self, lease_of: Callable[[UUID, int], str]) -> None:
         self.noted = Noted()
@@ -102,13 +102,13 @@ class Audit:
         self._read_to = 0
 
     async def install(self, connection: asyncpg.Connection) -> None:
-        """As superuser, in a database with muster's schema that no broker uses yet."""
+        """Run as superuser, in a database with muster's schema that no broker uses yet."""
         await connection.execute(_INSTALL)
         rows = await connection.fetch("SELECT lease, epoch FROM audit.began")
         self.noted.epochs = {row["lease"]: row["epoch"] for row in rows}
 
     async def read(self, connection: asyncpg.Connection) -> Noted:
-        """With all that was committed before the oldest transaction that is still open."""
+        """Read on: everything committed before the oldest transaction that is still open."""
         horizon = await connection.fetchval(_HORIZON)
         span = str(self._read_to), str(horizon)
         leases = {row["lease_id"]: row["lease"] for row in await connection.fetch("TABLE audit.began")}
@@ -136,16 +136,16 @@ class Audit:
 
 
 def _node(application: str) -> int:
-    """0 for somebody else."""
+    """The node's number; 0 for any other client."""
     found = _NODE.match(application)
     return int(found[1]) if found else 0
 
 
-# --- Kafka's records of __consumer_offsets, read from their description alone -------------------------------
+# --- Kafka's records of __consumer_offsets, decoded from their description alone ----------------------------
 
 
 def record(key: bytes, value: bytes | None) -> Owners | OffsetWrite | None:
-    """What a record says; None for a group's end, and for what is neither a group nor an offset."""
+    """The content of a record; None for a group's tombstone, and for anything but groups and offsets."""
     reading = _Reading(key)
     kind = reading.int16()
     if kind in _OFFSET_KEYS:
@@ -179,7 +179,7 @@ def _owners(group: str, reading: _Reading) -> Owners:
 
 
 def _assigned(assignment: bytes) -> Iterator[tuple[str, int]]:
-    """ConsumerProtocolAssignment; nothing for an empty one."""
+    """ConsumerProtocolAssignment; empty input yields nothing."""
     if not assignment:
         return
     reading = _Reading(assignment)
@@ -191,7 +191,7 @@ def _assigned(assignment: bytes) -> Iterator[tuple[str, int]]:
 
 
 class _Reading:
-    """Kafka's types before the flexible ones."""
+    """Kafka's types before the flexible versions."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -207,7 +207,7 @@ class _Reading:
         return self._number(_INT64)
 
     def text(self) -> str:
-        """ "" for null."""
+        """The string; "" for null."""
         return self._bytes(self.int16()).decode()
 
     def blob(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What must hold through every fault, judged from what clients saw and what was written. Knows nothing of
+"""What must hold through every fault, judged by what clients saw and what was written. Knows nothing of
 muster.
 
 Each function raises Violation, which says what is wrong.
@@ -26,8 +26,8 @@ from tests.faults.cluster.history import (
 def check_commits(
     place: str, commits: Sequence[Commit], seen: Iterable[Seen], repeated: Collection[int] = ()
 ) -> None:
-    """What is found committed was sent by somebody, and is no older than what had been acknowledged when it
-    was asked for, unless it is of `repeated`: see `check_offset_writes`."""
+    """A committed offset that somebody finds was sent by a client, and is no older than what had been
+    acknowledged when it was queried, unless it is in `repeated`: see `check_offset_writes`."""
     for found in seen:
         acknowledged = [
             each.offset
@@ -45,7 +45,7 @@ def check_commits(
 def check_stints(
     history: GroupHistory, repeated: Mapping[tuple[str, int], Collection[int]] = MappingProxyType({})
 ) -> None:
-    """Whoever gets a partition goes on where the group has committed, at the beginning when nothing is."""
+    """A new owner of a partition starts where the group has committed, or at the beginning if it has not."""
     for stint in history.stints:
         if stint.first_offset is None or stint.judged:
             continue
@@ -60,11 +60,11 @@ def check_stints(
 
 
 def check_reads(history: GroupHistory, partition: int, log: Sequence[bytes], committed: int) -> None:
-    """The group has read what is in the log, as far as that was looked at, and all of it up to where it has
-    committed."""
+    """The group's reads match the log, as far as it was read back, and cover everything below its committed
+    offset."""
     place = f"group {history.group}, partition {partition}"
     reads = history.reads.get(partition, {})
-    for offset, read in list(reads.items()):  # members read on meanwhile, some in threads
+    for offset, read in list(reads.items()):  # members keep reading, some in threads
         if offset < len(log) and log[offset] != read:
             raise Violation(f"{place}: {read!r} was read at offset {offset}, and there is {log[offset]!r}")
     missing = [offset for offset in range(committed) if offset not in reads]
@@ -74,7 +74,7 @@ def check_reads(history: GroupHistory, partition: int, log: Sequence[bytes], com
 
 def check_log(place: str, log: Sequence[bytes], producers: Iterable[Produced]) -> None:
     """A partition's values by offset: every acknowledged record is at its offset, each record is there once,
-    and in the order sent."""
+    in the order sent."""
     by_name = {each.producer: each for each in producers}
     counts = dict.fromkeys(by_name, 0)
     for offset, found in enumerate(log):
@@ -100,9 +100,10 @@ def check_log(place: str, log: Sequence[bytes], producers: Iterable[Produced]) -
 
 
 def check_owners(generations: Iterable[Owners]) -> None:
-    """No partition has two owners in one generation, each generation has one assignment, and they only go up.
+    """No partition has two owners in one generation, which has one assignment, and generations only grow.
 
-    Written again, a generation's members may be fewer (one has left), but nobody's partitions are others.
+    When a generation is written again, it may have fewer members (one has left), but nobody's partitions
+    differ.
     """
     last: dict[str, int] = {}
     owned_by: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
@@ -120,7 +121,7 @@ def check_owners(generations: Iterable[Owners]) -> None:
 
 
 def check_no_rebalance(group: str, before: tuple[int, int], after: tuple[int, int]) -> None:
-    """Generation as written, and assignments that members were told of: a fault has changed neither."""
+    """A fault changed neither the written generation nor the number of assignments that members received."""
     if before != after:
         raise Violation(
             f"group {group} has rebalanced: generation {before[0]} became {after[0]}, "
@@ -129,7 +130,7 @@ def check_no_rebalance(group: str, before: tuple[int, int], after: tuple[int, in
 
 
 def check_epochs(claims: Sequence[Claim], epochs: Mapping[str, int]) -> None:
-    """An epoch is given once, and grows; `epochs` is where each lease had begun."""
+    """An epoch is granted once, and grows; `epochs` is where each lease began."""
     last = dict(epochs)
     for each in claims:
         if each.epoch <= last.get(each.lease, 0):
@@ -138,7 +139,7 @@ def check_epochs(claims: Sequence[Claim], epochs: Mapping[str, int]) -> None:
 
 
 def check_writes(claims: Iterable[Claim], writes: Iterable[Write]) -> None:
-    """Nobody writes under a lease whose epoch is another's, neither at the moment of the write nor when it is
+    """Nobody writes under a lease whose epoch is another's, either at the moment of the write or when it is
     committed."""
     by_lease: dict[str, list[Claim]] = {}
     for claim in sorted(claims, key=lambda each: each.at):
@@ -160,9 +161,9 @@ def check_offset_writes(
 ) -> None:
     """A committed offset never goes back: the load commits ever higher ones.
 
-    `repeated`, by group and partition: offsets that a client gave up on, and sent again over another
-    connection. The kernel still delivers what was left in the socket it had closed once the network is whole
-    again, and no broker can tell that from a commit: such an offset may come once more, later.
+    `repeated`, by group and partition: offsets that a client gave up on and sent again over another
+    connection. Once the network is whole again, the kernel still delivers what was left in the closed socket,
+    and no broker can tell that from a new commit: such an offset may come once more, later.
     """
     last: dict[tuple[str, str, int], int] = {}
     for each in writes:

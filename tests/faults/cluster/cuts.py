@@ -1,4 +1,4 @@
-"""Cuts in the network between two hosts, one way or both ways: packets are lost without a word."""
+"""Cuts in the network between two hosts, one way or both ways: packets are lost silently."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 from tests.faults.cluster.netns import SWITCH, Network, address, run
 
 CLIENTS: Final = SWITCH
-"""Where the clients are, as a place to cut off."""
+"""The clients' place, as a host to cut off."""
 
 
 class Cuts:
-    """What is cut in one network; several cuts may stand at once."""
+    """The cuts in one network; several may exist at once."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
     def one_way(self, sender: int, receiver: int) -> None:
-        """Nothing of `sender`'s arrives at `receiver` any more."""
+        """Nothing from `sender` arrives at `receiver` any more."""
         self._rule(receiver, "--append", "INPUT", "--source", address(sender), "--jump", "DROP")
 
     def both_ways(self, one: int, other: int) -> None:
@@ -25,7 +25,7 @@ class Cuts:
         self.one_way(other, one)
 
     def mend(self) -> None:
-        """All of them. What was lost is sent again by TCP, as soon as its timers say."""
+        """Mend all cuts. TCP retransmits what was lost as soon as its timers fire."""
         for host in (*self._network.hosts, SWITCH):
             self._rule(host, "--flush", "INPUT")
 

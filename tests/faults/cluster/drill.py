@@ -1,8 +1,7 @@
-"""Rounds of faults: clients work, something goes wrong, it ends, and everything that was promised is looked
-at.
+"""Rounds of faults: clients work, something goes wrong, the fault ends, and every promise is checked.
 
 Everything a round decides comes from its seed. The machine decides the rest (what runs when), so a seed
-replays the plan and not every interleaving.
+replays the plan but not every interleaving.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from tests.faults.cluster.setting import (
 )
 
 BOUND_S: Final = 40.0
-"""Within a term and this everybody is served again. Made for a machine that is slow and busy; how long it
-took is said."""
+"""Everybody is served again within a term plus this. Sized for a slow and busy machine; the actual time is
+reported."""
 ROUNDS_A_LAB: Final = 2 * len(FAULTS)
-"""So many rounds one cluster lives through; then a new one takes its place."""
+"""The number of rounds one cluster lives through; then a new one replaces it."""
 FAILURES_MAX: Final = 5
-"""After so many failed rounds a campaign gives up."""
+"""A campaign gives up after this many failed rounds."""
 _FORM_S: Final = 120.0
 _AT_REST_S: Final = 3.0
 _GROUPS_A_BROKER: Final = 2
@@ -52,7 +51,7 @@ _NAMES: Final = 60
 
 @dataclass
 class Figures:
-    """What a number of rounds came to."""
+    """The totals over a number of rounds."""
 
     rounds: int = 0
     records: int = 0
@@ -62,10 +61,10 @@ class Figures:
     claims: int = 0
     generations: int = 0
     taken_over_s: dict[str, list[float]] = field(default_factory=dict)
-    """By fault: from the strike until everybody was served by those that were left."""
+    """By fault: time from the strike until the remaining brokers served everybody."""
     failures: list[str] = field(default_factory=list)
     stood_still: int = 0
-    """How often a stock client stopped of its own accord; the round was begun again in a new cluster."""
+    """How often a stock client stopped of its own accord; the round was restarted in a new cluster."""
     begun: float = field(default_factory=time.monotonic)
 
     def __str__(self) -> str:
@@ -85,14 +84,14 @@ class Figures:
 
 
 class Drill:
-    """One cluster with its clients, and one fault after the other."""
+    """One cluster with its clients, struck by one fault after the other."""
 
     bound_s = BOUND_S
 
     def __init__(self, lab: Lab, seed: str, figures: Figures) -> None:
         self.lab = lab
         self.dice = random.Random()
-        # Clients throw dice of their own, or what they do would decide what goes wrong.
+        # Clients have dice of their own; otherwise their behaviour would decide what goes wrong.
         self.load = Load(lab.bootstrap, lab.directory, random.Random(seed))
         self._figures = figures
         self._counts: dict[str, int] = {}
@@ -125,7 +124,7 @@ class Drill:
         await self.load.served(time.monotonic(), _FORM_S)
 
     async def end(self) -> None:
-        """Stop the clients, and look at everything once more."""
+        """Stop the clients, and check everything once more."""
         await self.load.stop()
         await self.load.check_whole()
         noted = await self._read_audit()
@@ -136,13 +135,13 @@ class Drill:
         self._figures.transactions += self.load.transactions
 
     async def give_up(self) -> None:
-        """Stop the clients, whatever becomes of them."""
+        """Stop the clients, whether that succeeds or not."""
         self.lab.mend()
         with suppress(Exception):
             await self.load.stop()
 
     async def round(self, fault: str, seed: str) -> str:
-        """What happened, in words. Raises Violation, or AssertionError when something does not come about."""
+        """Returns what happened, as text. Raises Violation, or AssertionError if something never happens."""
         self.dice.seed(seed)
         self._fault, self._said = fault, ""
         before = self.load.rebalances(await self._read_audit())
@@ -161,7 +160,7 @@ class Drill:
 
     @property
     def said(self) -> str:
-        """What is done in this round."""
+        """What the fault does in this round."""
         return self._said
 
     # --- what faults need -----------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ class Drill:
     # --------------------------------------------------------------------------------------------------------
 
     async def _names(self) -> list[str]:
-        """Names for steady groups, so that each broker coordinates some."""
+        """Names for steady groups, chosen so that each broker coordinates some."""
         candidates = [f"steady-{number}" for number in range(_NAMES)]
         ends = time.monotonic() + _FORM_S
         while time.monotonic() < ends:
@@ -198,7 +197,7 @@ class Drill:
         raise AssertionError(f"some broker coordinates nothing after {_FORM_S:.0f} s: {view}")
 
     async def _at_rest(self) -> None:
-        """Wait until the last members have heard of the last rebalance of their forming."""
+        """Wait until the last members have learned of the last rebalance of the groups' formation."""
         ends = time.monotonic() + _FORM_S
         while time.monotonic() < ends:
             before = self.load.rebalances(await self._read_audit())
@@ -211,7 +210,7 @@ class Drill:
         return f"data {data_shard(topic_id, partition, self._counts['data'])}"
 
     async def _read_audit(self) -> Noted:
-        """Read on, and judge what was noted."""
+        """Read on, and judge what was recorded."""
         connection = await self.lab.superuser()
         try:
             noted = await self._audit.read(connection)
@@ -240,8 +239,8 @@ def campaign(
     say: Callable[[str], None],
     faults: Sequence[str] = tuple(FAULTS),
 ) -> Figures:
-    """`rounds` rounds of each fault; a failed one is told of, and the others go on in a new cluster. Logs of
-    failures stay below `directory`. Raises Violation with all failures at the end."""
+    """`rounds` rounds of each fault; a failed one is reported, and the others go on in a new cluster. Logs of
+    failures are kept below `directory`. Raises Violation with all failures at the end."""
     figures = Figures()
     planned = plan(random.Random(seed), rounds, faults)
     done = 0
@@ -264,7 +263,7 @@ def _live(
     say: Callable[[str], None],
     figures: Figures,
 ) -> int:
-    """One cluster's life; how many of the planned rounds are done after it."""
+    """One cluster's life; returns how many of the planned rounds are done after it."""
     own_clocks = planned[done] in SETS_CLOCKS
     ahead = list(enumerate(planned, start=1))[done : done + ROUNDS_A_LAB]
     with Lab(directory, own_clocks=own_clocks) as lab, lab.network.entered(SWITCH):

@@ -1,8 +1,8 @@
-"""What a drill does to its cluster. Each fault strikes, lasts, and is over when the function returns: then
-the cluster has to be whole again by itself.
+"""What a drill does to its cluster. Each fault strikes, lasts, and is over when the function returns; then
+the cluster has to recover by itself.
 
-Where one broker is struck and the others can go on, its groups and partitions must be served by them while
-the fault lasts.
+If one broker is struck and the others can go on, they must serve its groups and partitions while the fault
+lasts.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from tests.faults.cluster.setting import REQUEST_TIMEOUT_MS
 from tests.faults.cluster.zombie import Zombie
 
 CLOCK_AHEAD_MAX_S: Final = 86_400.0
-"""Far less than retention, which goes by the clock as in Kafka."""
+"""Far less than retention, which follows the clock as in Kafka."""
 CLOCK_BEHIND_MAX_S: Final = 3_000.0
-"""message.timestamp.after.max.ms is an hour: a broker whose clock is further behind refuses what clients
-send."""
+"""message.timestamp.after.max.ms is an hour: a broker whose clock is further behind rejects clients'
+records."""
 
 
 class Struck(Protocol):
-    """What a fault needs to know of the drill."""
+    """The parts of the drill that a fault needs."""
 
     lab: Lab
     dice: Random
     bound_s: float
 
     def say(self, said: str) -> None:
-        """What exactly is done."""
+        """Describe exactly what is done."""
 
     async def taken_over(self) -> None:
         """Wait until everybody is served, whatever has been struck since this round began."""
 
     async def whole(self) -> None:
-        """Wait until all brokers live and agree."""
+        """Wait until all brokers are alive and agree."""
 
     async def last(self, seconds: float) -> None:
         """Let the fault last, while clients work."""
@@ -49,7 +49,7 @@ Fault = Callable[[Struck], Awaitable[None]]
 
 
 async def kill(drill: Struck) -> None:
-    """kill -9; it comes back when the others have taken over, or at once."""
+    """kill -9; the broker comes back at once, or after the others have taken over."""
     broker = drill.lab.brokers[drill.dice.choice(NODES)]
     at_once = drill.dice.random() < 0.3
     drill.say(f"broker {broker.node}{', which comes back at once' if at_once else ''}")
@@ -61,7 +61,7 @@ async def kill(drill: Struck) -> None:
 
 
 async def pause(drill: Struck) -> None:
-    """SIGSTOP past the lease, and SIGCONT: it has a commit in its socket when it wakes up."""
+    """SIGSTOP past the lease, then SIGCONT: it finds a commit in its socket when it wakes up."""
     broker = drill.lab.brokers[drill.dice.choice(NODES)]
     drill.say(f"broker {broker.node}")
     zombie = await Zombie.begin(broker.node, drill.bound_s)
@@ -74,7 +74,7 @@ async def pause(drill: Struck) -> None:
 
 
 async def cut_database(drill: Struck) -> None:
-    """A broker and the database lose each other, past the lease or for a moment."""
+    """A broker and the database are cut off from each other, past the lease or for a moment."""
     await _cut_database(drill, lambda node: drill.lab.cuts.both_ways(node, DATABASE))
 
 
@@ -84,7 +84,7 @@ async def cut_to_database(drill: Struck) -> None:
 
 
 async def cut_from_database(drill: Struck) -> None:
-    """The same, but the database still hears the broker: it carries out what nobody hears the end of."""
+    """The same, but the database still hears the broker: it executes what nobody learns the outcome of."""
     await _cut_database(drill, lambda node: drill.lab.cuts.one_way(DATABASE, node))
 
 
@@ -101,12 +101,12 @@ async def _cut_database(drill: Struck, cut: Callable[[int], None]) -> None:
 
 
 async def cut_clients(drill: Struck) -> None:
-    """A broker and the clients lose each other. It keeps its leases, so its groups wait."""
+    """A broker and the clients are cut off from each other. It keeps its leases, so its groups wait."""
     await _cut_clients(drill, lambda node: drill.lab.cuts.both_ways(node, CLIENTS))
 
 
 async def cut_to_clients(drill: Struck) -> None:
-    """The same, but the broker still hears the clients: it does what nobody hears the end of."""
+    """The same, but the broker still hears the clients: it executes what nobody learns the outcome of."""
     await _cut_clients(drill, lambda node: drill.lab.cuts.one_way(node, CLIENTS))
 
 
@@ -125,7 +125,7 @@ async def _cut_clients(drill: Struck, cut: Callable[[int], None]) -> None:
 
 
 async def unplug(drill: Struck) -> None:
-    """A broker's cable is pulled: database, clients and the others are all gone for it."""
+    """A broker's cable is pulled: it loses the database, the clients and the other brokers."""
     node = drill.dice.choice(NODES)
     drill.say(f"broker {node}")
     drill.lab.network.unplug(node)
@@ -134,7 +134,7 @@ async def unplug(drill: Struck) -> None:
 
 
 async def restart_database(drill: Struck) -> None:
-    """The database ends, in good order or not, and starts again."""
+    """The database stops, cleanly or not, and starts again."""
     crash = drill.dice.random() < 0.5
     drill.say("crash" if crash else "restart")
     if crash:
@@ -146,7 +146,7 @@ async def restart_database(drill: Struck) -> None:
 
 
 async def pause_database(drill: Struck) -> None:
-    """The database stands still, for longer than the leases last or not."""
+    """The database is paused, for longer than the leases last or not."""
     longer = drill.dice.random() < 0.5
     seconds = drill.dice.uniform(TERM_S + 1, 2 * TERM_S) if longer else drill.dice.uniform(0.5, TERM_S - 0.5)
     drill.say(f"{seconds:.1f} s")
@@ -156,7 +156,7 @@ async def pause_database(drill: Struck) -> None:
 
 
 async def jump_clock(drill: Struck) -> None:
-    """A broker's wall clock jumps, ahead or back, and back again: nobody but people look at it."""
+    """A broker's wall clock jumps ahead or back, and later returns: only people look at it."""
     broker = drill.lab.brokers[drill.dice.choice(NODES)]
     ahead = drill.dice.random() < 0.5
     seconds = drill.dice.uniform(60, CLOCK_AHEAD_MAX_S if ahead else CLOCK_BEHIND_MAX_S)
@@ -169,7 +169,7 @@ async def jump_clock(drill: Struck) -> None:
 
 
 async def rolling_restart(drill: Struck) -> None:
-    """Every broker is stopped in good order and started again, one after the other."""
+    """Every broker is shut down cleanly and restarted, one after the other."""
     order = drill.dice.sample(NODES, len(NODES))
     drill.say(f"brokers {', '.join(map(str, order))}")
     for node in order:
@@ -200,4 +200,4 @@ FAULTS: Final[dict[str, Fault]] = {
 }
 
 SETS_CLOCKS: Final = frozenset({"jump-clock"})
-"""Faults that need a lab whose brokers have clocks of their own."""
+"""Faults that need a lab whose brokers have separate clocks."""

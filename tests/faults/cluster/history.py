@@ -1,4 +1,4 @@
-"""What clients of the cluster did and were told, as plain data: filled in by the load, judged by `checker`.
+"""What clients of the cluster did and were told, as plain data: recorded by the load, judged by `checker`.
 
 Moments are seconds of one monotonic clock, the same for all clients.
 """
@@ -12,20 +12,20 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Commit:
-    """One offset that a member sent for one partition; `acknowledged_at` once it was told that it is
-    committed."""
+    """One offset that a member sent for one partition; `acknowledged_at` is when it learned that the commit
+    succeeded."""
 
     offset: int
     sent_at: float
     acknowledged_at: float | None = None
 
     def took_long(self, seconds: float) -> bool:
-        """Whether it was not acknowledged within so many."""
+        """Whether it was not acknowledged within this many seconds."""
         return self.acknowledged_at is None or self.acknowledged_at - self.sent_at >= seconds
 
 
 class Seen(NamedTuple):
-    """An offset that somebody found committed, -1 for none; the question was asked and answered then."""
+    """A committed offset that somebody found, -1 for none, with the times of the query and the answer."""
 
     offset: int
     asked_at: float
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Stint:
-    """A member's time with a partition: it reads from the offset that the group has committed."""
+    """A member's time with a partition: it reads on from the group's committed offset."""
 
     member: str
     partition: int
@@ -47,7 +47,7 @@ class Stint:
 
 @dataclass
 class GroupHistory:
-    """One group's. `rebalances` counts the assignments that its members were told of."""
+    """One group's history. `rebalances` counts the assignments that its members received."""
 
     group: str
     commits: dict[int, list[Commit]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class GroupHistory:
         return stint
 
     def read(self, stint: Stint, offset: int, value: bytes, now: float) -> None:
-        """Raises ValueError when the stint goes on elsewhere than behind the record before."""
+        """Record a read. Raises ValueError if it does not follow the stint's previous record."""
         if stint.first_offset is None:
             stint.first_offset, stint.first_read_at = offset, now
         elif offset != stint.next_offset:
@@ -75,7 +75,7 @@ class GroupHistory:
             raise ValueError(f"{stint.member} read {value!r} at {offset}, where {found!r} was read before")
 
     def read_again(self, stint: Stint, offset: int, value: bytes) -> None:
-        """A record behind the stint's position. Raises ValueError when it is not what was read before."""
+        """A record below the stint's position. Raises ValueError if it differs from what was read before."""
         found = self.reads[stint.partition].get(offset)
         if found != value:
             raise ValueError(
@@ -90,13 +90,13 @@ class GroupHistory:
 
 @dataclass(slots=True)
 class Produced:
-    """One producer's records to one partition: numbered from 0, the value says so."""
+    """One producer's records to one partition, numbered from 0; the value contains the number."""
 
     producer: str
     partition: int
     sent: int = 0
     acknowledged: dict[int, int | None] = field(default_factory=dict)
-    """Number to offset. None: librdkafka takes a batch to be written once a later one of the partition is
+    """Number -> offset. None: librdkafka treats a batch as written once a later one of the partition is
     acknowledged, and does not know its offset."""
 
     def next(self) -> tuple[int, bytes]:
@@ -105,7 +105,7 @@ class Produced:
         return number, value(self.producer, self.partition, number)
 
     def up_to(self, end_offset: int) -> Produced:
-        """As far as the log's part below this offset can tell."""
+        """As far as the part of the log below this offset can show."""
         acknowledged = list(self.acknowledged.items())
         known = {number: at for number, at in acknowledged if at is not None and at < end_offset}
         before = max(known, default=-1)
@@ -118,8 +118,8 @@ def value(producer: str, partition: int, number: int) -> bytes:
 
 
 class Owners(NamedTuple):
-    """A generation of a group as it was written: its members' partitions, each of (topic, number). Static
-    members stand under their instance id."""
+    """A generation of a group as written: its members' partitions as (topic, number). Static members appear
+    under their instance id."""
 
     group: str
     generation: int
@@ -133,7 +133,7 @@ class Owners(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A lease's epoch was raised by a node; committed at `at`, seconds by the database's clock."""
+    """A node raised a lease's epoch; committed at `at`, in seconds of the database's clock."""
 
     lease: str
     epoch: int
@@ -142,7 +142,7 @@ class Claim(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A transaction of a node wrote under a lease, whose epoch was `epoch` at that moment (None: not noted);
+    """A node's transaction wrote under a lease whose epoch was `epoch` at that moment (None: not recorded);
     committed at `at`."""
 
     lease: str
@@ -153,7 +153,7 @@ class Write(NamedTuple):
 
 
 class OffsetWrite(NamedTuple):
-    """A group's offset was written in the database, in this order per partition; None: it was deleted."""
+    """A group's offset written to the database, in order per partition; None: it was deleted."""
 
     group: str
     topic: str

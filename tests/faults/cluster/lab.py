@@ -1,4 +1,4 @@
-"""The cluster of a drill: PostgreSQL on host 4, a broker on each of hosts 1 to 3, and how they are harmed."""
+"""The cluster of a drill: PostgreSQL on host 4, a broker on each of hosts 1 to 3, and how to harm them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _END_S: Final = 60.0
 
 class BrokerProcess:
     """`muster serve` on its host; `start` it again after it has ended. With `own_clock` its wall clock can be
-    set apart, which makes every look at a clock slow and has threads wait for one another."""
+    set separately, which makes every clock read slow and makes threads wait for each other."""
 
     def __init__(self, node: int, network: Network, store: str, directory: Path, *, own_clock: bool) -> None:
         self.node = node
@@ -76,13 +76,13 @@ class BrokerProcess:
             )
 
     async def ready(self) -> None:
-        """Raises AssertionError with its last words when it ends before that."""
+        """Raises AssertionError with its last output if it ends before that."""
         await until(lambda: b"muster ready on" in self._said() or self._ended(), "a ready broker", _READY_S)
         if self._ended():
             raise AssertionError(f"broker {self.node} ended: {self._said().decode()[-2000:]}")
 
     def look(self) -> None:
-        """Raises AssertionError when it has ended by itself."""
+        """Raises AssertionError if it has ended by itself."""
         if self._process is not None and self._ended():
             raise AssertionError(f"broker {self.node} ended: {self._said().decode()[-2000:]}")
 
@@ -95,7 +95,7 @@ class BrokerProcess:
         self._process.send_signal(number)
 
     async def stop(self) -> None:
-        """Ask it to end, and wait until it has; AssertionError unless it does so in good order."""
+        """Ask it to end, and wait until it has; raises AssertionError unless it shuts down cleanly."""
         process = self._process
         assert process is not None
         self.signal(signal.SIGTERM)
@@ -106,8 +106,8 @@ class BrokerProcess:
         )
 
     def set_clock(self, seconds: float) -> None:
-        """Its wall clock goes ahead by so much, or back, within a second. Clocks that only count time are
-        left alone, as when a machine's date is set."""
+        """Moves its wall clock ahead or back by `seconds`, within a second. Monotonic clocks are left alone,
+        as when a machine's date is set."""
         assert self._clock is not None, "the lab has no clocks to set"
         written = self._clock.with_suffix(".new")
         written.write_text(f"{seconds:+.3f}\n")
@@ -132,7 +132,7 @@ class BrokerProcess:
             return log.read()
 
     def _faked_clock(self) -> dict[str, str]:
-        """libfaketime, told by a file."""
+        """libfaketime, controlled by a file."""
         if self._clock is None:
             return {}
         return {
@@ -145,7 +145,7 @@ class BrokerProcess:
 
 
 def faketime_library() -> Path:
-    """RuntimeError that says how to get it."""
+    """Raises a RuntimeError that says how to get it."""
     for found in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"):
         return found
     raise RuntimeError("libfaketime is not installed, and these tests need it: make faults-tools")
@@ -216,19 +216,19 @@ class Lab:
             await broker.ready()
 
     def look(self) -> None:
-        """Raises AssertionError when a broker has ended by itself."""
+        """Raises AssertionError if a broker has ended by itself."""
         for broker in self.brokers.values():
             broker.look()
 
     def mend(self) -> None:
-        """End what can be ended of a fault."""
+        """Undo whatever can be undone of a fault."""
         self.cuts.mend()
         for node in NODES:
             self.network.plug(node)
         self.postgres.resume()
 
     async def superuser(self) -> asyncpg.Connection:
-        """A connection to the brokers' database that no cut concerns."""
+        """A connection to the brokers' database that no cut affects."""
         return await asyncpg.connect(
             host=str(self.postgres.socket_folder),
             port=self.postgres.port,
@@ -238,7 +238,7 @@ class Lab:
 
 
 async def until(fact: Callable[[], Any], what: str, seconds: float) -> float:
-    """Wait for it; after how many seconds it came about. AssertionError when it does not."""
+    """Wait for the fact; returns how many seconds that took. Raises AssertionError on timeout."""
     began = time.monotonic()
     while not fact():
         if time.monotonic() - began > seconds:

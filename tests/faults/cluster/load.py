@@ -1,5 +1,5 @@
-"""All clients of a drill: steady groups on every broker, groups that change all the time, producers, some of
-them with transactions."""
+"""All clients of a drill: steady groups on every broker, groups that change all the time, and producers, some
+of them transactional."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ RESTLESS_S: Final = (1.0, 4.0)
 
 
 class ClientStoodStill(Exception):
-    """A stock client has stopped of its own accord; the text says which."""
+    """A stock client has stopped of its own accord; the text says which one."""
 
 
 @dataclass
 class Group:
-    """A group's members at the moment, and all that they ever did."""
+    """A group's current members, and everything they ever did."""
 
     history: GroupHistory
     ours: bool
@@ -44,19 +44,19 @@ class Group:
 
     @property
     def served_at(self) -> float:
-        """Every member has had a commit acknowledged that it sent then or later."""
+        """The time since which every member has had a commit acknowledged."""
         return min(each.committed_at for each in self.members)
 
     @property
     def settled(self) -> bool:
-        """Every member has partitions, and all of them have somebody."""
+        """Whether every member has partitions and every partition has an owner."""
         held = [each.partitions for each in self.members]
         return all(held) and sum(map(len, held)) == PARTITIONS == len(frozenset().union(*held))
 
 
 class Load:
-    """`start`, and `stop` at the end; `look` raises what went wrong with anybody. Steady groups do not change
-    by themselves."""
+    """`start`, and `stop` at the end; `look` raises what went wrong with any client. Steady groups do not
+    change by themselves."""
 
     def __init__(self, bootstrap: str, directory: Path, dice: random.Random) -> None:
         self.steady: list[Group] = []
@@ -82,12 +82,12 @@ class Load:
 
     @property
     def records(self) -> int:
-        """Read back so far."""
+        """Records read back so far."""
         return sum(map(len, self._log))
 
     @property
     def commits(self) -> int:
-        """Acknowledged, partition by partition."""
+        """Acknowledged commits, partition by partition."""
         return sum(
             each.acknowledged_at is not None
             for group in self.groups
@@ -97,7 +97,7 @@ class Load:
 
     @property
     def transactions(self) -> int:
-        """That have ended as they were to."""
+        """Transactions that have ended as intended."""
         return sum(each.ended for of in self.transactors for each in of.history.transactions)
 
     def repeated(self) -> dict[tuple[str, int], set[int]]:
@@ -112,7 +112,7 @@ class Load:
         }
 
     def start(self, names: Sequence[str]) -> None:
-        """Steady groups of these names, half of them ours, of all kinds; and a restless one of each
+        """Start steady groups of these names, half of them ours, of all kinds; and a restless group of each
         client."""
         for producer in (*self.producers, *self.transactors):
             producer.start()
@@ -151,8 +151,8 @@ class Load:
 
     async def served(self, since: float, seconds: float) -> float:
         """Wait until every steady group's members have had commits acknowledged that were sent after `since`,
-        and every producer a record by each partition or a transaction; how long after `since` that was so.
-        AssertionError when it is not within `seconds` of now."""
+        and every producer a record in each partition or a transaction; returns how long after `since` that
+        was. Raises AssertionError if it takes more than `seconds` from now."""
         ends = time.monotonic() + seconds
         while True:
             self.look()
@@ -176,14 +176,14 @@ class Load:
             await asyncio.sleep(0.02)
 
     def rebalances(self, noted: Noted) -> dict[str, tuple[int, int]]:
-        """Of the steady groups: the generation written last, and how many assignments their members got."""
+        """For steady groups: the last written generation, and how many assignments their members received."""
         return {
             group.history.group: (noted.generation(group.history.group), group.history.rebalances)
             for group in self.steady
         }
 
     async def settled(self, seconds: float) -> None:
-        """Wait until every steady group has shared out the partitions."""
+        """Wait until every steady group has assigned all partitions."""
         ends = time.monotonic() + seconds
         while waiting := [group.history.group for group in self.steady if not group.settled]:
             self.look()
@@ -192,7 +192,7 @@ class Load:
             await asyncio.sleep(0.05)
 
     async def check(self) -> None:
-        """Read what has been written since the last time, and judge all that was seen. Raises Violation."""
+        """Read what has been written since the last time, and judge everything seen. Raises Violation."""
         since = [len(each) for each in self._log]
         for whole, more in zip(
             self._log, await asyncio.to_thread(stock.logs, self._bootstrap, since), strict=True
@@ -209,8 +209,8 @@ class Load:
         await asyncio.to_thread(transactor.check_shown, self._bootstrap, known)
 
     async def check_whole(self) -> None:
-        """When everybody has stopped: all logs from the beginning, where what was read before must still be,
-        and all that was ever acknowledged."""
+        """After everybody has stopped, read all logs from the beginning: they must still hold what was read
+        before, and everything ever acknowledged."""
         again = await asyncio.to_thread(stock.logs, self._bootstrap, [0] * PARTITIONS)
         for partition, (before, now) in enumerate(zip(self._log, again, strict=True)):
             if now[: len(before)] != before:
@@ -232,7 +232,7 @@ class Load:
 
     def _judge(self, found: Sequence[dict[int, stock.Seen]]) -> None:
         for partition, values in enumerate(self._log):
-            # What is acknowledged by now and was not yet when the log was read is judged next time.
+            # What has been acknowledged since the log was read is judged next time.
             acknowledged = [each.produced[partition].up_to(len(values)) for each in self.producers]
             checker.check_log(f"partition {partition}", values, acknowledged)
         repeated = self.repeated()
@@ -247,7 +247,7 @@ class Load:
                 checker.check_reads(history, partition, self._log[partition], committed)
 
     def _stands_still(self, name: str) -> bool:
-        """Whether the group is kept waiting by nothing but a librdkafka that does not run any more."""
+        """Whether the group waits for nothing but a librdkafka that no longer runs."""
         members = [each for group in self.steady if group.history.group == name for each in group.members]
         return any(isinstance(each, StockMember) and each.stands_still() for each in members)
 

@@ -1,9 +1,9 @@
-"""Hosts of one's own on one machine: network namespaces, joined by a switch that leads nowhere else. Takes
-root, `ip` (iproute2) and `nsenter` (util-linux).
+"""Private hosts on one machine: network namespaces, joined by a switch that leads nowhere else. Needs root,
+`ip` (iproute2) and `nsenter` (util-linux).
 
 Host i has the address 10.77.0.i; the switch is a bridge in a namespace of its own, 10.77.0.254, from which
-clients run. Namespaces have the name of the process that made them, so that the next run finds those of one
-that was killed, and removes them with everything that still runs there.
+clients run. Namespaces are named after the process that made them, so that the next run finds those of a
+killed one, and removes them with everything that still runs there.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def address(host: int) -> str:
 
 
 class Network:
-    """`hosts` hosts on a switch, while it is entered.
+    """`hosts` hosts on a switch, as a context manager.
 
-    Raises RuntimeError where namespaces cannot be made, and says what is missing.
+    Raises RuntimeError, saying what is missing, if namespaces cannot be created.
     """
 
     def __init__(self, hosts: int) -> None:
@@ -68,12 +68,12 @@ class Network:
         return f"{self._prefix}-{'switch' if host == SWITCH else host}"
 
     def inside(self, host: int) -> list[str]:
-        """What to put before a command so that it runs there; its process id stays its own."""
+        """The prefix that makes a command run there; the process id stays the command's own."""
         return ["nsenter", f"--net={_MADE / self.name(host)}"]
 
     @contextmanager
     def entered(self, host: int) -> Iterator[None]:
-        """The calling thread, and the threads and processes it starts meanwhile, are on that host's
+        """Inside the block, the calling thread and the threads and processes it starts are on that host's
         network."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -106,7 +106,7 @@ class Network:
         for host in self.hosts:
             name, port = self.name(host), f"port{host}"
             run("ip", "netns", "add", name)
-            # Made inside, so that nothing ever shows on the machine's own network.
+            # Created inside, so that nothing ever appears on the machine's own network.
             run(
                 "ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name
             )
@@ -120,7 +120,7 @@ class Network:
 
 
 def remove_stale() -> list[str]:
-    """Remove what a run that was killed has left: its namespaces, with the processes in them. Their names."""
+    """Remove what a killed run has left: its namespaces, with the processes in them. Returns their names."""
     stale = []
     for name in _names():
         found = _NAME.fullmatch(name)
@@ -131,7 +131,7 @@ def remove_stale() -> list[str]:
 
 
 def run(*command: str) -> str:
-    """What a command says; RuntimeError with its complaint when it fails."""
+    """The output of a command; RuntimeError with its error output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
@@ -149,7 +149,7 @@ def _remove(names: Sequence[str]) -> None:
 
 
 def _kill_inside(name: str) -> None:
-    """A namespace lives as long as anything runs in it, whether its name is gone or not."""
+    """A namespace lives as long as anything runs in it, whether its name still exists or not."""
     ends = time.monotonic() + _END_S
     while pids := [int(pid) for pid in run("ip", "netns", "pids", name).split() if int(pid) != os.getpid()]:
         if time.monotonic() > ends:
@@ -161,8 +161,8 @@ def _kill_inside(name: str) -> None:
 
 
 def _started(pid: int) -> int | None:
-    """When the process began, in ticks since the machine did; None where there is none. Numbers of processes
-    come again, with another begin."""
+    """When the process began, in ticks since boot; None if there is none. Process ids are reused, with
+    another start time."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -171,7 +171,7 @@ def _started(pid: int) -> int | None:
 
 
 def _set_namespace(descriptor: int) -> None:
-    """os.setns is there from Python 3.12 on."""
+    """os.setns exists only from Python 3.12 on."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(descriptor, _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "setns")

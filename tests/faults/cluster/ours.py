@@ -26,12 +26,12 @@ _CLOSE_S: Final = 10.0
 
 
 class OurMember(Working, RebalanceListener):
-    """A member that reads and commits by hand until it is told to stop."""
+    """A member that reads and commits by hand until it is stopped."""
 
     def __init__(self, name: str, kind: Kind, history: GroupHistory, bootstrap: str) -> None:
         super().__init__(name)
         self.committed_at = 0.0
-        """When the last commit was sent that was acknowledged."""
+        """Send time of the last acknowledged commit."""
         self._history = history
         self._stints: dict[int, Stint] = {}
         self._consumer = Consumer(
@@ -53,7 +53,7 @@ class OurMember(Working, RebalanceListener):
 
     @property
     def partitions(self) -> frozenset[int]:
-        """Those it has."""
+        """The partitions it owns."""
         return frozenset(self._stints)
 
     def says(self) -> str:
@@ -110,13 +110,13 @@ class OurMember(Working, RebalanceListener):
 
 
 class OurProducer(Working):
-    """Sends numbered records to all partitions until it is told to stop."""
+    """Sends numbered records to all partitions until it is stopped."""
 
     def __init__(self, name: str, partitions: int, bootstrap: str) -> None:
         super().__init__(name)
         self.produced: Sequence[Produced] = [Produced(name, each) for each in range(partitions)]
         self.served_at = [0.0] * partitions
-        """When the last record was sent that was acknowledged, by partition."""
+        """Send time of the last acknowledged record, by partition."""
         self._on_their_way: set[asyncio.Future[Any]] = set()
         self._failed: list[str] = []
         self._producer = Producer(
@@ -129,7 +129,7 @@ class OurProducer(Working):
         super().look()
 
     async def stop(self) -> None:
-        """When everything it has sent is acknowledged."""
+        """Return when everything it has sent is acknowledged."""
         await super().stop()
         self.look()
 

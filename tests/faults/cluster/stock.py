@@ -1,5 +1,5 @@
-"""Members and a producer of confluent-kafka (librdkafka), as threads; and what it finds committed and
-written."""
+"""Members and a producer of confluent-kafka (librdkafka), as threads; and the committed offsets and records
+that it finds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.faults.cluster.setting import (
 _FETCH_WAIT_MS: Final = 500
 _COMMIT_S: Final = 120.0
 _STANDS_STILL_S: Final = 5 * GIVEN_UP_S
-"""A member says something with every heartbeat, every second."""
+"""A running member logs something with every heartbeat, every second."""
 _END_S: Final = 90.0
 _PASSING: Final = (
     KafkaError.NOT_COORDINATOR,
@@ -41,7 +41,7 @@ _PASSING: Final = (
     KafkaError._TRANSPORT,
     KafkaError._WAIT_COORD,
 )
-"""A lease that moves is found again."""
+"""Passing errors: the client finds a moving lease again."""
 _COMMON: Final[Mapping[str, Any]] = {
     "socket.timeout.ms": REQUEST_TIMEOUT_MS,
     "socket.connection.setup.timeout.ms": REQUEST_TIMEOUT_MS,
@@ -63,8 +63,8 @@ def _consumer_settings(group: str, bootstrap: str) -> dict[str, Any]:
 
 
 class _Working:
-    """A thread that works until it is told to stop; `look` raises what has ended it. What librdkafka logs
-    goes to a file."""
+    """A thread that works until it is stopped; `look` raises what has ended it. librdkafka's log goes to a
+    file."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
@@ -114,18 +114,18 @@ class _Working:
 
 
 class StockMember(_Working):
-    """A member that reads and commits by hand until it is told to stop."""
+    """A member that reads and commits by hand until it is stopped."""
 
     def __init__(self, name: str, kind: Kind, history: GroupHistory, bootstrap: str, log: Path) -> None:
         super().__init__(name, log)
         self.committed_at = 0.0
-        """When the last commit was sent that was acknowledged."""
+        """Send time of the last acknowledged commit."""
         self._history = history
         self._stints: dict[int, Stint] = {}
         self._on_its_way: dict[int, Commit] = {}
         self._cooperative = kind.cooperative
         self._forgotten = False
-        """Whether partitions wait for offsets that nobody asks for any more."""
+        """Whether partitions wait for offsets that nobody fetches any more."""
         self._settings = {
             **_consumer_settings(history.group, bootstrap),
             "client.id": name,
@@ -141,7 +141,7 @@ class StockMember(_Working):
 
     @property
     def partitions(self) -> frozenset[int]:
-        """Those it has."""
+        """The partitions it owns."""
         return frozenset(self._stints)
 
     def _work(self) -> None:
@@ -172,15 +172,15 @@ class StockMember(_Working):
             return  # all brokers down and the like: it goes on by itself
         stint = self._stints[message.partition()]
         if message.offset() < stint.next_offset:
-            # While it asks new leaders about its position, again and again, librdkafka takes up an older one.
+            # While it repeatedly asks new leaders about its position, librdkafka falls back to an older one.
             self._history.read_again(stint, message.offset(), message.value())
         else:
             self._history.read(stint, message.offset(), message.value(), time.monotonic())
 
     def _begin_again(self, consumer: confluent_kafka.Consumer) -> None:
-        """Where librdkafka has asked for the offsets of new partitions and was told that the coordinator is
-        another one by now, it asks no more, and leaves it to its user to assign them again; with any Kafka.
-        No commit may be on its way meanwhile, or the offsets found would be older than what it commits."""
+        """If librdkafka fetches offsets of new partitions and learns that the coordinator has moved, it does
+        not retry, with any Kafka: its user has to assign them again. No commit may be in flight meanwhile, or
+        the offsets found would be older than what it commits."""
         self._forgotten = False
         partitions = consumer.assignment()
         if self._cooperative:
@@ -203,14 +203,14 @@ class StockMember(_Working):
             self._stints.pop(each.partition, None)
 
     def stands_still(self) -> bool:
-        """Whether librdkafka itself has stopped: with a commit under way it has said nothing for a long time,
-        not even that it gave the request up, as it does after its own timeout. It was seen to, seldom."""
+        """Whether librdkafka itself has stopped: with a commit in flight it has logged nothing for a long
+        time, not even that it gave up the request, as it does after its own timeout. Seen, but rarely."""
         sent_at = min((each.sent_at for each in self._on_its_way.values()), default=time.monotonic())
         silent_s = time.time() - self._log.stat().st_mtime if self._log.exists() else 0.0
         return min(time.monotonic() - sent_at, silent_s) > _STANDS_STILL_S
 
     def _commit(self, consumer: confluent_kafka.Consumer) -> None:
-        """One at a time; librdkafka tells in `poll` what became of it."""
+        """Commit one at a time; librdkafka reports the outcome in `poll`."""
         now = time.monotonic()
         if self._on_its_way:
             if any(now - each.sent_at > _COMMIT_S for each in self._on_its_way.values()):
@@ -239,13 +239,13 @@ class StockMember(_Working):
 
 
 class StockProducer(_Working):
-    """Sends numbered records to all partitions until it is told to stop."""
+    """Sends numbered records to all partitions until it is stopped."""
 
     def __init__(self, name: str, bootstrap: str, log: Path) -> None:
         super().__init__(name, log)
         self.produced: Sequence[Produced] = [Produced(name, each) for each in range(PARTITIONS)]
         self.served_at = [0.0] * PARTITIONS
-        """When the last record was sent that was acknowledged, by partition."""
+        """Send time of the last acknowledged record, by partition."""
         self._failed: list[str] = []
         self._settings = {
             **_COMMON,
@@ -289,7 +289,7 @@ class StockProducer(_Working):
 
 
 def committed(group: str, bootstrap: str) -> dict[int, Seen]:
-    """What a group has committed, by partition, as somebody outside of it finds it."""
+    """A group's committed offsets by partition, as an outsider finds them."""
 
     def ask(consumer: confluent_kafka.Consumer) -> dict[int, Seen]:
         wanted = [TopicPartition(TOPIC, each) for each in range(PARTITIONS)]
@@ -311,7 +311,7 @@ def committed(group: str, bootstrap: str) -> dict[int, Seen]:
 
 
 def logs(bootstrap: str, since: Sequence[int]) -> list[list[bytes]]:
-    """Each partition's values from these offsets up to where it ends at the moment, offset by offset."""
+    """Each partition's values from these offsets up to its current end, offset by offset."""
 
     def read(consumer: confluent_kafka.Consumer) -> list[list[bytes]]:
         found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]

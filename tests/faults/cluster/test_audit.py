@@ -1,4 +1,4 @@
-"""What is noted in a real database, and that a write by a fenced broker is found there."""
+"""The audit records what happens in a real database, and finds a write by a fenced broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 class Place:
-    """A database with an audit, and what its only data lease is called."""
+    """A database with an audit, and the name of its only data lease."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -95,7 +95,7 @@ async def test_a_write_after_a_claim_is_found(place: Place) -> None:
 
 
 async def test_a_write_that_a_claim_did_not_wait_for_is_found(place: Place) -> None:
-    """It was begun under an epoch that was still the writer's, and committed after it was not."""
+    """It began under an epoch that was still the writer's, and was committed when that no longer held."""
     async with place.connected("muster-1") as one, place.connected("muster-2") as other:
         await one.execute(CLAIM, LEASE)
         async with one.transaction():

@@ -1,4 +1,4 @@
-"""The checkers of the drills: sound histories pass, and each planted violation is found."""
+"""The drills' checkers: sound histories pass, and each planted violation is found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACE = "here"
 
 
 def commits() -> list[Commit]:
-    """10 and 20 were acknowledged, at 2 and 4; what became of 30, sent at 5, is not known."""
+    """10 and 20 were acknowledged, at 2 and 4; the outcome of 30, sent at 5, is unknown."""
     return [Commit(10, 1, 2), Commit(20, 3, 4), Commit(30, 5)]
 
 
@@ -53,7 +53,7 @@ def test_a_commit_that_is_lost_or_nobodys_is_found(seen: Seen, says: str) -> Non
 
 
 def history(first_offset: int, begun_at: float = 4.5) -> GroupHistory:
-    """A member that begins to read partition 0 there."""
+    """A member that begins to read partition 0 at `first_offset`."""
     group = GroupHistory("orders", {0: commits()})
     stint = group.begin("late", 0, begun_at)
     group.read(stint, first_offset, b"x", 6)
@@ -102,7 +102,7 @@ def test_offsets_that_only_grow_are_sound(offsets: list[int]) -> None:
 def test_an_offset_that_goes_back_or_away_is_found(offsets: list[int | None], says: str) -> None:
     with pytest.raises(Violation, match=says):
         checker.check_offset_writes(OffsetWrite("orders", "t", 0, each) for each in offsets)
-    # Other partitions' and groups' are others.
+    # Other partitions and groups are independent.
     checker.check_offset_writes(
         OffsetWrite("orders", "t", number, offset or 0) for number, offset in enumerate(offsets)
     )
@@ -134,7 +134,7 @@ def test_commits_that_took_long_are_told_from_others() -> None:
 
 
 def produced() -> list[Produced]:
-    """Two producers' records: three of a, all acknowledged; two of b, one acknowledged."""
+    """Two producers' records: three of a, all acknowledged; two of b, one of them acknowledged."""
     return [Produced("a", 0, 3, {0: 0, 1: 2, 2: 3}), Produced("b", 0, 2, {0: 1})]
 
 
@@ -189,7 +189,7 @@ def test_a_record_acknowledged_without_its_offset_is_judged_with_the_ones_behind
 def test_what_is_committed_was_read() -> None:
     group = GroupHistory("orders", reads={0: dict(enumerate(log()))})
     checker.check_reads(group, 0, log(), 5)
-    checker.check_reads(group, 0, log()[:3], 3)  # the rest is not looked at yet
+    checker.check_reads(group, 0, log()[:3], 3)  # the rest has not been read back yet
     del group.reads[0][2]
     checker.check_reads(group, 0, log(), 2)
     with pytest.raises(Violation, match=r"offsets \[2\] are committed, and nobody has read them"):
@@ -233,7 +233,7 @@ def test_a_rebalance_is_found() -> None:
 
 
 CLAIMS = [Claim("group 1", 5, 1, 10.0), Claim("group 2", 3, 2, 11.0), Claim("group 1", 6, 2, 20.0)]
-"""Node 2 takes group 1 over at 20."""
+"""Node 2 takes over group 1 at 20."""
 
 
 @each(
@@ -278,7 +278,7 @@ def replaced(claim: Claim, **changes: int) -> Claim:
     return claim._replace(**changes)
 
 
-# --- what is read from the database -------------------------------------------------------------------------
+# --- records in the database --------------------------------------------------------------------------------
 
 
 def text(said: str | None) -> bytes:

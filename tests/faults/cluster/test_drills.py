@@ -33,11 +33,11 @@ def test_a_stock_member_stands_still_when_it_says_nothing_about_its_commit(tmp_p
     member = StockMember("a", Kind(cooperative=False, static=False), GroupHistory("g"), "127.0.0.1:1", log)
     long_ago = time.time() - 60
     os.utime(log, (long_ago, long_ago))
-    assert not member.stands_still()  # nothing is under way
+    assert not member.stands_still()  # nothing is in flight
     member._on_its_way = {0: Commit(5, time.monotonic() - 60)}
     assert member.stands_still()
     os.utime(log)
-    assert not member.stands_still()  # it says something
+    assert not member.stands_still()  # it logs something
 
 
 def test_a_seed_repeats_its_plan() -> None:
@@ -48,4 +48,4 @@ def test_a_seed_repeats_its_plan() -> None:
     settled = planned[: 3 * len(others)]
     for begin in range(0, len(settled), len(others)):
         assert sorted(settled[begin : begin + len(others)]) == others
-    assert sorted(planned[len(settled) :]) == sorted([*SETS_CLOCKS] * 3)  # in a lab of their own
+    assert sorted(planned[len(settled) :]) == sorted([*SETS_CLOCKS] * 3)  # in a separate lab

@@ -1,4 +1,4 @@
-"""The hosts of the drills: what is joined, what is cut, and that nothing is left behind."""
+"""The hosts of the drills: what is connected, what is cut, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ while True:
     said, whose = bound.recvfrom(100)
     bound.sendto(said, whose)
 """
-"""Answers each datagram."""
+"""A program that answers each datagram."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def echo(network: Network) -> Iterator[None]:
 
 
 def answered(network: Network, host: int) -> bool:
-    """Whether an answer of host 1 comes back to `host`, of several tries."""
+    """Whether one of several tries from `host` gets an answer from host 1."""
     with network.entered(host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(0.2)
         for _ in range(3):
@@ -134,7 +134,7 @@ def test_what_a_killed_run_has_left_is_found(network: Network) -> None:
 
 
 def lives(pid: str) -> bool:
-    """Whether it runs; one that nobody has waited for yet does not."""
+    """Whether it runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

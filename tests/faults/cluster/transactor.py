@@ -1,4 +1,4 @@
-"""Transactional producers of muster's own client, as tasks, and what readers are shown of them."""
+"""Transactional producers of muster's own client, as tasks, and what readers see of them."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ _TIMEOUT_MS: Final = 600_000  # no transaction times out because of a fault
 _COMMITTED_SHARE: Final = 0.7
 _TAKEN_OVER_SHARE: Final = 0.1
 _NAMELESS: Final = told.Producer(-1, -1)
-"""The client keeps its producer id to itself."""
+"""The client does not reveal its producer id."""
 
 
 class OurTransactor(Working):
-    """Writes to all partitions and commits an offset in one transaction after the other, until it is told to
-    stop. Some are aborted, and some cut off by another producer of the same id."""
+    """Writes to all partitions and commits an offset in one transaction after the other, until it is stopped.
+    Some are aborted, and some are cut off by another producer with the same id."""
 
     def __init__(self, name: str, bootstrap: str, dice: random.Random) -> None:
         super().__init__(name)
         self.history = Transactional(name)
         self.slot = Slot(name, IN_TRANSACTIONS, 0)
         self.served_at = 0.0
-        """When the last transaction began that has ended as it was to."""
+        """Start time of the last transaction that ended as intended."""
         self._bootstrap = bootstrap
         self._dice = dice
         self._given_up = ""
-        """Why a transaction had to be aborted, of the last one."""
+        """Why the last such transaction had to be aborted."""
 
     def says(self) -> str:
-        """What it is at, for a failure."""
+        """Its current state, for a failure."""
         last = self.history.transactions[-1] if self.history.transactions else None
         return f"{last}; given up last: {self._given_up or 'none'}; waits in {self.waits()}"
 
@@ -96,7 +96,7 @@ class OurTransactor(Working):
     async def _take_over(
         self, old: Producer[bytes, bytes], closing: AsyncExitStack
     ) -> Producer[bytes, bytes]:
-        """A new producer starts while the old one has a transaction open, which can then not be committed."""
+        """A new producer starts while the old one has an open transaction, which then cannot be committed."""
         transaction = self._begin()
         ours = old.transaction()
         try:
@@ -114,7 +114,7 @@ class OurTransactor(Working):
         raise Violation(f"{transaction.name}: its producer was fenced, and has committed it")
 
     async def _give_up(self, ours: Any, transaction: Transaction, error: TransactionAborted) -> None:
-        """It had to be aborted, and has been if it was its commit that said so."""
+        """The transaction had to be aborted; if its commit reported so, it already is."""
         transaction.fenced = True
         self._given_up = f"{transaction.name}, {error!r}"
         with suppress(NoTransaction):
@@ -138,13 +138,13 @@ class OurTransactor(Working):
 
 
 def check_shown(bootstrap: str, known: Mapping[str, Transactional]) -> None:
-    """While producers work: what is shown at the moment."""
+    """While producers work: check what is currently shown."""
     for place, values in _committed(bootstrap)[0].items():
         checker.check_shown(place, values, known)
 
 
 async def check_whole(bootstrap: str, known: Mapping[Slot, Transactional]) -> None:
-    """When they have stopped: every transaction is there wholly or not at all, and nothing is open."""
+    """After they have stopped: every transaction is there completely or not at all, and none is open."""
     histories = {each.name: each for each in known.values()}
     shown, stable = await asyncio.to_thread(_committed, bootstrap)
     _, ends = await asyncio.to_thread(read, bootstrap, IN_TRANSACTIONS, "read_uncommitted")
@@ -161,7 +161,7 @@ async def check_whole(bootstrap: str, known: Mapping[Slot, Transactional]) -> No
 
 
 def _committed(bootstrap: str) -> tuple[dict[Place, list[bytes]], dict[int, int]]:
-    """What librdkafka shows of committed records, and where they end."""
+    """The committed records that librdkafka shows, and where they end."""
     seen, ends = read(bootstrap, IN_TRANSACTIONS, "read_committed")
     shown: dict[Place, list[bytes]] = {}
     for each in seen:

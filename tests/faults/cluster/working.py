@@ -1,4 +1,4 @@
-"""Clients of muster's own, each a task that works until it is told to stop."""
+"""Clients of muster's own, each a task that works until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Working(ABC):
 
     @abstractmethod
     async def _work(self) -> None:
-        """Go on until `_stopped`."""
+        """Work until `_stopped`."""
 
     def start(self) -> None:
         self._working = asyncio.create_task(self._work(), name=self.name)
 
     def look(self) -> None:
-        """Raise what has ended it."""
+        """Raise what has ended it, if anything."""
         if self._working is not None and self._working.done():
             self._working.result()
 
     def waits(self) -> str:
-        """What it waits for, innermost first: the places where its task stands."""
+        """The places where its task is suspended, innermost first."""
         places = []
         step: Any = None if self._working is None else self._working.get_coro()
         while hasattr(step, "cr_frame") and step.cr_frame is not None:
@@ -37,7 +37,7 @@ class Working(ABC):
         return " < ".join(reversed(places))
 
     async def stop(self) -> None:
-        """When nothing of its work is open any more."""
+        """Return when none of its work is open any more."""
         self._stopped = True
         if self._working is not None:
             await self._working

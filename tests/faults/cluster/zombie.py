@@ -1,4 +1,4 @@
-"""What a broker does that was stopped past its lease and wakes up: it is asked to write while it sleeps."""
+"""What a broker does that wakes up after a stop past its lease: a write is sent to it while it sleeps."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from tests.faults.cluster.setting import TOPIC
 from tests.support.wire import Wire
 
 _NAMES: Final = 60
-"""So many group names go to every broker's shards."""
+"""With this many group names, every broker's shards get some."""
 _ANSWER_S: Final = 5.0
 _GONE: Final = (OSError, IncompleteReadError, TimeoutError)
 
 
 class Zombie:
     """A group without members that `node` coordinates. `begin` commits 1 there; `ask` leaves commit 2 in the
-    sleeping node's socket; `overtake` commits 3 at whoever coordinates now; `check` looks at what became of
-    2."""
+    sleeping node's socket; `overtake` commits 3 at the new coordinator; `check` looks at the outcome of 2."""
 
     def __init__(self, node: int, group: str, wire: Wire) -> None:
         self._node = node
@@ -59,7 +58,7 @@ class Zombie:
         await self._elsewhere(self._commit(3), 8, _code, seconds)
 
     async def check(self, seconds: float) -> None:
-        """Raises Violation when the commit counts for anything."""
+        """Raises Violation if the commit had any effect."""
         code: int | str
         try:
             code = _code(await self._wire.receive())
@@ -96,8 +95,8 @@ class Zombie:
         )
 
     async def _elsewhere(self, request: Any, version: int, code_of: Any, seconds: float) -> Any:
-        """The first good answer of whichever other broker coordinates the group, or of this one when it does
-        again."""
+        """The first good answer from another broker that coordinates the group, or from this one if it does
+        so again."""
         ends = time.monotonic() + seconds
         last: object = None
         while time.monotonic() < ends:

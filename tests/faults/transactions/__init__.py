@@ -1,2 +1,2 @@
-"""Transactions of a broker that is killed in the middle of them: who makes them, who reads, and what must
-hold."""
+"""Transactions of a broker that is killed in the middle of them: their producers, their readers, and what
+must hold."""

@@ -1,10 +1,9 @@
-"""What must be true of transactions, judged from what producers saw. Knows nothing of muster.
+"""What must be true of transactions, judged by what producers saw. Knows nothing of muster.
 
-Each function takes what was sent and acknowledged (`history`) and what was found, and raises Violation. Those
-about what is shown hold at any moment, the others when all is at rest: every producer has ended its
-transaction or begun anew.
+Each function compares what was sent and acknowledged (`history`) with what was found, and raises Violation.
+Those about what is shown hold at any moment, the others at rest: when every producer has ended its
+transaction or started over.
 """
-
 from __future__ import annotations
 
 from collections import deque
@@ -18,19 +17,19 @@ from tests.faults.transactions.history import Place, Producer, Slot, Transaction
 
 UNSTABLE: Final = 88
 REFUSALS: Final = (47, 48, 49, 90)
-"""What a producer is told that was fenced: its epoch, its id, or the state it believes in is of the past."""
+"""Errors for a fenced producer: its epoch, its id, or the state it believes in is outdated."""
 AT_REST: Final = ("Empty", "CompleteCommit", "CompleteAbort")
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction that a Fetch tells of."""
+    """An aborted transaction reported by a Fetch."""
 
     producer_id: int
     first_offset: int
 
 
 def committed(found: Iterable[batches.Batch], aborted: Iterable[Aborted]) -> list[bytes]:
-    """The values that a client shows of one Fetch to readers of committed records."""
+    """The values of one Fetch that a client shows to readers of committed records."""
     ahead = deque(sorted(aborted, key=lambda each: each.first_offset))
     dropped: set[int] = set()
     values: list[bytes] = []
@@ -45,14 +44,14 @@ def committed(found: Iterable[batches.Batch], aborted: Iterable[Aborted]) -> lis
 
 
 def check_producer(before: Sequence[Producer], producer: Producer) -> None:
-    """A coordinator never names a producer that could be one of before."""
+    """A coordinator never returns a producer that may equal an earlier one."""
     again = [each for each in before if each.id == producer.id and each.epoch >= producer.epoch]
     if producer.id < 0 or producer.epoch < 0 or again:
         raise Violation(f"{producer} was named after {before[-1] if before else None}")
 
 
 def check_fenced(transaction: Transaction, code: int) -> None:
-    """What its producer is told after another one has taken its place."""
+    """Check the error that its producer gets after another has replaced it."""
     if code not in REFUSALS:
         raise Violation(f"{transaction.name}: its producer was fenced, and is answered {code}")
 
@@ -61,7 +60,7 @@ def check_fenced(transaction: Transaction, code: int) -> None:
 
 
 def check_shown(place: Place, values: Iterable[bytes], known: Mapping[str, Transactional]) -> None:
-    """A reader of committed records has just been shown these."""
+    """A reader of committed records has just been shown these values."""
     for value in values:
         transaction = _of(place, value, known)
         if transaction.why_hidden:
@@ -70,7 +69,7 @@ def check_shown(place: Place, values: Iterable[bytes], known: Mapping[str, Trans
 
 
 def check_offset_shown(slot: Slot, found: Committed, known: Transactional) -> None:
-    """A reader of committed offsets has just been shown this."""
+    """A reader of committed offsets has just been shown this offset."""
     if (transaction := _committing(slot, found, known)) is None:
         return
     if transaction.why_hidden:
@@ -79,7 +78,7 @@ def check_offset_shown(slot: Slot, found: Committed, known: Transactional) -> No
 
 
 def check_stable_offset_shown(slot: Slot, code: int, found: Committed, known: Transactional) -> None:
-    """Shown to who asks for nothing but stable ones: no offset while there is a pending one."""
+    """The answer to a fetch of stable offsets only: no offset while one is pending."""
     if code == 0:
         check_offset_shown(slot, found, known)
     elif code != UNSTABLE or found.offset != -1:
@@ -99,8 +98,8 @@ class Log(NamedTuple):
 
 
 def check_log(place: Place, log: Log, known: Mapping[str, Transactional]) -> None:
-    """A whole log: no hole, no value twice, no open transaction, nothing of a producer behind a newer one,
-    and shown is what markers say."""
+    """Check a whole log: no hole, no duplicate value, no open transaction, no older epoch of a producer after
+    a newer one, and exactly what the markers commit is shown."""
     where = _at(place)
     offset = 0
     epochs: dict[int, int] = {}
@@ -144,7 +143,7 @@ def check_log(place: Place, log: Log, known: Mapping[str, Transactional]) -> Non
 def check_whole(
     known: Mapping[str, Transactional], shown: Mapping[Place, Sequence[bytes]]
 ) -> list[Transaction]:
-    """Every transaction is shown wholly or not at all, as it was acknowledged; those that are shown."""
+    """Every transaction is shown completely or not at all, as acknowledged; returns those that are shown."""
     found: dict[tuple[str, int], dict[Place, list[bytes]]] = {}
     for place, values in shown.items():
         last: dict[str, int] = {}
@@ -194,7 +193,7 @@ def check_offset(
 
 
 def check_at_rest(transactional_id: str, state: str) -> None:
-    """Where the coordinator says that it stands."""
+    """Check the state that the coordinator reports."""
     if state not in AT_REST:
         raise Violation(f"{transactional_id} does not come to rest: it is {state}")
 
@@ -217,7 +216,7 @@ def _of(place: Place, value: bytes, known: Mapping[str, Transactional]) -> Trans
 
 
 def _committing(slot: Slot, found: Committed, known: Transactional) -> Transaction | None:
-    """Whose offset it is; None for none."""
+    """The transaction that the offset belongs to; None for no offset."""
     if found.offset == -1:
         return None
     if not 1 <= found.offset <= len(known.transactions):

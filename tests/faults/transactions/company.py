@@ -1,4 +1,4 @@
-"""All who make transactions in one data directory and read them, over the lives of its broker."""
+"""All producers and readers of transactions in one data directory, over the lives of its broker."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class Company:
-    """Create it for an empty directory, `begin` once `TOPICS` are there, and after each kill `settle` before
-    the next `load`. What coordinators gave out goes into `producer_ids`."""
+    """Create it for an empty directory, `begin` once `TOPICS` exist, and after each kill `settle` before the
+    next `load`. Producer ids that coordinators allocate go into `producer_ids`."""
 
     def __init__(self, dice: random.Random, producer_ids: list[int]) -> None:
         self._places: list[Place] = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
@@ -48,7 +48,7 @@ class Company:
 
     @property
     def begun(self) -> int:
-        """How many transactions, of all lives."""
+        """The number of transactions of all lives."""
         return sum(len(each.transactions) for each in self._known.values())
 
     @property
@@ -62,7 +62,7 @@ class Company:
                 await each.start(wire)
 
     async def load(self, port: int, answered: Callable[[], None]) -> None:
-        """Until the broker is gone, calling `answered` for each answer."""
+        """Run until the broker is gone, calling `answered` for each answer."""
         ran = await asyncio.gather(
             self._read(port, answered),
             *(each.run(port, answered) for each in self._transactors),
@@ -71,8 +71,8 @@ class Company:
         raise_unless_gone(ran)
 
     async def settle(self, port: int) -> int:
-        """Judge what is shown at once, let everybody come back, and judge all that is left when nothing is
-        open any more; how many transactions that were open when the broker died turned out to be
+        """Judge what is shown at once, let all producers come back, and judge everything when nothing is open
+        any more; returns how many transactions that were open when the broker died turned out to be
         committed."""
         unanswered = [each.open for each in self._known.values()]
         async with await Pipe.connect(port) as wire:
@@ -90,7 +90,7 @@ class Company:
             await self._reader.run(wire, self._known)
 
     async def _at_rest(self, wire: Pipe) -> None:
-        """Wait until no transaction is open; Violation when that does not come."""
+        """Wait until no transaction is open; raises Violation if that does not happen."""
         states: dict[str, str] = {}
         try:
             async with asyncio.timeout(REPLY_S):

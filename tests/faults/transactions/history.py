@@ -1,6 +1,6 @@
-"""What transactional producers sent and what they were told, over all the lives of one data directory.
+"""What transactional producers sent and were told, over all the lives of one data directory.
 
-Plain data, filled in by the load and judged by `checker`.
+Plain data, recorded by the load and judged by `checker`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Producer(NamedTuple):
-    """One start of a transactional id, or with KIP-890 one transaction of it."""
+    """One start of a transactional id or, with KIP-890, one of its transactions."""
 
     id: int
     epoch: int
 
 
 class Slot(NamedTuple):
-    """Where a group's offset is kept."""
+    """The place where a group's offset is kept."""
 
     group: str
     topic: str
@@ -29,7 +29,7 @@ class Slot(NamedTuple):
 
 @dataclass
 class Batch:
-    """As it is sent to one place."""
+    """A batch as it is sent to one place."""
 
     place: Place
     sequence: int
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass
 class Transaction:
-    """What it is to write, and how it went. The offset that it commits for its slots is its number."""
+    """What it should write, and its outcome. The offset that it commits for its slots is its number."""
 
     transactional_id: str
     number: int
@@ -49,15 +49,15 @@ class Transaction:
     late: set[bytes] = field(default_factory=set)
     """Values that its producer sent after it had been fenced."""
     commits: bool | None = None
-    """What its EndTxn asks for; None before that is sent."""
+    """Whether its EndTxn asks for a commit; None until that is sent."""
     ended: bool = False
-    """It is acknowledged to have ended as asked for."""
+    """Whether it was acknowledged to have ended as requested."""
     fenced: bool = False
-    """It is known to have been aborted because another producer has taken its place."""
+    """Whether it is known to have been aborted because another producer has replaced its own."""
     shown: bool = False
-    """A reader of committed records or offsets has seen something of it."""
+    """Whether a reader of committed records or offsets has seen something of it."""
     settled: bool | None = None
-    """Whether it was found to be committed, when all was at rest after a kill: that stays."""
+    """Whether it was found committed at rest after a kill: that is final."""
 
     @property
     def name(self) -> str:
@@ -65,12 +65,12 @@ class Transaction:
 
     @property
     def metadata(self) -> str:
-        """What stands beside its offsets."""
+        """The metadata of its offsets."""
         return f"{self.transactional_id} {self.number}"
 
     @property
     def groups(self) -> list[str]:
-        """Of its slots."""
+        """The groups of its slots."""
         return [*dict.fromkeys(slot.group for slot in self.slots)]
 
     @property
@@ -79,7 +79,7 @@ class Transaction:
 
     @property
     def why_hidden(self) -> str:
-        """Why readers of what is committed must not see it; empty when they may."""
+        """Why read_committed readers must not see it; empty if they may."""
         if self.settled is not None:
             return "" if self.settled else "was aborted by an earlier life"
         if self.fenced:
@@ -90,7 +90,7 @@ class Transaction:
 
     @property
     def why_shown(self) -> str:
-        """Why they must see it; empty when they need not."""
+        """Why they must see it; empty if they need not."""
         if self.settled:
             return "was there in an earlier life"
         if self.commits and self.ended:
@@ -98,17 +98,17 @@ class Transaction:
         return "was seen before" if self.shown else ""
 
     def values(self, place: Place) -> tuple[bytes, ...]:
-        """Those that it is to write there, in order."""
+        """The values that it should write there, in order."""
         return tuple(value for batch in self.batches if batch.place == place for value in batch.values)
 
 
 @dataclass
 class Transactional:
-    """One transactional id's."""
+    """The history of one transactional id."""
 
     name: str
     producers: list[Producer] = field(default_factory=list)
-    """As the coordinator named them, in order."""
+    """In the order in which the coordinator returned them."""
     transactions: list[Transaction] = field(default_factory=list)
 
     def begin(self, producer: Producer) -> Transaction:
@@ -117,7 +117,7 @@ class Transactional:
 
     @property
     def open(self) -> Transaction | None:
-        """The last one, unless it is over."""
+        """The last transaction, unless it is over."""
         last = self.transactions[-1] if self.transactions else None
         return None if last is None or last.over else last
 
@@ -125,5 +125,5 @@ class Transactional:
         return b"%s %d %d" % (self.name.encode(), transaction.number, index)
 
     def offsets(self, slot: Slot) -> list[Transaction]:
-        """Those that have an offset for this slot."""
+        """The transactions that have an offset for this slot."""
         return [each for each in self.transactions if slot in each.slots]

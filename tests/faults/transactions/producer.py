@@ -1,5 +1,5 @@
-"""Transactional producers on the wire: several partitions and groups' offsets in each transaction, ended at
-once, or cut off by another producer of the same transactional id, or by a kill."""
+"""Transactional producers on the wire: each transaction spans several partitions and groups' offsets, and is
+ended at once, or cut off by another producer with the same transactional id, or by a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOBODY: Final = Producer(*wire_transactions.NOBODY)
 _TIMEOUT_MS: Final = 900_000  # no transaction times out because the machine was slow
 _COMMITTED_SHARE: Final = 0.7
 _TAKEN_OVER_SHARE: Final = 0.15
-"""So many are cut off by another producer of the id while the broker lives."""
+"""The share that is cut off by another producer with the id while the broker lives."""
 _AGAIN_S: Final = 0.002
 _LATER: Final = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -31,20 +31,20 @@ _LATER: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.NOT_ENOUGH_REPLICAS,  # in place of a coordinator's error
+    ErrorCode.NOT_ENOUGH_REPLICAS,  # instead of a coordinator's error
 )
-"""Answers after which a client asks again."""
+"""Answers after which a client tries again."""
 
 
 class Protocol(NamedTuple):
-    """Versions of the requests, of which the broker takes the rules."""
+    """The request versions, from which the broker derives the rules."""
 
     name: str
     produce: int
     commit_offsets: int
     end: int
     joins: bool
-    """Partitions and groups join a transaction by requests of their own."""
+    """Whether partitions and groups join a transaction by separate requests."""
 
 
 PROTOCOLS: Final = (
@@ -54,7 +54,7 @@ PROTOCOLS: Final = (
 
 
 class Counted(Pipe):
-    """Says of each answer that it came."""
+    """Reports the arrival of each answer."""
 
     answered: Callable[[], None]
 
@@ -87,7 +87,7 @@ def _committed(reply: Any) -> set[int]:
 
 
 class Transactor:
-    """One transactional id, and whoever produces under it at the moment."""
+    """One transactional id, and its current producer."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Transactor:
         dice: random.Random,
     ) -> None:
         """A transaction writes to some of the places, and commits to all slots of some groups. Producer ids
-        that the coordinator gave out go into `producer_ids`."""
+        that the coordinator allocates go into `producer_ids`."""
         self.history = history
         self._protocol = protocol
         self._places = places
@@ -110,7 +110,7 @@ class Transactor:
         self._sequences: dict[Place, int] = {}
 
     async def run(self, port: int, answered: Callable[[], None]) -> None:
-        """Until the broker is gone."""
+        """Run until the broker is gone."""
         wire = await Counted.to(port, answered)
         try:
             while True:
@@ -129,8 +129,8 @@ class Transactor:
             await wire.close()
 
     async def start(self, wire: Pipe) -> None:
-        """As a new producer, who knows nothing of one before."""
-        self._producer = _NOBODY  # until the answer is there
+        """Start as a new producer that knows nothing of earlier ones."""
+        self._producer = _NOBODY  # until the answer arrives
         reply = await self._call(
             wire, wire_transactions.starting(self.history.name, timeout_ms=_TIMEOUT_MS), 4
         )
@@ -139,7 +139,7 @@ class Transactor:
         self._named(Producer(reply.producer_id, reply.producer_epoch))
 
     async def come_back(self, wire: Pipe) -> None:
-        """After a kill: as the producer that was there, which ends what it had begun, or as a new one."""
+        """After a kill: return as the existing producer, which ends what it had begun, or as a new one."""
         transaction = self.history.open
         if self._producer == _NOBODY or self._dice.random() < 0.5:
             await self.start(wire)
@@ -153,7 +153,7 @@ class Transactor:
     # --- a transaction --------------------------------------------------------------------------------------
 
     def _begin(self) -> Transaction:
-        """All that it is to write."""
+        """Begin a transaction and decide everything it should write."""
         dice, history = self._dice, self.history
         transaction = history.begin(self._producer)
         index = 0
@@ -168,7 +168,7 @@ class Transactor:
         return transaction
 
     async def _write(self, wire: Pipe, transaction: Transaction) -> None:
-        """All of it that is not acknowledged, and the offsets."""
+        """Write everything unacknowledged, and the offsets."""
         if self._protocol.joins:
             await self._join(wire, transaction)
         steps = [self._produce, self._commit]
@@ -320,7 +320,7 @@ class Transactor:
     async def _call(
         self, wire: Pipe, request: Message, version: int, codes: Callable[[Any], set[int]] = _code
     ) -> Any:
-        """Asked again while the broker says that it is too early."""
+        """Send a request, and repeat it while the broker says that it is too early."""
         async with asyncio.timeout(REPLY_S):
             while True:
                 reply = await wire.call(request, version)
@@ -330,7 +330,7 @@ class Transactor:
 
 
 def _first_of_each_place(sent: Iterable[Batch]) -> list[Batch]:
-    """Of those that are not acknowledged; the next of a place has to wait for it."""
+    """The first unacknowledged batch of each place; the next one of a place has to wait for it."""
     first: dict[Place, Batch] = {}
     for each in sent:
         if not each.acknowledged:

@@ -21,14 +21,14 @@ _PAUSE_S: Final = 0.01
 
 
 class Reader:
-    """Reads on and on, over every kill, and judges what it is shown."""
+    """Reads continuously, through every kill, and judges what it is shown."""
 
     def __init__(self, places: Iterable[Place], slots: Mapping[Slot, Transactional]) -> None:
         self._positions = dict.fromkeys(places, 0)
         self._slots = slots
 
     async def run(self, wire: Pipe, known: Mapping[str, Transactional]) -> None:
-        """A place and a group at a time, so that it is no load itself."""
+        """Read a place and a group at a time, so as not to be a load itself."""
         groups = sorted({slot.group for slot in self._slots})
         for place, group in zip(cycle(self._positions), cycle(groups), strict=False):
             await self._look_at_records(wire, place, known)
@@ -36,7 +36,7 @@ class Reader:
             await asyncio.sleep(_PAUSE_S)
 
     async def look(self, wire: Pipe, known: Mapping[str, Transactional]) -> None:
-        """Once at everything."""
+        """Check everything once."""
         for place in self._positions:
             await self._look_at_records(wire, place, known)
         await self._look_at_offsets(wire, self._slots)
@@ -57,7 +57,7 @@ class Reader:
 
 
 async def read_committed(wire: Pipe, place: Place, offset: int) -> Log:
-    """From this offset to the end of what is stable."""
+    """Read from this offset to the last stable offset."""
     name = f"{place[0]}-{place[1]}"
     found: list[batches.Batch] = []
     shown: list[bytes] = []
@@ -76,8 +76,8 @@ async def read_committed(wire: Pipe, place: Place, offset: int) -> Log:
 
 
 async def offsets(wire: Pipe, slots: Collection[Slot], *, stable: bool) -> dict[Slot, tuple[int, Committed]]:
-    """Codes and what is committed; `stable`: as one asks who must not see an old offset while a new one is
-    pending."""
+    """Codes and committed offsets; `stable`: with require_stable, for clients that must not see an old offset
+    while a new one is pending."""
     wanted: dict[str, dict[str, list[int]]] = {}
     for slot in slots:
         wanted.setdefault(slot.group, {}).setdefault(slot.topic, []).append(slot.partition)

@@ -53,7 +53,7 @@ def known() -> dict[str, Transactional]:
 
 
 def shown_of(*transactions: Transaction) -> dict[Place, list[bytes]]:
-    """What readers see if these are committed, one behind the other."""
+    """What readers see if these are committed, one after the other."""
     return {
         place: [value for each in transactions for value in each.values(place)] for place in (HERE, THERE)
     }
@@ -213,7 +213,7 @@ def test_a_slot_that_the_transaction_did_not_commit_to_is_found() -> None:
 
 
 def numbered(found: Iterable[batches.Batch]) -> list[batches.Batch]:
-    """With offsets that follow each other."""
+    """The batches, renumbered with consecutive offsets."""
     base, again = 0, []
     for batch in found:
         again.append(batch._replace(base_offset=base, next_offset=base + max(1, len(batch.values))))
@@ -222,7 +222,7 @@ def numbered(found: Iterable[batches.Batch]) -> list[batches.Batch]:
 
 
 def records(transaction: Transaction) -> list[batches.Batch]:
-    """What it has here."""
+    """Its records here."""
     return [
         batches.Batch(0, 0, 0, *transaction.producer, each.sequence, each.values, transactional=True)
         for each in transaction.batches
@@ -238,7 +238,7 @@ def marker(transaction: Transaction, *, commits: bool, raised: int = 1) -> batch
 
 
 def written(histories: dict[str, Transactional]) -> list[batches.Batch]:
-    """The first transactions of one and two, interleaved, and between them one of three that is aborted."""
+    """The first transactions of one and two, interleaved, with an aborted one of three between them."""
     one, two, three = (histories[name].transactions[0] for name in ("one", "two", "three"))
     return numbered(
         [

@@ -1,4 +1,4 @@
-"""What holds of a consumer group between steps."""
+"""What holds for a consumer group between steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_consumer_group(group: ConsumerGroup) -> None:
 
 
 def check_counted(state: ConsumerState) -> None:
-    """What is counted of the records is what counting them anew gives, and no partition has two owners."""
+    """Check that the counts equal a recount of the records, and that no partition has two owners."""
     owners: dict[uuid.UUID, dict[int, int]] = {}
     for has in state.current.values():
         for held in (has.assigned, has.revoking):

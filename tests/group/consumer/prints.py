@@ -1,4 +1,4 @@
-"""Answers and records of the consumer protocol as lines of a transcript."""
+"""Prints consumer protocol responses and records as lines of a transcript."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _explained(response: Any, cast: Cast) -> list[str]:
 
 
 def partitions(topics: Iterable[Any], cast: Cast) -> list[str]:
-    """`orders-0`, `orders-1` of topics by id, sorted by name."""
+    """`orders-0`, `orders-1` for topics given by id, sorted by name."""
     named = sorted(
         (cast.told(cast.topic_names[topic.topic_id]), index) for topic in topics for index in topic.partitions
     )
@@ -101,7 +101,7 @@ def _partitions(topics: Iterable[Any], cast: Cast) -> str:
 
 
 def event(event: Event, since_ms: int, cast: Cast) -> str | None:
-    """What happened; None: nothing that only consumer groups know."""
+    """Print the event; None if it is not specific to consumer groups."""
     match event:
         case happenings.ProtocolMigrated():
             return f"{event.from_type} -> {event.to_type} with {event.members} members"
@@ -152,7 +152,7 @@ def _named(partitions: Sequence[tuple[str, int]]) -> str:
 
 
 def record(record: Record, cast: Cast) -> str | None:
-    """None: it is none of a consumer group."""
+    """Print the record; None if it is not a consumer group's."""
     key: Any = record.key
     value: Any = record.value
     match key:

@@ -1,5 +1,5 @@
-"""The order in which Kafka hands members to its assignors, as its own tables gave them
-(tests/kafka/server_assignors asks them about more)."""
+"""The order in which Kafka hands members to its assignors, taken from Kafka's own tables
+(tests/kafka/server_assignors compares more of it)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from muster.coordinator.group.consumer.assignors.order import member_order
 
 ONE_BUCKET = ["member-0", "member-16", "member-27", "member-38"]
-"""Of the HashMap; of the group's own table they share fewer the more members it has had."""
+"""In one bucket of the HashMap; in the group's own table, the fewer share one the more members it has had."""
 
 
 def test_members_of_one_bucket_come_as_the_group_has_them() -> None:

@@ -1,4 +1,4 @@
-"""What holds for every group, of each server-side assignor."""
+"""What each server-side assignor guarantees for every group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.coordinator.group.consumer.assignors import ASSIGNORS, Assignment, S
 
 properties = settings(
     max_examples=100,
-    # A slow machine is no fault of an assignor.
+    # A slow machine is not an assignor's fault.
     suppress_health_check=[HealthCheck.too_slow],
 )
 
@@ -23,14 +23,14 @@ COUNTS = st.fixed_dictionaries({topic: st.integers(0, 9) for topic in TOPICS})
 MEMBERS = st.dictionaries(
     st.text(min_size=1, max_size=3), st.tuples(TOPIC_SETS, st.none() | st.text(max_size=2)), max_size=7
 )
-# Who has each partition: the member of that number, modulo how many there are and some that are gone.
+# The holder of each partition: the member with that number, modulo the members plus some that are gone.
 HOLDERS = st.lists(st.integers(0, 1000), min_size=9 * len(TOPICS), max_size=9 * len(TOPICS))
 GONE = 3
 
 
 @st.composite
 def specs(draw: st.DrawFn, *, homogeneous: bool | None = None, targets: bool = True) -> Spec:
-    """Members with any targets that are disjoint, of topics they need not subscribe to. None: either."""
+    """Members with disjoint targets, from topics they need not subscribe to. `homogeneous=None`: either."""
     members = draw(MEMBERS)
     counts = draw(COUNTS)
     same = draw(TOPIC_SETS) if (draw(st.booleans()) if homogeneous is None else homogeneous) else None
@@ -56,7 +56,7 @@ def specs(draw: st.DrawFn, *, homogeneous: bool | None = None, targets: bool = T
 
 
 def after(spec: Spec, targets: dict[str, Assignment]) -> Spec:
-    """The same group with these targets."""
+    """The same group with these targets as its current ones."""
     members = {each: subscriber._replace(assigned=targets[each]) for each, subscriber in spec.members.items()}
     return spec._replace(members=members)
 
@@ -106,7 +106,7 @@ def test_equal_subscriptions_get_equal_shares_and_keep_as_much_as_that_allows(sp
 @properties
 @given(spec=specs(homogeneous=False))
 def test_no_single_move_would_make_loads_more_even(spec: Spec) -> None:
-    """Small groups are done long before the bound of rounds."""
+    """Small groups finish long before the limit on rounds."""
     targets = ASSIGNORS["uniform"](spec)
     for owner, target in targets.items():
         for topic in target:

@@ -1,4 +1,4 @@
-"""Small groups and what the server-side assignors make of them, worked out by hand.
+"""Small groups and the targets that server-side assignors compute for them, worked out by hand.
 
 Topics are numbers here, and so are their hash codes: topic 17 shares a bucket of 16 with topic 1.
 """
@@ -25,7 +25,7 @@ def target(given: Target) -> Assignment:
 
 
 def alike(counts: Mapping[int, int], **members: Target) -> Spec:
-    """Members that subscribe to all topics, with their present targets."""
+    """Members that subscribe to all topics, with their current targets."""
     return spec(counts, {each: (topics(*counts), has) for each, has in members.items()}, homogeneous=True)
 
 
@@ -90,13 +90,13 @@ def test_what_a_member_left_goes_to_those_below_their_share() -> None:
 def test_topics_are_given_up_from_the_last_bucket_on() -> None:
     given = alike({1: 2, 2: 2}, a={2: [0, 1], 1: [0, 1]}, b={})
     check("uniform", given, a={1: [0, 1]}, b={2: [0, 1]})
-    # In one bucket the order of the target counts.
+    # Within one bucket, the order in the target decides.
     given = alike({1: 2, 17: 2}, a={17: [0, 1], 1: [0, 1]}, b={})
     check("uniform", given, a={17: [0, 1]}, b={1: [0, 1]})
 
 
 def test_topics_that_are_gone_still_count_for_the_size_of_a_table() -> None:
-    # In a table of 16 buckets topic 17 comes before topic 2, in one of 32 after it.
+    # In a table of 16 buckets topic 17 comes before topic 2; in one of 32 it comes after.
     few: Target = {2: [0], 17: [0]}
     check("uniform", alike({2: 1, 17: 1}, a=few, b={}), a={17: [0]}, b={2: [0]})
     many = {**few, **{topic: [0] for topic in range(50, 61)}}
@@ -111,7 +111,7 @@ def test_partitions_are_given_up_from_the_last_bucket_on() -> None:
 
 
 def test_a_set_that_is_copied_is_larger_at_twelve_than_one_that_grew() -> None:
-    """Of 32 buckets, where 16 and 17 are not among the first."""
+    """It has 32 buckets, in which 16 and 17 are not among the first."""
     counts = {17: 1} | dict.fromkeys(range(1, 12), 1)
     nothing: dict[str, Target] = {letter: {} for letter in "abcdefghijkl"}
     assert ASSIGNORS["uniform"](alike(counts, **nothing))["l"] == target({17: [0]})
@@ -230,7 +230,7 @@ def test_static_members_come_first_in_the_order_of_their_instances() -> None:
 
 
 def test_ids_compare_as_utf_16() -> None:
-    """A character beyond the first plane is two units, which come before the last letters of that plane."""
+    """A character beyond the BMP is two units, which sort before the last characters of the BMP."""
     beyond, last = "\N{GRINNING FACE}", "\N{FULLWIDTH TILDE}"
     check("range", alike({1: 2}, **{last: {}, beyond: {}}), **{beyond: {1: [0]}, last: {1: [1]}})
     half = beyond.encode("utf-16-le")[:2].decode("utf-16-le", "surrogatepass")

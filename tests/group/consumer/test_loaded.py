@@ -1,5 +1,5 @@
-"""Consumer groups that a shard loads: records of other versions, what is set for one group, and answers that
-wait for what was written."""
+"""Consumer groups that a shard loads: records of other versions, group configs, and responses that wait for
+what was written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Held = ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
 
 
 def current(state: int, *, epochs: list[int] | None) -> Record:
-    """Of alice: she has partitions 0 and 1, is perhaps to give up 2, and is in epoch 7."""
+    """alice's record: she owns partitions 0 and 1, may have to revoke 2, and is in epoch 7."""
     held = [
         [_Held(topic_id=ORDERS, partitions=numbers, assignment_epochs=epochs and epochs[: len(numbers)])]
         for numbers in ([0, 1], [2])
@@ -105,7 +105,7 @@ def test_partitions_are_held_since_their_epochs() -> None:
 
 @pytest.mark.parametrize("owned", [None, [0]])
 def test_a_member_in_a_state_that_nobody_knows_begins_anew(owned: list[int] | None) -> None:
-    """A later version has written it; its other partitions may be anything."""
+    """It was written by a later version; its other partitions may be anything."""
     harness = loaded(current(100, epochs=[3, 5]))
     assert harness.shard.hard.consumers[GROUP].current["alice"].state is MemberState.UNKNOWN
     refusal = beat(harness, 7, owned)

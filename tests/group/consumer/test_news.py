@@ -1,5 +1,5 @@
-"""Heartbeats of a member that has what it is to have: every single thing that it may say is heard, and what
-says nothing changes nothing."""
+"""Heartbeats of a member that owns its target: every single change it reports is processed, and a heartbeat
+that reports nothing changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOPICS = {"orders": uuid.UUID(int=1), "clicks": uuid.UUID(int=2)}
 
 @pytest.fixture
 def harness() -> Harness:
-    """With alice in the group."""
+    """A harness with alice in the group."""
     harness = Harness(GroupConfig(group_consumer_assignment_interval_ms=0))
     harness.topics_changed(TopicsImage(live=_TOPICS, partitions=dict.fromkeys(_TOPICS, 2)))
     beat(

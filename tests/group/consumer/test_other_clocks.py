@@ -1,5 +1,5 @@
-"""A consumer group moves to a broker whose wall clock is behind: times that the last one stored lie ahead,
-and keep nothing from being done."""
+"""A consumer group moves to a broker whose wall clock is behind: times stored by the previous broker lie in
+the future, but must not delay anything."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def step(
     subscribed: Collection[uuid.UUID] = (ORDERS, CLICKS),
     changed: bool = False,
 ) -> Current:
-    """`taken`: partitions of ORDERS that somebody holds."""
+    """`taken`: partitions of ORDERS that somebody owns."""
     return Reconciler(
         target=target,
         target_epoch=epoch,
@@ -103,7 +103,7 @@ def test_an_acknowledged_revocation_may_lead_to_another() -> None:
 
 
 def test_what_a_member_was_to_give_up_may_be_its_own_again() -> None:
-    """It is assigned anew, in the new epoch: who has not heard of the way back cannot commit for it."""
+    """It is assigned again, in the new epoch: a member that does not know of this cannot commit for it."""
     has = Current(4, 4, UNREVOKED, held(4, 1), held(4, 0))
     then = step(has, parts(0, 1), epoch=6, owned=parts(1), taken={0, 1})
     assert then == Current(6, 4, STABLE, {ORDERS: {1: 4, 0: 6}}, {})
@@ -118,7 +118,7 @@ def test_a_topic_that_is_given_up_goes_before_there_is_a_new_target() -> None:
     has = Current(5, 4, STABLE, {ORDERS: {0: 4}, CLICKS: {0: 5, 1: 5}})
     target = {ORDERS: frozenset({0}), CLICKS: frozenset({0, 1})}
     kept, gone = {ORDERS: {0: 4}}, {CLICKS: {0: 5, 1: 5}}
-    assert step(has, target, subscribed=[ORDERS]) is has  # said before, and acknowledged
+    assert step(has, target, subscribed=[ORDERS]) is has  # already reported and acknowledged
     assert step(has, target, subscribed=[ORDERS], changed=True) == Current(5, 5, UNREVOKED, kept, gone)
     owned = {CLICKS: frozenset({1})}
     assert step(has, target, subscribed=[ORDERS], changed=True, owned=owned).state is UNREVOKED

@@ -1,5 +1,5 @@
-"""Groups that Apache Kafka's server-side assignors were given, and what they did (`python -m
-tests.kafka.server_assignors.record` writes them down)."""
+"""Groups given to Apache Kafka's server-side assignors, and their results (recorded by `python -m
+tests.kafka.server_assignors.record`)."""
 
 from __future__ import annotations
 

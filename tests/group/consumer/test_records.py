@@ -1,4 +1,4 @@
-"""Records of consumer groups, one by one: what is written is what is read, and a tombstone takes it away."""
+"""Records of consumer groups, one by one: they read back as written, and a tombstone removes them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RESOLVED: Final = ResolvedRegex(frozenset({"payments", "payrolls"}), 12, 1_700_0
 
 
 class Kind(NamedTuple):
-    """A type of record: one that is written, its tombstone, and what they leave in the state."""
+    """A type of record: an example, its tombstone, and what they leave in the state."""
 
     written: Record
     tombstone: Record
@@ -104,7 +104,7 @@ KINDS: Final = {
     ),
 }
 OF_ANOTHER: Final = records.subscription(GROUP, "alice-1", Subscription(topics=("orders",)))
-"""Keeps the group there."""
+"""Keeps the group in existence."""
 _KEY: Final = ConsumerGroupPartitionMetadataKey(group_id=GROUP)
 OLD: Final = Record(
     _KEY,
@@ -168,7 +168,7 @@ def test_a_group_is_gone_with_its_last_record() -> None:
 
 
 def test_records_of_topics_are_read_over() -> None:
-    """Apache Kafka before 4.1 wrote them; the metadata hash is in their place."""
+    """Apache Kafka before 4.1 wrote them; the metadata hash has replaced them."""
     assert replayed(OLD_TOMBSTONE).durable() == ({}, {}, {}, NOTHING_PENDING)
     assert replayed(OF_ANOTHER, OLD).durable() == replayed(OF_ANOTHER).durable()
     assert replayed(OF_ANOTHER, OLD, OLD_TOMBSTONE).durable() == replayed(OF_ANOTHER).durable()

@@ -1,4 +1,4 @@
-"""The state of a consumer group, made of records: in the order written, and as a compacted log shows them."""
+"""The state of a consumer group, built from records: in the order written, and as in a compacted log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_member_that_is_away_for_a_while_holds_its_partitions() -> None:
 
 
 def test_a_new_owner_may_be_seen_before_the_old_one_has_given_up() -> None:
-    """In a compacted log: alice gave partition 0 up between these two records of hers."""
+    """In a compacted log: alice gave up partition 0 between these two records of hers."""
     state = ConsumerState()
     put(state, "alice", 3, 0)
     put(state, "bob", 4, 0)
@@ -138,8 +138,8 @@ def test_a_regex_stands_for_nothing_until_it_is_resolved() -> None:
 
 
 class _Life:
-    """A group whose members come, move partitions among each other, and go, as records that a coordinator
-    could have written: nobody is assigned what another has."""
+    """A group whose members join, move partitions between them, and leave, as records that a coordinator
+    could have written: nobody is assigned what another owns."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -186,7 +186,7 @@ class _Life:
         self.write(records.group_epoch(GROUP, self.epoch, self.random.getrandbits(63)))
 
     def move(self) -> None:
-        """A member gives up some, has some to give up, and gets some that are free."""
+        """A member gives up some partitions, has to revoke some, and gets some free ones."""
         if not self.state.subscriptions:
             return
         member_id = self.random.choice(list(self.state.subscriptions))

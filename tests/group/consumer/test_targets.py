@@ -1,4 +1,4 @@
-"""Targets made of a group's records: whom the assignor serves first, and with what."""
+"""Targets computed from a group's records: which members the assignor serves first, and with what."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.coordinator.group.topics import Topics
 from tests.group.consumer.test_assignor_order import ONE_BUCKET
 
 IDS = [uuid.UUID(int=number << 4) for number in (1, 2, 3)]
-"""All of one bucket of a HashSet of topic ids."""
+"""All in one bucket of a HashSet of topic ids."""
 
 
 def topics_of(partitions: Mapping[str, int], ids: Sequence[uuid.UUID]) -> Topics:
@@ -66,7 +66,7 @@ def test_a_group_that_was_larger_serves_in_another_order() -> None:
 
 
 def test_who_takes_the_place_of_another_comes_before_that_one_goes() -> None:
-    """So there are thirteen for a moment, for whom Kafka's table grows."""
+    """So there are thirteen members for a moment, and Kafka's table grows."""
     state = group_of([*ONE_BUCKET, *(f"other-{number}" for number in range(8))], "a")
     found = [served(state, "other-7", replaces=replaces) for replaces in (False, True)]
     assert [[each for each in order if each in ONE_BUCKET] for order in found] == [

@@ -1,5 +1,5 @@
-"""What members are told of their epoch and assignment waits for the records that say so, even where a request
-writes none."""
+"""A member learns its epoch and assignment only once the records that hold them are durable, even if its
+request writes none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_heartbeat_and_a_join_that_write_nothing() -> None:
     harness = Harness()
     harness.topics_changed(TopicsImage(live={"orders": uuid.UUID(int=1)}, partitions={"orders": 2}))
     beat(harness, 0, ["orders"])
-    beat(harness, 0, ["orders"])  # it has not heard the answer
+    beat(harness, 0, ["orders"])  # it has not received the answer
     assert (harness.last.rows, harness.last.reads_hard_state) == ([], True)
     joined = harness.answers[join(harness, join_request(), "bob")]
     assert isinstance(joined, JoinGroupResponse)

@@ -1,5 +1,5 @@
-"""Groups to assign in, made up: a group lives through rounds in which members come, go, are away for a while
-and change what they subscribe to, and topics get partitions, vanish and appear."""
+"""Random groups to assign: a group lives through rounds in which members join, leave, are away for a while
+and change their subscriptions, and topics gain partitions, disappear and appear."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Shape:
     racks: bool = False
     static: bool = False
     missing: bool = False
-    """Topics that are subscribed to and do not exist."""
+    """Subscribed topics that do not exist."""
     generations: bool = False
     """Members that were away, whose claims are old."""
     disputes: bool = False
-    """Two members that claim one partition."""
+    """Two members that claim the same partition."""
     members_max: int = 10
     topics_max: int = 5
     partitions_max: int = 12
     member_id: Callable[[int], str] = str
     topic: Callable[[int], str] = str
-    """The names of the first, second and so on."""
+    """The names of the first, second and later topics."""
 
 
 @dataclass
 class Group:
-    """A group of one assignor, round after round."""
+    """A group with one assignor, round after round."""
 
     random: Random
     assignor: str
@@ -46,7 +46,7 @@ class Group:
     generation_id: int = 0
     _joined: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
-    """Of partitions: what goes comes back with no fewer."""
+    """Partition counts: a deleted topic comes back with no fewer."""
 
     def __post_init__(self) -> None:
         random, shape = self.random, self.shape
@@ -61,13 +61,13 @@ class Group:
             self._join()
 
     def settle(self, assigned: Assigned) -> None:
-        """Members take up what they were assigned."""
+        """Members take over their assignments."""
         self.generation_id += 1
         for member_id, owned in assigned.items():
             self.members[member_id] = self._owning(self.members[member_id], owned, self.generation_id)
 
     def change(self) -> None:
-        """What happens between two rounds."""
+        """Make the changes between two rounds."""
         random, shape = self.random, self.shape
         for _ in range(random.choice((0, 1, 1, 2, 4))):
             what = random.random()
@@ -134,7 +134,7 @@ class Group:
         )
 
     def _away(self) -> None:
-        """A member has what it had an earlier time; others may have got it meanwhile."""
+        """A member still has an earlier assignment; others may own its partitions by now."""
         random = self.random
         member_id = random.choice(sorted(self.members))
         each = self.members[member_id]

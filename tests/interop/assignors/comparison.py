@@ -1,22 +1,22 @@
-"""The same groups given to muster's assignors and to Kafka's, and what the differences are.
+"""The same groups given to muster's assignors and to Kafka's, and the differences between the results.
 
-Where Kafka goes by the order of a java.util.HashMap, muster goes by the order of member ids. That decides who
-of several members keeps a longer share, and nothing else of weight. Groups with `aligned` names have ids that
-a HashMap has in their order, so that results can be equal to the last partition; with other ids they are
-measured.
+Where Kafka follows the order of a java.util.HashMap, muster follows the order of member ids. That decides
+which of several members keeps a longer share, and nothing else of importance. Groups with `aligned` names
+have ids that a HashMap keeps in their order, so that results can be equal to the last partition; with other
+ids, results are measured.
 
-What differs all the same, each time because Kafka's result is none that a member should get:
+The remaining differences are those where Kafka's result is one that no member should get:
 
-- Kafka may hand out a partition that does not exist, when a member had it before its topic was created anew
-  with fewer; and may then fail for want of members to take the others.
-- With differing subscriptions Kafka may hand a partition to a member that had it some generations ago and no
-  longer subscribes to its topic.
-- With differing subscriptions Kafka's cooperative assignor hands over at once what two members claim; with
+- Kafka may assign a partition that does not exist, if a member had it before its topic was recreated with
+  fewer; and may then fail because no members are left for the others.
+- With differing subscriptions, Kafka may assign a partition to a member that had it some generations ago and
+  no longer subscribes to its topic.
+- With differing subscriptions, Kafka's cooperative assignor hands over at once what two members claim; with
   equal ones it does not.
 - When two members claim a partition in one generation and a third in a later one, Kafka believes the third or
-  nobody, as the HashMap has them.
-- Kafka takes a member without topics for one that subscribes to what the next member does, if the HashMap has
-  it first.
+  nobody, depending on their order in the HashMap.
+- Kafka treats a member without topics as subscribing to whatever the next member does, if the HashMap has it
+  first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDS = 5
 
 
 class Verdict(Enum):
-    """How two results compare."""
+    """The result of comparing two assignments."""
 
     SAME = "the same"
     INVALID = "Kafka's gives a partition to a member that does not subscribe to it"
@@ -50,7 +50,7 @@ class Verdict(Enum):
 
 
 class Compared(NamedTuple):
-    """A group in one of its rounds, and what became of it."""
+    """A group in one of its rounds, and both results."""
 
     group: Group
     mine: dict[str, list[TopicPartition]]
@@ -75,7 +75,7 @@ class Compared(NamedTuple):
 def play(
     java: JavaAssignors, name: str, shape: Shape, seed: int, mine: Assignor | None = None
 ) -> Iterator[Compared]:
-    """A group's rounds; members take up what Kafka's assignor says."""
+    """A group's rounds; members take over what Kafka's assignor assigns."""
     group = Group(Random(seed), name, shape)
     for _ in range(ROUNDS):
         own = (mine or assignor(name)).assign(group.members, group.topics)
@@ -86,14 +86,14 @@ def play(
 
 
 def claims(group: Group) -> dict[str, Claim]:
-    """What members say they had, as the group's assignor reads it."""
+    """The claims of members, as the group's assignor reads them."""
     if group.assignor == "sticky":
         return {member_id: read_user_data(each.user_data) for member_id, each in group.members.items()}
     return {member_id: Claim(each.owned, each.generation_id) for member_id, each in group.members.items()}
 
 
 def kept(group: Group, assigned: Assigned) -> int:
-    """How many partitions stay where they were."""
+    """How many partitions stay with their owners."""
     said = claims(group)
     return sum(len(set(said[member_id].owned).intersection(each)) for member_id, each in assigned.items())
 
@@ -105,10 +105,10 @@ def unevenness(assigned: Assigned) -> int:
 
 
 def aligned(shape: Shape) -> Shape:
-    """With names that a HashMap of up to 3,000 has in order: it places a text of one character by its code.
+    """The shape with names that a HashMap of up to 3,000 keeps in order: it places a character by its code.
 
-    The hash of a partition goes down when its number goes up, hence the 30 and the spacing of topics: a
-    HashSet of up to 12 partitions begins with the highest number, as muster does.
+    The hash of a partition decreases as its number grows, hence the 30 and the spacing of topics: a HashSet
+    of up to 12 partitions begins with the highest number, as muster does.
     """
     return replace(
         shape,
@@ -118,7 +118,7 @@ def aligned(shape: Shape) -> Shape:
 
 
 def lifelike(shape: Shape, seed: int) -> Shape:
-    """With names as they are in practice."""
+    """The shape with realistic names."""
     ids = Random(seed)
     return replace(
         shape,
@@ -132,7 +132,7 @@ def _pairs(assigned: Assigned) -> list[tuple[str, TopicPartition]]:
 
 
 def report(compared: Compared) -> str:
-    """A case in words, for a failure."""
+    """A case as text, for a failure."""
     group = compared.group
     lines = [f"{group.assignor}: {compared.verdict.value}"]
     lines += [

@@ -1,4 +1,4 @@
-"""Kafka's own assignors in a JVM of their own (Assignors.java), asked over a pipe."""
+"""Kafka's own assignors in a separate JVM (Assignors.java), queried over a pipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROGRAM: Final = Path(__file__).with_name("Assignors.java")
 
 
 class Answer(NamedTuple):
-    """What an assignor did."""
+    """The result of an assignor."""
 
     assigned: dict[str, list[TopicPartition]]
     seconds: float
@@ -49,7 +49,7 @@ class JavaAssignors(JavaProgram):
     def user_data(
         self, assignor: str, generation_id: int, topics: Iterable[str], owned: Iterable[TopicPartition]
     ) -> bytes | None:
-        """What the assignor sends along after that assignment."""
+        """The user data that the assignor sends after that assignment."""
         self.say(f"userdata\t{assignor}\t{generation_id}\t{names_text(topics)}\t{owned_text(owned)}")
         answer = self.hear()
         return None if answer == "-" else bytes.fromhex(answer)

@@ -1,5 +1,5 @@
-"""`python -m tests.interop.assignors.record`: write down what Kafka's assignors do with some small groups,
-for the tests that run without Java (tests/client/assignors/test_recorded.py)."""
+"""`python -m tests.interop.assignors.record`: record what Kafka's assignors do with some small groups, for
+the tests that run without Java (tests/client/assignors/test_recorded.py)."""
 
 from __future__ import annotations
 

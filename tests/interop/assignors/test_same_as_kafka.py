@@ -1,6 +1,6 @@
-"""muster's assignors beside Kafka's own, on the same groups: `comparison` says what may differ and why.
+"""muster's assignors compared with Kafka's own on the same groups: `comparison` says what may differ and why.
 
-SEED=7 and GROUPS=500 in the environment choose other groups, and how many of each kind."""
+SEED=7 and GROUPS=500 in the environment choose other groups and the number of each kind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.interop
 SEED: Final = int(os.environ.get("SEED", "1"))
 GROUPS: Final = int(os.environ.get("GROUPS", "60"))
 KNOWN_SHARE_MAX: Final = 0.03
-"""Of the cases in which Kafka's result is not one to be equal to."""
+"""Maximum share of cases in which Kafka's result is not worth matching."""
 
 ALL: Final = (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY)
 STICKY_ONES: Final = (STICKY, COOPERATIVE_STICKY)
@@ -81,7 +81,7 @@ def test_the_same_results(java: JavaAssignors, name: str, shape: str) -> None:
 
 @pytest.mark.parametrize("name", STICKY_ONES)
 def test_disputes_with_differing_subscriptions(java: JavaAssignors, name: str) -> None:
-    """Here the cooperative ones part ways often, and only by what muster withholds."""
+    """Here the cooperative assignors differ often, but only in what muster withholds."""
     shape = aligned(Shape(equal=False, disputes=True, generations=True))
     for seed in range(SEED, SEED + GROUPS):
         for compared in play(java, name, shape, seed):
@@ -100,7 +100,7 @@ def test_the_same_results_whatever_the_names(java: JavaAssignors, name: str, sha
 @pytest.mark.parametrize("name", STICKY_ONES)
 @pytest.mark.parametrize("shape", ["equal", "equal, racks", "unequal", "unequal, racks"])
 def test_as_good_whatever_the_names(java: JavaAssignors, name: str, shape: str) -> None:
-    """As even, and as few partitions moved; mostly the same results even so."""
+    """As even, and with as few partitions moved; mostly even the same results."""
     same = cases = 0
     measured: Counter[str] = Counter()
     for seed in range(SEED, SEED + GROUPS):
@@ -110,7 +110,7 @@ def test_as_good_whatever_the_names(java: JavaAssignors, name: str, shape: str) 
             for whose, assigned in (("muster", compared.mine), ("Kafka", compared.theirs)):
                 measured[f"{whose} kept"] += kept(compared.group, assigned)
                 measured[f"{whose} unevenness"] += unevenness(assigned)
-            if name == STICKY:  # What is withheld from whom is no measure of evenness.
+            if name == STICKY:  # Withheld partitions are no measure of evenness.
                 assert unevenness(compared.mine) == unevenness(compared.theirs), report(compared)
     assert measured["muster kept"] >= 0.999 * measured["Kafka kept"], measured
     assert measured["muster unevenness"] <= 1.005 * measured["Kafka unevenness"], measured
@@ -118,7 +118,7 @@ def test_as_good_whatever_the_names(java: JavaAssignors, name: str, shape: str) 
 
 
 def test_a_wrong_assignor_is_noticed(java: JavaAssignors) -> None:
-    """A round robin in place of a range, and a sticky one that does not know what members had."""
+    """Round robin in place of range, and a sticky assignor that does not know what members had."""
     for name, wrong in ((RANGE, ROUNDROBIN), (STICKY, COOPERATIVE_STICKY)):
         verdicts = Counter(
             compared.verdict

@@ -1,1 +1,1 @@
-"""One suite of what users do with the client, run against muster and against Apache Kafka alike."""
+"""One suite of what users do with the client, run the same way against muster and Apache Kafka."""

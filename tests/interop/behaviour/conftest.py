@@ -1,5 +1,5 @@
-"""Every test of this folder that asks for `place` runs once per target; those of members of either protocol
-once for each of the two."""
+"""Every test in this folder that uses `place` runs once per target; tests for members of both protocols run
+once for each protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.behaviour.targets import TARGETS, Target, running
 
 @pytest.fixture(scope="package", params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """One of each for all tests of this folder."""
+    """One of each target, shared by all tests in this folder."""
     with running(request.param) as target:
         yield target
 

@@ -1,4 +1,4 @@
-"""What a test has at hand: topics and groups of its own, records in them, and consumers."""
+"""What a test has at hand: its own topics and groups, records in them, and consumers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ DEADLINE_S: Final = 60.0
 LOOK_AGAIN_S: Final = 0.01
 
 BOTH: Final = pytest.mark.parametrize("protocol", ["classic", "consumer"], indirect=True)
-"""The test is of members of either protocol."""
+"""Run the test with members of each protocol."""
 CONSUMER: Final = pytest.mark.parametrize("protocol", ["consumer"], indirect=True)
-"""The test is of members of the consumer protocol (KIP-848)."""
+"""Run the test with members of the consumer protocol (KIP-848)."""
 _CLASSIC_ALONE: Final = ("heartbeat_interval_ms", "session_timeout_ms")
 
 Told = list[tuple[str, frozenset[int]]]
-"""What a listener was told: "assigned", "revoked" or "lost", and the partitions."""
+"""A listener's calls: "assigned", "revoked" or "lost", each with the partitions."""
 
 
 async def until(fact: Callable[[], object], what: str) -> None:
@@ -44,14 +44,14 @@ async def until(fact: Callable[[], object], what: str) -> None:
 
 
 class Listening(RebalanceListener):
-    """Remembers what it is told."""
+    """Remembers its calls."""
 
     def __init__(self) -> None:
         self.told: Told = []
 
     @property
     def changes(self) -> Told:
-        """What it was told of partitions: assignments of nothing new are told as well."""
+        """The calls with partitions: assignments of nothing new are reported as well."""
         return [(what, partitions) for what, partitions in self.told if partitions]
 
     def on_partitions_assigned(
@@ -69,7 +69,7 @@ class Listening(RebalanceListener):
 
 
 class Member:
-    """A consumer that is read by a task of its own."""
+    """A consumer that is read by its own task."""
 
     def __init__(self, consumer: Consumer[Any, Any]) -> None:
         self.consumer = consumer
@@ -95,7 +95,7 @@ class Member:
 
 
 class Place:
-    """A test's own corner of a cluster: no other test has its topics and groups."""
+    """A test's own part of a cluster: no other test uses its topics and groups."""
 
     def __init__(self, bootstrap: str, admin: Admin, producer: Producer, protocol: str = "classic") -> None:
         self.bootstrap = bootstrap
@@ -106,7 +106,7 @@ class Place:
         self._topics = 0
 
     async def topic(self, partitions: int = 1, **configs: str) -> str:
-        """A new topic, ready; configs with underscores for dots."""
+        """Create a topic that is ready for use; config names have underscores for dots."""
         self._topics += 1
         name = f"{self.name}-{self._topics}"
         await self.create(name, partitions, **configs)
@@ -119,13 +119,13 @@ class Place:
 
     @property
     def group(self) -> str:
-        """Of this test."""
+        """The test's group."""
         return f"{self.name}-group"
 
     async def send(
         self, topic: str, *values: bytes, partition: int = 0, timestamp_ms: int | None = None
     ) -> None:
-        """Records in this order, acknowledged."""
+        """Send records in this order; returns once they are acknowledged."""
         sent = [
             await self.producer.post(topic, value, partition=partition, timestamp_ms=timestamp_ms)
             for value in values
@@ -133,7 +133,7 @@ class Place:
         await asyncio.gather(*sent)
 
     async def spread(self, topic: str, partitions: int, count: int, prefix: str = "") -> set[bytes]:
-        """So many records to each of the partitions; their values."""
+        """Send `count` records to each of the partitions; returns their values."""
         values = set()
         for partition in range(partitions):
             mine = [b"%s%d-%d" % (prefix.encode(), partition, number) for number in range(count)]
@@ -142,8 +142,8 @@ class Place:
         return values
 
     def consumer(self, **settings: Any) -> Consumer[Any, Any]:
-        """From the earliest record, quick to hear of rebalances, of the test's protocol; `settings` go over
-        that."""
+        """A consumer that starts at the earliest record, learns quickly of rebalances, and speaks the test's
+        protocol; `settings` override that."""
         given = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 200, **settings}
         given.setdefault("group_protocol", self.protocol)
         if given["group_protocol"] == "consumer":
@@ -152,7 +152,7 @@ class Place:
 
     @asynccontextmanager
     async def member(self, topics: Any, **settings: Any) -> AsyncIterator[Member]:
-        """A member of the test's group that reads all along; it leaves at the block's end."""
+        """A member of the test's group that reads continuously; it leaves when the block ends."""
         async with self.consumer(**{"group_id": self.group, "topics": topics, **settings}) as consumer:
             member = Member(consumer)
             reading = asyncio.create_task(member.read())
@@ -166,7 +166,7 @@ class Place:
                 raise member.failure
 
     async def committed(self, group_id: str | None = None) -> dict[TopicPartition, int]:
-        """As the coordinator tells it."""
+        """The committed offsets that the coordinator reports."""
         offsets = await self.admin.list_group_offsets(group_id or self.group)
         return {where: each.offset for where, each in offsets.items()}
 
@@ -176,11 +176,11 @@ class Place:
                 await asyncio.sleep(LOOK_AGAIN_S)
 
     async def until_members(self, count: int) -> None:
-        """The group has so many, and is in no rebalance."""
+        """Wait until the group has this many members and is not rebalancing."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 described = await self.admin.describe_groups([self.group])
-                for group in described.succeeded.values():  # it may not be there yet
+                for group in described.succeeded.values():  # it may not exist yet
                     if len(group.members) == count and group.state in ("Stable", "Empty"):
                         return
                 await asyncio.sleep(LOOK_AGAIN_S)
@@ -191,7 +191,7 @@ def _numbers(partitions: Iterable[TopicPartition]) -> frozenset[int]:
 
 
 async def take(consumer: Consumer[Any, Any], count: int) -> list[ConsumerRecord[Any, Any]]:
-    """The next so many records."""
+    """The next `count` records."""
     records = []
     async with asyncio.timeout(DEADLINE_S):
         while len(records) < count:

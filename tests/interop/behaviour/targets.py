@@ -1,4 +1,4 @@
-"""The brokers that the suite is run against, each a process of its own that can be killed and started."""
+"""The brokers that the suite runs against, each a separate process that can be killed and started."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.support.served import Served
 
 KAFKA: Final = "kafka"
 KAFKA_BEFORE_890: Final = "kafka-transaction-version-1"
-"""Apache Kafka whose transactions are those before KIP-890."""
+"""Apache Kafka with the transactions of before KIP-890."""
 TARGETS: Final = ("muster", "muster-3", "cluster", KAFKA)
-"""One broker, three in a process, three processes over PostgreSQL, and Apache Kafka."""
+"""One broker, three in one process, three processes over PostgreSQL, and Apache Kafka."""
 _BROKERS_OF_A_PROCESS: Final = {"muster": 1, "muster-3": 3}
 _QUICK_MEMBERS: Final = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.assignment.interval.ms": "0",
 }
-"""Members of the consumer protocol are quick to hear of what is assigned, and do not wait for others that may
-come."""
+"""Makes members of the consumer protocol learn quickly of their assignments, and not wait for others that may
+join."""
 _LEASES: Final = ("--lease-term-ms", "1000")
 _GROUPS: Final = tuple(
     part for name, value in _QUICK_MEMBERS.items() for part in (f"--{name.replace('.', '-')}", value)
@@ -34,12 +34,12 @@ _GROUPS: Final = tuple(
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster that runs. No group waits for its first members."""
+    """A running cluster. Its groups do not wait for their first members."""
 
     name: str
     bootstrap: str
     restart: Callable[[], None]
-    """Kill all its brokers, and start them again on the same data; returns when they serve."""
+    """Kill all its brokers and restart them on the same data; returns when they serve."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def _kafka(name: str, stack: ExitStack, features: Mapping[str, int] | None = Non
     configs = {
         "group.initial.rebalance.delay.ms": "0",
         "auto.create.topics.enable": "true",
-        # So long a broker that was killed is waited for when it registers again.
+        # How long a killed broker is waited for when it registers again.
         "broker.session.timeout.ms": "4000",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         **_QUICK_MEMBERS,
@@ -93,7 +93,7 @@ def _folder(stack: ExitStack) -> Path:
 
 
 def _restart(nodes: Sequence[Served]) -> None:
-    """All of them die before the first one starts again."""
+    """All of them die before the first one is restarted."""
     for node in nodes:
         node.kill()
     for node in nodes:

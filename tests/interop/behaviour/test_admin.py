@@ -1,4 +1,4 @@
-"""What administrators do comes out the same wherever they do it."""
+"""Administrative operations have the same outcome on every target."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SECOND_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def codes(outcomes: dict[object, object]) -> list[ErrorCode | None]:
-    """What became of each: the code it was refused with, or None."""
+    """The outcome of each: the code it was refused with, or None."""
     return [each.code if isinstance(each, KafkaError) else None for each in outcomes.values()]
 
 
 async def log_of_ten(place: Place) -> list[TopicPartition]:
-    """Two partitions. In the first there are ten records, from second 1 on and a second apart, of which the
-    first three are deleted; in the second there is nothing."""
+    """Two partitions. The first has ten records, one second apart, starting at second 1, of which the first
+    three are deleted; the second is empty."""
     topic = await place.topic(2)
     for number in range(10):
         await place.send(topic, b"%d" % number, timestamp_ms=1000 * (number + 1))
@@ -52,7 +52,7 @@ async def log_of_ten(place: Place) -> list[TopicPartition]:
 
 
 async def described_with(place: Place, topic: str, *, partitions: int) -> TopicDescription:
-    """Once the broker that is asked has heard of them; another one created them."""
+    """The description, once the queried broker knows of all partitions; another broker created them."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             described = (await place.admin.describe_topics([topic])).succeeded.get(topic)
@@ -111,7 +111,7 @@ async def test_configs(place: Place) -> None:
         return configs[name].value, configs[name].source == ConfigSource.TOPIC
 
     async def becomes(name: str, expected: tuple[str | None, bool]) -> None:
-        """A broker of Apache Kafka hears of a change from its controller, after who made it."""
+        """A broker of Apache Kafka learns of a change from its controller, later than the client."""
         async with asyncio.timeout(DEADLINE_S):
             while await shown(name) != expected:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_AGAIN_S)
@@ -247,7 +247,7 @@ async def test_an_active_group_is_left_alone(place: Place) -> None:
         removed = await admin.remove_members(group, member_ids=["nobody"])
         assert codes(removed) == [ErrorCode.UNKNOWN_MEMBER_ID]
         assert codes(await admin.remove_members(group)) == [None]
-        # Who still runs joins again, as another member.
+        # A running member joins again as a new one.
         await place.until_members(1)
     async with place.member([topic], group_instance_id="one"):
         await place.until_members(1)

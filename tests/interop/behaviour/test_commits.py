@@ -21,7 +21,7 @@ async def test_the_next_consumer_goes_on_at_the_commit(place: Place) -> None:
     await place.send(topic, *(b"%d" % number for number in range(10)))
     async with place.consumer(group_id=place.group, topics=topic, **BY_HAND) as consumer:
         await take(consumer, 4)
-        # The fourth record is being handled: it is committed by name, as what is handled is three.
+        # The fourth record is still being handled: it is committed explicitly, as only three count.
         result = await consumer.commit({where: OffsetAndMetadata(4, "four of them")})
         assert result.ok
         assert dict(result) == {where: Committed(4)}
@@ -52,7 +52,7 @@ async def test_nothing_is_committed_for_nobody(place: Place) -> None:
     async with place.consumer(group_id=place.group) as consumer:
         assert await consumer.committed([one, two]) == {one: None, two: None}
         consumer.assign([one])
-        # Without a subscription a group is a name for offsets.
+        # Without a subscription, a group is just a name for offsets.
         assert (await consumer.commit({one: OffsetAndMetadata(3)})).ok
         found = await consumer.committed([one, two])
         assert (found[one] and found[one].offset, found[two]) == (3, None)
@@ -120,7 +120,7 @@ async def test_what_was_handled_is_committed_before_partitions_move(
             await place.spread(topic, 4, 1, "later ")
             await until(lambda: len(first.records) + len(second.records) >= 204, "the later records")
             assert sorted(first.values[:200]) == sorted(sent)
-            # The record that the first had in hand when it heard of the rebalance was handled by then.
+            # The record that the first member held when it learned of the rebalance was handled by then.
             assert len(first.records) + len(second.records) == 204
 
 
@@ -137,7 +137,7 @@ async def test_a_commit_of_a_generation_that_has_passed(place: Place) -> None:
         assert result.stale.keys() == everything.keys()
         assert all(isinstance(outcome, StaleOwner) and outcome.offset == 10 for outcome in result.values())
         assert await place.committed() == {}
-        # The loop goes on, as a new member, with what is not committed.
+        # The loop goes on as a new member, with the uncommitted records.
         assert len(await take(consumer, 40)) == 40
         assert (await consumer.commit(everything)).ok
     assert set((await place.committed()).values()) == {10}
@@ -173,7 +173,7 @@ async def test_commits_from_tasks_beside_the_reader(place: Place) -> None:
 
 @BOTH
 async def test_offsets_stored_with_the_results(place: Place) -> None:
-    """Exactly once, by seeking to what was stored elsewhere when partitions are assigned."""
+    """Exactly once, by seeking to offsets stored elsewhere when partitions are assigned."""
     topic = await place.topic(partitions=2)
     await place.spread(topic, 2, 10)
     stored: dict[TopicPartition, int] = {}

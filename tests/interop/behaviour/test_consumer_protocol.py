@@ -74,7 +74,7 @@ async def test_what_a_listener_is_told(place: Place) -> None:
             await until(lambda: shared(first, second), "shared partitions")
             gone = second.owned
         await until(lambda: first.owned == EVERYTHING, "all partitions again")
-    # A revocation is followed by an assignment of nothing; perhaps the first one was of nothing, too.
+    # A revocation is followed by an empty assignment; the first one may have been empty, too.
     assert ("assigned", frozenset()) in listening.told[1:]
     assert listening.changes == [
         ("assigned", EVERYTHING),
@@ -128,7 +128,7 @@ async def test_what_a_broker_cannot_do_is_an_error_that_names_the_option(
         assert refused.code is code
         assert names in str(refused)
         assert place.group in str(refused)
-        assert (await refusal(consumer)).code is code  # and again, whenever it is tried
+        assert (await refusal(consumer)).code is code  # and again, on every try
 
 
 async def test_an_instance_id_that_is_in_use(place: Place) -> None:
@@ -182,7 +182,7 @@ async def test_reading_calls_that_are_cancelled_anywhere_lose_nothing(place: Pla
             while len(values) < len(sent):
                 for consumer in (first, second):
                     call = asyncio.create_task(consumer.get())
-                    for _ in range(turns % 60):  # a turn of the loop more each time
+                    for _ in range(turns % 60):  # one more turn of the loop each time
                         await asyncio.sleep(0)
                     call.cancel()
                     await asyncio.wait([call])

@@ -1,4 +1,4 @@
-"""Members of a group: who owns what, and what they are told."""
+"""Members of a group: who owns what, and what they are notified of."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
 def shared(*members: Member) -> bool:
-    """All own something, and together each partition once."""
+    """Whether all own something, and together they own each partition once."""
     owned = [member.owned for member in members]
     return all(owned) and sorted(each for mine in owned for each in mine) == sorted(EVERYTHING)
 
@@ -80,7 +80,7 @@ async def test_what_a_listener_is_told_of_cooperative_rebalances(place: Place) -
             await until(lambda: shared(first, second), "shared partitions")
             gone = second.owned
         await until(lambda: first.owned == EVERYTHING, "all partitions again")
-    # What stays is never revoked; `assigned` tells of every rebalance, with what is new in it.
+    # What stays is never revoked; `assigned` is called for every rebalance, with the new partitions.
     assert listening.changes == [
         ("assigned", EVERYTHING),
         ("revoked", gone),
@@ -151,7 +151,7 @@ async def test_a_static_member_comes_back_without_a_rebalance(place: Place) -> N
             had = second.owned
         told = list(listening.told)
         generation = first.consumer.group_metadata().generation_id
-        # A static member that closes stays a member until its session is over.
+        # A static member that closes stays a member until its session expires.
         async with place.member(topic, group_instance_id="two") as second:
             await until(lambda: second.owned == had, "what it had before")
             assert first.consumer.group_metadata().generation_id == generation
@@ -191,7 +191,7 @@ async def test_a_member_that_does_not_ask_for_records_leaves_and_comes_back(plac
         result = await slow.commit()
         assert isinstance(result[record.topic_partition], StaleOwner)
         assert await place.committed() == {}
-        # The next call that reads says so to the listener, and joins again.
+        # The next read reports this to the listener, and joins again.
         again = await take(slow, 40)
         assert len({(each.partition, each.offset) for each in again}) == 40
         assert listening.changes == [("assigned", EVERYTHING), ("lost", EVERYTHING), ("assigned", EVERYTHING)]
@@ -226,7 +226,7 @@ async def test_draining_finishes_commits_and_leaves(place: Place) -> None:
         await until(lambda: sum(seen.values()) >= 10, "some records")
         await consumer.drain(timeout=DEADLINE_S)
         await asyncio.wait_for(reading, DEADLINE_S)  # the loop ends by itself
-        # Where nothing was read the place to begin at may be committed as well.
+        # Where nothing was read, the starting position may be committed as well.
         assert {where: offset for where, offset in (await place.committed()).items() if offset} == seen
         await place.until_members(0)
 

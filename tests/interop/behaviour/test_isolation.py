@@ -1,4 +1,4 @@
-"""What transactions of confluent-kafka's producer have not committed."""
+"""Records that transactions of confluent-kafka's producer have not committed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Transactions:
         await asyncio.to_thread(self._producer.init_transactions, DEADLINE_S)
 
     async def write(self, *values: bytes) -> None:
-        """The records are in the log, in an open transaction."""
+        """Write the records to the log, in an open transaction."""
         self._producer.begin_transaction()
         for value in values:
             self._producer.produce(self._topic, value, partition=0)
@@ -77,12 +77,12 @@ async def test_only_what_is_committed(place: Place) -> None:
             b"open",
             b"behind",
         ]
-        assert await everything.get(timeout=0.2) is None  # the markers are no records
+        assert await everything.get(timeout=0.2) is None  # the markers are not records
     async with reader("read_committed") as careful:
         careful.assign([where])
         assert await values_of(careful, 4) == committed
-        assert await careful.get(timeout=0.5) is None  # the open transaction holds the rest back
-        # The end is where the open transaction begins.
+        assert await careful.get(timeout=0.5) is None  # the open transaction holds back the rest
+        # The end is at the beginning of the open transaction.
         assert await careful.end_offsets([where]) == {where: 8}
         assert careful.lag(where) == {where: 0}
         await transactions.commit()

@@ -1,4 +1,4 @@
-"""Where records go, and that each is there once."""
+"""Where records go, and that each is written once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_records_of_a_key_keep_their_order(place: Place) -> None:
 
 
 async def test_keys_go_where_other_clients_put_them(place: Place) -> None:
-    """murmur2, as Java's producer has it."""
+    """murmur2, as in Java's producer."""
     topic = await place.topic(partitions=7)
     keys = [b"", *(b"key-%d" % number for number in range(200)), bytes(range(256)), "Schlüssel".encode()]
     theirs: dict[bytes, int] = {}
@@ -71,7 +71,7 @@ async def test_records_without_keys_reach_every_partition(place: Place) -> None:
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 async def test_acknowledgements(place: Place, acks: Any) -> None:
     topic = await place.topic()
-    # A leader that has not heard of a new topic loses records sent with acks=0; this one is retried.
+    # A leader that does not know a new topic yet loses records sent with acks=0; this one is retried.
     await place.send(topic, b"0")
     async with Producer(place.bootstrap, acks=acks, enable_idempotence=acks == "all") as producer:
         sent = [await producer.send(topic, b"%d" % number) for number in range(1, 4)]

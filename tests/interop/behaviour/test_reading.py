@@ -1,4 +1,4 @@
-"""Records and places in logs: what a consumer gives out, and from where."""
+"""Records and positions in logs: what a consumer returns, and from where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.interop.behaviour.place import DEADLINE_S, Place, take, values_of
 pytestmark = pytest.mark.interop
 
 BEGIN_MS = time.time_ns() // 1_000_000 - 3_600_000
-"""Within the retention: both brokers look for older records while the tests run."""
+"""Within the retention: both brokers check for older records while the tests run."""
 
 
 async def test_records_of_a_partition_come_in_order_and_all_of_them(place: Place) -> None:

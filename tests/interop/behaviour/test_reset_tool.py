@@ -1,4 +1,4 @@
-"""A group is put where Kafka's own tool, kafka-consumer-groups, would put it."""
+"""A group's offsets are reset to where Kafka's own tool, kafka-consumer-groups, would reset them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def tools(target: targets.Target) -> Iterator[Tools]:
 
 
 def told(output: str) -> dict[TopicPartition, int]:
-    """The places in a tool's table."""
+    """The offsets in a tool's table."""
     rows = re.findall(r"(?m)^\S+\s+(\S+)\s+(\d+)\s+(\d+)\s*$", output)
     return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
@@ -69,7 +69,7 @@ async def test_every_target(place: Place, tools: Tools) -> None:
     for committed in ({full: 5}, {full: 1, empty: 0}, {full: 5, empty: 9}):
         await admin.alter_group_offsets(group, committed)
         for to, options in CASES:
-            # The tool gives up on a partition that it cannot shift; we say so of that one.
+            # The tool gives up on a partition that it cannot shift; we report just that partition.
             scope = [full] if isinstance(to, Shift) and empty not in committed else [full, empty]
             topic = f"{full.topic}:{','.join(str(each.partition) for each in scope)}"
             code, output = tools.run(

@@ -46,7 +46,7 @@ async def test_a_restart_costs_neither_records_nor_the_membership(place: Place, 
 
 
 async def test_a_coordinator_that_moves_costs_no_rebalance() -> None:
-    """Of three brokers the group's coordinator dies for good."""
+    """Of three brokers, the group's coordinator dies for good."""
     from muster.client import Admin, Producer
 
     with Cluster(3) as cluster:

@@ -1,4 +1,4 @@
-"""Which topics a consumer reads, while topics come, grow and go."""
+"""Which topics a consumer reads while topics are created, extended and deleted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_topic_that_is_created_by_subscribing_to_it(place: Place) -> Non
 async def test_a_topic_that_is_deleted_and_created_anew(place: Place) -> None:
     topic = await place.topic()
     await place.send(topic, b"old 0", b"old 1", b"old 2")
-    # Or the member, asking for the topic in between, would have it created.
+    # Otherwise the member, asking for the topic in between, would have it created.
     settings = {"metadata_max_age_ms": SOON_MS, "allow_auto_create_topics": False}
     async with place.member(topic, **settings) as member:
         await until(lambda: len(member.values) == 3, "the records of the first topic")

@@ -1,5 +1,5 @@
-"""Transactions: what is committed is there once, what is aborted never; a producer that was replaced is told
-so."""
+"""Transactions: what is committed is there once, what is aborted never is; a producer that was replaced
+learns of it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def committed_values(place: Place, topic: str, partitions: int = 1) -> lis
 
 
 async def committed_records(place: Place, topic: str, partitions: int = 1) -> list[ConsumerRecord[Any, Any]]:
-    """All that read_committed shows once no transaction is open any more: coordinators answer before
-    partitions have their markers."""
+    """Everything that read_committed shows once no transaction is open: coordinators answer before partitions
+    have their markers."""
     wheres = [TopicPartition(topic, number) for number in range(partitions)]
     async with (
         place.consumer() as uncommitted,
@@ -179,7 +179,7 @@ async def test_cancelled_anywhere_nothing_hangs_and_the_next_one_works(place: Pl
         for steps in range(40):
             task = asyncio.create_task(one(producer, steps + 1))
             for _ in range(steps):
-                await asyncio.sleep(0.0005 if steps > 10 else 0)  # some steps of the loop, then of the broker
+                await asyncio.sleep(0.0005 if steps > 10 else 0)  # some turns of the loop, then of the broker
             task.cancel()
             await asyncio.wait([task], timeout=DEADLINE_S)
             assert task.done()
@@ -187,7 +187,7 @@ async def test_cancelled_anywhere_nothing_hangs_and_the_next_one_works(place: Pl
             await one(producer, 99)
     values = await committed_values(place, topic)
     wanted = len(set(values))
-    assert values == [value for each in values[::2] for value in (each, each)]  # each whole, none twice
+    assert values == [value for each in values[::2] for value in (each, each)]  # each complete, none twice
     assert (values[0], values[-1], len(values)) == (b"0", b"99", 2 * wanted)
 
 
@@ -209,7 +209,7 @@ async def test_a_producer_with_the_same_id_takes_over(place: Place) -> None:
 
 
 async def until_one_is_fast_enough(producer: Producer[bytes, bytes], topic: str, value: bytes) -> None:
-    """Send the value in one transaction after the other, until the broker has not aborted it."""
+    """Send the value in one transaction after another, until the broker does not abort it."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             with suppress(TransactionAborted):
@@ -219,10 +219,10 @@ async def until_one_is_fast_enough(producer: Producer[bytes, bytes], topic: str,
 
 
 async def test_one_that_takes_too_long_is_aborted_by_the_broker(place: Place, target: Target) -> None:
-    """Before KIP-890 nobody can tell that from a producer that has taken over."""
+    """Before KIP-890 this cannot be distinguished from a producer that has taken over."""
     topic = await place.topic()
     where = TopicPartition(topic, 0)
-    # Long enough for the record on a busy machine.
+    # Long enough to send the record on a busy machine.
     async with transactional(place, transaction_timeout_ms=1_000) as producer:
         transaction = await producer.transaction().begin()
         await transaction.send(topic, b"too slow")

@@ -1,1 +1,1 @@
-"""Groups whose members are different clients: ours beside those that people have."""
+"""Groups whose members are different clients: ours beside stock clients."""

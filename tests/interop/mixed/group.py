@@ -1,9 +1,9 @@
 """The life of a group of several clients.
 
-The first member is alone, so the coordinator makes it the group's leader: its assignor shares out the
-partitions when the others join. While records come in it leaves, and one of the others leads. When all was
-delivered everybody leaves. What the members said (`story/clients/base.py` has their lines) is then looked at
-by the story's checker.
+The first member is alone, so the coordinator makes it the group's leader: its assignor assigns the partitions
+when the others join. While records arrive it leaves, and one of the others leads. When all are delivered,
+everybody leaves. The story's checker then judges the members' output (`story/clients/base.py` describes its
+lines).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECORDS: Final = 2_000
 SESSION_TIMEOUT_MS: Final = 6_000
 _PRODUCER_SECONDS_MAX: Final = 60.0
 
-# A member's command line, from the bootstrap servers, the group, the topic and the assignor.
+# A member's command line, built from the bootstrap servers, the group, the topic and the assignor.
 Command = Callable[[str, str, str, str], list[str]]
 
 
@@ -57,7 +57,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "java-client": _java,
     "kafka-python": _python(KAFKA_PYTHON),
 }
-"""By the client's name."""
+"""By client name."""
 
 MEMBERS: Final = {
     "range": tuple(COMMANDS),
@@ -65,12 +65,12 @@ MEMBERS: Final = {
     "sticky": ("muster", "java-client", "kafka-python"),
     "cooperative-sticky": tuple(COMMANDS),
 }
-"""By assignor: the clients that have it. (librdkafka has no eager sticky one.)"""
+"""By assignor: the clients that have it. (librdkafka has no eager sticky assignor.)"""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A group to be watched: what shares out its partitions, and who leads first."""
+    """A group to be watched: its assignor, and its first leader."""
 
     target: str
     assignor: str
@@ -93,7 +93,7 @@ class Outcome:
 
 
 def live(plan: Plan, target: Target) -> Outcome:
-    """Watch one group from its first member to its last. Raises for nothing that brokers and clients do."""
+    """Watch one group from its first member to its last. Brokers and clients cannot make it raise."""
     with tempfile.TemporaryDirectory(prefix="mixed-") as directory:
         members = Members(Path(directory))
         try:
@@ -134,7 +134,7 @@ class _Life:
         wanted = {value for part in self._produced for value in part.values()}
         self._members.wait_until_delivered(wanted, "all records to be delivered")
         ends = oracle.ends(self._topic, PARTITIONS)
-        # Before anybody leaves: while a group rebalances, a member's last commit may be refused.
+        # Before anybody leaves: during a rebalance, a member's last commit may be refused.
         oracle.wait_for_commits(self._group, ends)
         self._leave(*others)
 
@@ -164,7 +164,7 @@ class _Life:
 
 
 def _said(members: Members, lines_max: int = 30) -> str:
-    """The group lives of all members, and what they complained of."""
+    """The rebalances that all members printed, and their errors."""
     said: list[str] = []
     for name, program in members.programs.items():
         lines = [f"    {each.at_s:7.2f} s {each.event}" for each in members.heard if each.member == name]
@@ -174,7 +174,7 @@ def _said(members: Members, lines_max: int = 30) -> str:
 
 
 def plans(targets: Sequence[str]) -> list[Plan]:
-    """Every client leads once with every assignor that it has."""
+    """Plans in which every client leads once with every assignor that it has."""
     return [
         Plan(target, assignor, leader)
         for target in targets

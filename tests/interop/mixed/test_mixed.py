@@ -18,13 +18,13 @@ pytestmark = pytest.mark.interop
 
 TARGETS: Final = ("serve", KAFKA)
 _SIDE_BY_SIDE: Final = 3
-# Every wait in a group's life has its own, shorter end; a group also waits for those before it.
+# Every wait in a group's life has its own, shorter limit; a group also waits for those before it.
 _SECONDS_MAX: Final = 600
 
 
 @pytest.fixture(scope="module")
 def lives(request: pytest.FixtureRequest) -> Iterator[Mapping[Plan, Future[Outcome]]]:
-    """Groups live side by side, while the tests wait for one after the other."""
+    """Groups live side by side, while the tests wait for each in turn."""
     chosen = [
         item.callspec.params["plan"]
         for item in request.session.items

@@ -1,6 +1,6 @@
-"""Groups of the consumer protocol (KIP-848), and groups that change their protocol while they run, of stock
-clients and our own.
+"""Groups of the consumer protocol (KIP-848), and groups that migrate between the protocols while they run,
+with stock clients and our own.
 
-`lives.py` says what happens to a group, `playing.py` what all of them have at hand; the programs are those of
-the story.
+`lives.py` says what happens to a group, `playing.py` has the tools for it; the programs are those of the
+story.
 """

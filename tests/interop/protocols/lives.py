@@ -26,7 +26,7 @@ _CRASHED_SESSION_TIMEOUT_MS: Final = 6_000
 
 @dataclass
 class Outcome:
-    """How a life went. It passed if there are no problems."""
+    """The outcome of a life. It passed if there are no problems."""
 
     problems: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def consumer_life(playing: Playing) -> list[str]:
-    """Every change that a group of the consumer protocol knows, while records come."""
+    """Every change that a group of the consumer protocol can go through, while records arrive."""
     oracle, topic = playing.oracle, playing.topic
     another = topic.removesuffix("0") + "1"
     pattern = f"^{re.escape(playing.group)}\\.[0-9]$"
@@ -72,7 +72,7 @@ def consumer_life(playing: Playing) -> list[str]:
     if static:
         _the_static_member_restarts(playing, "second", lambda: start("second", *static))
 
-    # Members have it with the first heartbeat after their coordinator has heard of it.
+    # Members get it with the first heartbeat after their coordinator has learned of it.
     playing.set_session_timeout(_CRASHED_SESSION_TIMEOUT_MS)
     start("third")
     playing.until_shared(everything, "first", "second", "third", figure="third has its part after")
@@ -89,8 +89,8 @@ def consumer_life(playing: Playing) -> list[str]:
 
 
 def _the_coordinator_dies(playing: Playing, *names: str, may_rejoin: bool = False) -> None:
-    """With kill -9. No member is fenced by it, nor joins again: ids, epochs and partitions stay. With
-    `may_rejoin` members of the classic protocol may join again of their own accord."""
+    """Kill the coordinator with kill -9. No member is fenced or joins again: ids, epochs and partitions stay.
+    With `may_rejoin`, members of the classic protocol may rejoin of their own accord."""
     oracle = playing.oracle
     node_id = oracle.wait_for_coordinator(playing.group, lambda _: True)
     before = epochs(playing.described(len(names), "consumer"))
@@ -120,7 +120,7 @@ def _same_epochs(playing: Playing, before: dict[str, int | None], what: str) -> 
 
 
 def _until_committed(playing: Playing) -> None:
-    """All that was read until now, as the members were told."""
+    """Wait until everything read so far is committed, according to the members."""
     members = playing.members
     read = dict(members.delivered_to_offset)
     playing.until(
@@ -130,7 +130,7 @@ def _until_committed(playing: Playing) -> None:
 
 
 def _the_static_member_restarts(playing: Playing, name: str, start: Callable[[], None]) -> None:
-    """It gets its partitions back, and nobody else is told of it."""
+    """It gets its partitions back, and the other members do not notice."""
     others = [each for each in playing.members.programs if each != name]
     before, owned = playing.described(2, "consumer"), playing.members.owned[name]
     told = playing.rebalances(*others)
@@ -146,8 +146,8 @@ def _the_static_member_restarts(playing: Playing, name: str, start: Callable[[],
 
 
 def rolling(playing: Playing) -> list[str]:
-    """Member by member from the classic protocol to the consumer protocol and back, while records come. Where
-    brokers can die, the coordinator does when there are members of both."""
+    """Member by member from the classic protocol to the consumer protocol and back, while records arrive.
+    Where brokers can be killed, the coordinator dies while there are members of both."""
     partitions = range(6)
     playing.oracle.create_topic(playing.topic, len(partitions))
     playing.set_session_timeout(CONSUMER_SESSION_TIMEOUT_MS)
@@ -177,8 +177,8 @@ def rolling(playing: Playing) -> list[str]:
 
 
 def together(playing: Playing) -> list[str]:
-    """Members of several clients and both protocols. The first is of the client that the life is told of, and
-    classic: it leads the group before others come, and when those of the consumer protocol have left."""
+    """Members of several clients and both protocols. The first runs the client that the life is about, and is
+    classic: it leads the group before others join, and after those of the consumer protocol have left."""
     partitions = range(6)
     playing.oracle.create_topic(playing.topic, len(partitions))
     playing.start("leader", "classic")
@@ -215,7 +215,7 @@ LIVES: Final[dict[str, Callable[[Playing], list[str]]]] = {
 
 
 def live(name: str, client: StockClient, target: Target) -> Outcome:
-    """Live one of `LIVES`. Raises for nothing that brokers and clients do; `client` is prepared."""
+    """Live one of `LIVES`. Brokers and clients cannot make it raise; `client` is prepared."""
     folder = Path(tempfile.mkdtemp(prefix="protocols-"))
     playing = Playing(client, target, name, folder)
     outcome = Outcome(steps=playing.steps, took_s=playing.took_s)

@@ -1,4 +1,4 @@
-"""Records that come all along."""
+"""A continuous load of records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FLUSH_S: Final = 60.0
 
 
 class Load:
-    """Sends about 250 records a second, in turn to each of `topics`, in which there may be more any time.
+    """Sends about 250 records a second, to each of `topics` in turn; topics may be added at any time.
 
-    Each record once: the producer is idempotent. `stop` says which records there are; they are acknowledged.
+    Each record is sent once: the producer is idempotent. `stop` returns the acknowledged records.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:

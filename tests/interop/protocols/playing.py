@@ -1,5 +1,5 @@
-"""What a group's life has at hand: members of one client and either protocol, records all along, and the
-coordinator's word on the group."""
+"""The tools for a group's life: members of one client and either protocol, a continuous load, and the
+coordinator's view of the group."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.interop.story.processes import Members, StoryFailed
 from tests.interop.story.targets import Target
 
 SESSION_TIMEOUT_MS: Final = 15_000
-"""Of classic members: longer than it takes until another broker has the groups of one that died."""
+"""For classic members: longer than it takes another broker to take over the groups of a dead one."""
 CONSUMER_SESSION_TIMEOUT_MS: Final = 45_000
-"""Of the others: also longer than a static member takes to start again. A JVM beside a dozen others needs
-15 s on a slow machine."""
+"""For the others: also longer than a static member takes to restart. A JVM beside a dozen others needs 15 s
+on a slow machine."""
 _DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.1
 _LINES_SHOWN: Final = 30
 
 
 class Playing:
-    """`topic` is the group's first topic; others are `topic` up to its dot, with another number."""
+    """`topic` is the group's first topic; others have the same name up to the dot, and another number."""
 
     def __init__(self, client: StockClient, target: Target, life: str, folder: Path) -> None:
         self.target = target
@@ -41,10 +41,10 @@ class Playing:
         self.members = Members(folder)
         self.steps: list[str] = []
         self.took_s: dict[str, float] = {}
-        """How long what is worth a figure took."""
+        """Durations worth reporting, by name."""
         self.client = client
         self._load: Load | None = None
-        self._session_timeout_ms = SESSION_TIMEOUT_MS  # of those that are killed
+        self._session_timeout_ms = SESSION_TIMEOUT_MS  # of killed members
 
     def close(self) -> None:
         if self._load is not None:
@@ -64,7 +64,7 @@ class Playing:
         pattern: str | None = None,
         client: StockClient | None = None,
     ) -> None:
-        """A member of the group, of its own client unless another is named."""
+        """Start a member of the group, with its own client unless another is given."""
         command = (client or self.client).member(
             self.target.bootstrap,
             self.group,
@@ -87,8 +87,8 @@ class Playing:
         self.members.wait_until(fact, what, _DEADLINE_S)
 
     def until_shared(self, partitions: Collection[int], *names: str, figure: str = "") -> None:
-        """Every one of these members owns something, and together they own each of these partitions once.
-        `figure`: by what name to keep how long it took."""
+        """Wait until every one of these members owns something, and together they own each partition once.
+        `figure`: the name under which to keep how long it took."""
         since_s, wanted = time.monotonic(), sorted(partitions)
 
         def shared() -> bool:
@@ -105,7 +105,7 @@ class Playing:
         self.step(f"{', '.join(names)} share {len(wanted)} partitions")
 
     def until_read(self, *names: str, more: int = 20) -> None:
-        """Each of these members was given so many more records."""
+        """Wait until each of these members has received `more` more records."""
         before = {name: len(self.members.delivered_to[name]) for name in names}
         self.until(
             lambda: all(len(self.members.delivered_to[name]) >= before[name] + more for name in names),
@@ -113,7 +113,7 @@ class Playing:
         )
 
     def rebalances(self, *names: str) -> list[Heard]:
-        """What these members said of partitions that came or went."""
+        """These members' reports of assigned and revoked partitions."""
         heard = self.members.heard
         return [each for each in heard if each.member in names and isinstance(each.event, Assigned | Revoked)]
 
@@ -125,9 +125,9 @@ class Playing:
         return self._load
 
     def finish(self, *names: str, partitions: dict[str, int]) -> list[str]:
-        """These members, all that are left, read what there is and leave. Returns what is wrong.
+        """These members, the only ones left, read everything and leave. Returns what is wrong.
 
-        `partitions`: how many each topic has.
+        `partitions`: partition count of each topic.
         """
         assert self._load is not None
         part = self._load.stop()
@@ -135,7 +135,7 @@ class Playing:
         self.leave(*names)
         heard = self.members.heard
         problems = checker.check(heard, [part], self._session_timeout_ms / 1_000)
-        oracle = Oracle(self.target.bootstrap)  # one that was there when a broker died knows old epochs
+        oracle = Oracle(self.target.bootstrap)  # a connection from before a broker died knows old epochs
         ends: dict[int, int] = {}
         for topic, count in partitions.items():
             ends |= oracle.ends(topic, count)
@@ -149,10 +149,10 @@ class Playing:
         self.step(f"{part.count} records, {again} of them read again")
         return problems
 
-    # --- the coordinator's word -----------------------------------------------------------------------------
+    # --- the coordinator's view -----------------------------------------------------------------------------
 
     def described(self, members: int, group_type: str) -> GroupDescription:
-        """The group, once it is of that type and stable with so many members."""
+        """The group, once it is of that type and stable with that many members."""
         found: GroupDescription | None = None
 
         async def describe() -> GroupDescription:
@@ -169,7 +169,7 @@ class Playing:
         raise StoryFailed(f"no stable {group_type} group of {members} members: {found}")
 
     def set_session_timeout(self, timeout_ms: int) -> None:
-        """Of members of the consumer protocol: a config of the group."""
+        """Set the session timeout of consumer protocol members, a group config."""
 
         async def alter() -> None:
             async with Admin(self.target.bootstrap) as admin:
@@ -182,7 +182,7 @@ class Playing:
         self._session_timeout_ms = timeout_ms
 
     def said(self) -> str:
-        """What happened, for a person who looks for the reason of a failure."""
+        """What happened, for a person looking for the cause of a failure."""
         lines = ["what happened:", *self.steps, ""]
         for name, program in self.members.programs.items():
             mine = [f"    {each.at_s:7.2f} s {each.event}" for each in self.rebalances(name)]
@@ -191,11 +191,11 @@ class Playing:
 
 
 def epochs(group: GroupDescription) -> dict[str, int | None]:
-    """By member id."""
+    """Epochs by member id."""
     return {member.member_id: member.epoch for member in group.members}
 
 
 def unchanged(before: Sequence[Heard], after: Sequence[Heard], what: str) -> None:
-    """Raises StoryFailed if members were told of partitions meanwhile."""
+    """Raises StoryFailed if members were notified of partitions in the meantime."""
     if news := after[len(before) :]:
         raise StoryFailed(f"{what}, and members were told {[each.event for each in news]}")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.interop
 
 SERVE: Final = "serve"
 _SIDE_BY_SIDE: Final = 2
-# Every wait in a life has its own, shorter end; a life also waits for those before it.
+# Every wait in a life has its own, shorter limit; a life also waits for those before it.
 _SECONDS_MAX: Final = 600
 
 
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
         return f"{self.client}-{self.life}-{self.target}"
 
 
-# In this order: of one client there is mostly one life at a time, since JVMs are heavy.
+# In this order, mostly one life per client runs at a time, since JVMs are heavy.
 PLANS: Final = [
     *(
         Plan(client, life, target)
@@ -45,7 +45,7 @@ PLANS: Final = [
 
 @pytest.fixture(scope="module")
 def lives(request: pytest.FixtureRequest) -> Iterator[Mapping[Plan, Future[Outcome]]]:
-    """Groups live side by side, while the tests wait for one after the other."""
+    """Groups live side by side, while the tests wait for each in turn."""
     chosen = [
         item.callspec.params["plan"]
         for item in request.session.items

@@ -20,26 +20,26 @@ from tests.support.certificates import Authority, Pem
 from tests.support.wire_blocking import WireConnection
 
 USER: Final = "alice"
-"""May do everything, as may whoever has the certificate of `CLIENT`."""
+"""May do everything, as may anybody with the certificate of `CLIENT`."""
 STRANGER: Final = "bob"
-"""May do nothing. The password is the same; a token it has none."""
+"""May do nothing. Has the same password, but no token."""
 CLIENT: Final = "client"
 PASSWORD: Final = 'p,a=s"s wörd'
 SESSION_MS: Final = 2_500
-"""How long sessions last on SASL_PLAINTEXT."""
+"""Session lifetime on SASL_PLAINTEXT."""
 _SASL: Final = "org.apache.kafka.common.security"
 
 
 @dataclass(frozen=True)
 class Secured:
-    """The broker, and what is needed to be let in."""
+    """The broker, and what is needed to log in."""
 
     kafka: ApacheKafka
     ca: Path
     client: Pem
     encrypted: Pem
     stranger: Pem
-    """Signed by somebody else."""
+    """Signed by another CA."""
     stranger_ca: Path
 
 
@@ -48,7 +48,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("certificates")
     authority, other = Authority(folder), Authority(folder, "stranger")
     server = authority.issue("localhost")
-    # In a JAAS config, and that in a file of properties.
+    # Quoted for a JAAS config, itself within a properties file.
     quoted = PASSWORD.replace('"', '\\\\"')
     quoted = "".join(each if each.isascii() else f"\\u{ord(each):04x}" for each in quoted)
     login = {
@@ -95,7 +95,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def _make_user(connection: WireConnection, user: str) -> None:
-    """With a SCRAM credential of either kind."""
+    """Create a user with a SCRAM credential of each kind."""
     for number, hash_name in ((1, "sha256"), (2, "sha512")):
         salt = secrets.token_bytes(16)
         upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
@@ -105,7 +105,7 @@ def _make_user(connection: WireConnection, user: str) -> None:
             salt=salt,
             salted_password=hashlib.pbkdf2_hmac(hash_name, PASSWORD.encode(), salt, 4096),
         )
-        # One request takes each user once.
+        # A request may contain each user only once.
         request = AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion])
         answer = connection.call(request, 0, AlterUserScramCredentialsResponse)
         assert [each.error_code for each in answer.results] == [0]

@@ -1,6 +1,6 @@
 """Clients' short lives: each produces one record, or joins a group, reads one record, commits it and leaves.
 
-Where a client is a program of its own, one process of it runs all errands: it reads one a line,
+Where a client is a separate program, one process runs all its errands: it reads one per line,
 
     produce TAB topic TAB value TAB file of settings
     consume TAB topic TAB group TAB file of settings
@@ -39,12 +39,12 @@ from tests.support.kafka_artifacts import broker_classpath
 
 SOON_S: Final = 20.0
 _LIFE_S: Final = 300.0
-# Its threads may go on for a moment when the tool has ended, and would log into the output of the next.
+# Its threads may go on for a moment after the tool has ended, and would log into the output of the next.
 _LOGGING: Final = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=off"
 
 
 class Failed(Exception):
-    """An errand that failed, with what the client calls it and says."""
+    """A failed errand, with the client's name for the error and its message."""
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(f"{error}: {message}")
@@ -124,7 +124,7 @@ class Aiokafka:
             try:
                 await producer.start()
                 await producer.send_and_wait(topic, value.encode())
-            finally:  # also where it was not let in, unlike `async with`
+            finally:  # also if it could not log in, unlike `async with`
                 await producer.stop()
 
         with _told():
@@ -172,7 +172,7 @@ class Muster:
 
 
 class _told:
-    """Its own errors are what the client says."""
+    """Turns its own errors into what the client reports."""
 
     def __enter__(self) -> None:
         pass
@@ -242,7 +242,7 @@ class Program:
 
 
 class Tools:
-    """Kafka's own tools, one after the other in one JVM."""
+    """Kafka's own tools, run one after the other in one JVM."""
 
     def __init__(self, folder: Path, classpath: str) -> None:
         self._asked = Asked([*java(classpath, _LOGGING), "Tools"])
@@ -260,13 +260,13 @@ class Tools:
         shown = ("--formatter-property", "print.partition=true", "--timeout-ms", str(int(SOON_S * 1000)))
         printed = self.call(settings, "org.apache.kafka.tools.consumer.ConsoleConsumer", *options, *shown)
         value = re.search(r"(?m)^Partition:0\t(.*)$", printed)
-        if value is None:  # it exits 0 all the same where it may not read
+        if value is None:  # it exits 0 even if it may not read
             raise _tool_failed(0, printed)
         return value[1]
 
     def call(self, settings: Settings, tool: str, *options: str, reads: str | None = None) -> str:
-        """What the tool of that class prints. It reads the line `reads`. Raises Failed if it exits with
-        another status than 0, with the exception that it tells of."""
+        """The output of the tool of that class, which reads the line `reads`. Raises Failed with the reported
+        exception if it exits with a nonzero status."""
         file = write_properties(settings, self._folder / f"tool-{next(self._numbers)}.properties")
         where = ("--bootstrap-server", settings["bootstrap.servers"], "--command-config", str(file))
         given = () if reads is None else (f"<{reads}",)
@@ -307,7 +307,7 @@ class Kcat:
 
 
 class Clients:
-    """By name. A program starts when it is asked for first; leaving the block ends all."""
+    """Clients by name. A program starts when first used; leaving the block ends all."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -343,7 +343,7 @@ class Clients:
                 return Muster()
             case "java-client":
                 JAVA.prepare()
-                # It reads tokens with Jackson, which it does not bring along.
+                # It parses tokens with Jackson, which it does not bring along.
                 classpath = os.pathsep.join((JAVA.classpath(), broker_classpath()))
                 return self._program(name, [*java(classpath), "Errands"], write_properties)
             case "franz-go":

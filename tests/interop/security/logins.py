@@ -1,4 +1,4 @@
-"""How a client is let in, and what each stock client is started with for it."""
+"""How a client logs in, and the settings that each stock client needs for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOKEN_S: Final = 3_600.0
 
 @dataclass(frozen=True)
 class Login:
-    """Where a client connects, whom it trusts, and as whom it comes: by its certificate on SSL, otherwise by
+    """Where a client connects, which CA it trusts, and who it is: by its certificate on SSL, otherwise by
     SASL."""
 
     bootstrap: str
@@ -38,9 +38,9 @@ class Login:
     user: str = ""
     password: str = ""
     token: str = ""
-    """For OAUTHBEARER, as are the next."""
+    """For OAUTHBEARER, like `token_file`."""
     token_file: Path | None = None
-    """With the same token; None if it is one without a signature, as Java's client makes it itself."""
+    """A file with the same token; None for an unsigned one, which Java's client generates itself."""
 
     @property
     def protocol(self) -> str:
@@ -48,7 +48,7 @@ class Login:
 
 
 def librdkafka(login: Login) -> Settings:
-    """By librdkafka's names, without a token."""
+    """Under librdkafka's names, without a token."""
     settings = {
         "bootstrap.servers": login.bootstrap,
         "security.protocol": login.protocol,
@@ -72,7 +72,7 @@ def confluent(login: Login) -> Settings:
 
 
 def franz_go(login: Login) -> Settings:
-    """What `tests/interop/programs/franz_go/security.go` reads."""
+    """The settings that `tests/interop/programs/franz_go/security.go` reads."""
     return librdkafka(login) | ({"sasl.oauthbearer.token": login.token} if login.token else {})
 
 
@@ -110,7 +110,7 @@ def _java_token(login: Login) -> Settings:
 
 
 def kafkajs(login: Login) -> Settings:
-    """What `new Kafka` takes, in JSON; a token stands in place of the function that provides it."""
+    """The argument of `new Kafka` as JSON; a token replaces the function that provides it."""
     tls = {"ca": [login.ca.read_text()]}
     if login.certificate is not None:
         tls |= {"cert": login.certificate.certificate.read_text(), "key": login.certificate.key.read_text()}
@@ -178,7 +178,7 @@ class _AiokafkaToken(AiokafkaTokenProvider):
 
 
 def write_properties(settings: Mapping[str, str], path: Path) -> Path:
-    """As Java's `Properties.load` reads it."""
+    """Write them in the format of Java's `Properties.load`."""
     lines = (f"{name}={_escaped(value)}\n" for name, value in settings.items())
     path.write_text("".join(lines), encoding="ascii")
     return path
@@ -205,4 +205,4 @@ SETTINGS: Final[Mapping[str, Callable[[Login], Settings]]] = {
     "kcat": librdkafka,
     "muster-kafka": muster,
 }
-"""By the names of clients in the table of docs/compatibility.md."""
+"""Keyed by client names in the table of docs/compatibility.md."""

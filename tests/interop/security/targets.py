@@ -1,4 +1,4 @@
-"""The brokers that clients log in to, Apache Kafka and muster."""
+"""The brokers that clients log in to: Apache Kafka and muster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ITERATIONS: Final = 4_096
 
 @dataclass(frozen=True)
 class Target:
-    """A broker, and what is needed to be let in."""
+    """A broker, and what is needed to log in."""
 
     addresses: Mapping[str, str]
     """By security protocol."""
@@ -44,14 +44,15 @@ class Target:
     stranger_ca: Path
     """Signs for others."""
     certificate: Pem
-    """Of `CLIENT`."""
+    """The certificate of `CLIENT`."""
     make_topic: Callable[[str], object]
-    """With one partition."""
+    """Creates a topic with one partition."""
     token: str
     token_file: Path | None
 
     def login(self, door: str, user: str = USER) -> Login:
-        """By one of `DOORS`: of `USER`, who may do everything, or of `STRANGER`; by mTLS of `CLIENT`."""
+        """Log in through one of `DOORS`, as `USER`, who may do everything, or `STRANGER`; by mTLS as
+        `CLIENT`."""
         if door == MTLS:
             return Login(self.addresses["SSL"], self.ca, self.certificate)
         address = self.addresses["SASL_SSL"]

@@ -1,4 +1,4 @@
-"""muster.client against Apache Kafka: every security protocol and mechanism, and what a stranger is told."""
+"""muster.client against Apache Kafka: every security protocol and mechanism, and the errors for strangers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
 def token(lifetime_s: float = 3600) -> str:
-    """Unsigned: what Kafka takes where nothing else is configured."""
-    now = int(time.time())  # a fraction more than Kafka's clock says would be a token of the future
+    """An unsigned token, which Kafka accepts unless configured otherwise."""
+    now = int(time.time())  # a fraction ahead of Kafka's clock would make the token one of the future
     parts = ({"alg": "none"}, {"sub": USER, "iat": now, "exp": now + lifetime_s})
     return (
         ".".join(base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
@@ -56,7 +56,7 @@ def mtls(secured: Secured) -> dict[str, Any]:
 
 
 async def round_trip(bootstrap: str, topic: str, **security: Any) -> None:
-    """A topic, a record in it, and a group that reads it."""
+    """Create a topic, send a record, and read it with a group."""
     async with Admin(bootstrap, **security) as admin:
         await admin.create_topic(topic)
     async with Producer(bootstrap, **security) as producer:
@@ -95,7 +95,7 @@ async def test_an_encrypted_key_in_one_file_with_its_certificate(secured: Secure
 
 @pytest.mark.parametrize("mechanism", _MECHANISMS)
 async def test_it_authenticates_again_before_the_session_ends(secured: Secured, mechanism: str) -> None:
-    """Kafka cuts a connection that goes on after its session: then the client would log in on another."""
+    """Kafka closes a connection that is used after its session: the client would then log in on another."""
     bootstrap = secured.kafka.bootstrap_of("SASL_PLAINTEXT")
     tokens = 0
 
@@ -124,7 +124,7 @@ async def test_it_authenticates_again_before_the_session_ends(secured: Secured, 
 
 
 async def refused(bootstrap: str, kind: type[Exception], **security: Any) -> str:
-    """What each of the clients is told, at once."""
+    """The error that each of the clients gets, at once."""
     texts = set()
     began = time.monotonic()
     async with Admin(bootstrap, **security) as admin:

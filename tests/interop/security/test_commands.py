@@ -30,7 +30,7 @@ def muster(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]
 
 
 def properties(folder: Path, secured: Secured, password: str = PASSWORD) -> str:
-    """As a Java client would have them."""
+    """The properties as a Java client would have them."""
     escaped = password.replace("\\", "\\\\").replace('"', '\\\\"')
     path = folder / "client.properties"
     path.write_text(
@@ -68,7 +68,7 @@ def test_a_wrong_password_is_one_line(secured: Secured, tmp_path: Path) -> None:
 
 
 def test_a_token_from_an_issuer(secured: Secured, tmp_path: Path) -> None:
-    """With the options of JAAS that Java's clients have had since 3.1, among them the issuer's CA."""
+    """With the JAAS options that Java's clients have had since 3.1, including the issuer's CA."""
     path = tmp_path / "client.properties"
     with Issuer(tmp_path) as issuer:
         issuer.answer = lambda: {"access_token": token(), "expires_in": 3600}

@@ -1,4 +1,4 @@
-"""Sessions that end (KIP-368), with real clients: each authenticates again on the connections it has, while
+"""Sessions that expire (KIP-368), with real clients: each reauthenticates on its existing connections while
 records flow, and its group does not notice."""
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.interop
 _SESSION_MS: Final = 3_000
 _TIMES: Final = 3
 _SESSION_TIMEOUT_MS: Final = 30_000
-"""Of members: no machine is so busy that one is taken for dead."""
+"""The members' session timeout: no machine is so busy that a live member expires."""
 _DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 _PARTITIONS: Final = 1
 _PRODUCER: Final = "producer"
-# Java's client and librdkafka's authenticate again when they next ask for something, in the last tenth of the
-# session: a connection with nothing to ask then is lost to them, which costs no more than another one.
+# Java's client and librdkafka's reauthenticate with their next request in the last tenth of the session: a
+# connection without one then is lost to them, which only costs a new connection.
 _OFTEN: Final = "heartbeat.interval.ms=100"
 _MEMBERS: Final[dict[StockClient, tuple[str, ...]]] = {
     JAVA: (_OFTEN,),
@@ -48,7 +48,7 @@ _MEMBERS: Final[dict[StockClient, tuple[str, ...]]] = {
 
 
 class Sessions:
-    """What the broker counts, of every connection: how often a client has authenticated again on it."""
+    """Counts for every connection how often its client has reauthenticated on it."""
 
     def __init__(self) -> None:
         self._again: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -60,11 +60,11 @@ class Sessions:
             self._again[connection.client_id][id(authentication)] += 1
 
     def again(self, client_id: str) -> int:
-        """On that connection of the client where it was oftenest."""
+        """The count for the client's connection with the most."""
         return max(self._again[client_id].values(), default=0)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """As a `Logger`, of clients that cannot be served."""
+        """Called like a `Logger`'s, for clients that cannot be served."""
         self.turned_away.append(fields)
 
 
@@ -84,7 +84,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
 
 @contextmanager
 def _records(login: Login, *topics: str) -> Iterator[list[str]]:
-    """The values of records that go into these topics all the while; at the end, all are acknowledged."""
+    """The values of records sent to these topics all the while; at the end, all are acknowledged."""
     producer = Producer(librdkafka(login) | {"client.id": _PRODUCER, "linger.ms": 0})
     sent: list[str] = []
     enough = Event()

@@ -1,5 +1,5 @@
-"""Stock clients at Apache Kafka and at muster: each produces, joins, reads, commits and leaves by every door,
-and where it is not let in it is told why."""
+"""Stock clients with Apache Kafka and muster: each produces, joins, reads, commits and leaves through every
+door, and is told why when it is not let in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_every_client_of_the_table_is_played() -> None:
-    """Java's has both of its assignors by default."""
+    """Java's client has both of its assignors by default."""
     assert SETTINGS.keys() == {client.name for client in CLIENTS} - {JAVA_COOPERATIVE.name}
 
 
@@ -68,7 +68,7 @@ def test_what_a_broker_of_tests_lets_in(clients: Clients, name: str, security: s
 
 
 def _wrong(target: Target, client: str) -> dict[str, Login]:
-    """Logins that are not let in, and one that is and may do nothing, by the mistake."""
+    """Rejected logins, and one that succeeds but has no rights, by the mistake."""
     door = "PLAIN" if client == "kcat" else SCRAM
     right = target.login(door)
     return {
@@ -91,7 +91,7 @@ _TOLD: Final = {
     },
     "confluent-kafka": {
         "password": "_AUTHENTICATION: .*invalid credentials",
-        # By how soon the answer comes.
+        # Depends on how soon the answer arrives.
         "CA": "(_SSL|_TRANSPORT): .*certificate verify failed",
         "ACL": "(TOPIC|GROUP)_AUTHORIZATION_FAILED",
     },
@@ -115,7 +115,7 @@ _TOLD: Final = {
         "CA": "AuthenticationFailed: .*its certificate is not accepted",
         "ACL": "(TOPIC|GROUP)_AUTHORIZATION_FAILED",
     },
-    # These two keep the reason for their logs, and kafka-python tries for half a minute before it gives up.
+    # These two only log the reason, and kafka-python retries for half a minute before giving up.
     "aiokafka": {
         "password": "KafkaConnectionError",
         "CA": "KafkaConnectionError",
@@ -123,9 +123,9 @@ _TOLD: Final = {
     },
     "kafka-python": {"ACL": "(Topic|Group)AuthorizationFailedError"},
 }
-"""What a client is told, by the mistake: a pattern of its error's name and text."""
+"""The error a client gets, by the mistake: a pattern of its name and text."""
 _SILENT: Final = {"kafkajs", "aiokafka", "muster-kafka"}
-"""They end a handshake that they do not like without an alert."""
+"""They abort a TLS handshake without an alert."""
 _LOGGED: Final = {
     "password": "authentication failed: (SCRAM-SHA-256|PLAIN): alice: wrong password",
     "CA": "the client (does not trust the CA of|does not accept) the broker's certificate",
@@ -161,7 +161,7 @@ def test_apache_kafka_tells_why_at_once(secured: Secured, clients: Clients, clie
 def test_muster_tells_why_at_once_and_logs_a_line(
     clients: Clients, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is logged once is withheld for a minute, so each client has a broker of its own."""
+    """A repeated log line is suppressed for a minute, so each client has its own broker."""
     turned_away, denied = Log(), Log()
     monkeypatch.setattr(unserved, "_log", turned_away)
     monkeypatch.setattr(authorizer, "_log", denied)
@@ -171,7 +171,7 @@ def test_muster_tells_why_at_once_and_logs_a_line(
         for mistake in _TOLD[client]:
             _told_why(target, clients, client, mistake)
             if mistake in _LOGGED:
-                # The broker may hear last that a client does not like its certificate.
+                # The broker may be the last to learn that a client rejects its certificate.
                 until(
                     lambda mistake=mistake: turned_away.of(_logged(client, mistake)),
                     f"a line on the {mistake}",
@@ -185,7 +185,7 @@ def test_muster_tells_why_at_once_and_logs_a_line(
 
 
 class Log:
-    """What is logged of clients, in place of a `Logger`."""
+    """Collects what is logged about clients, in place of a `Logger`."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -196,15 +196,15 @@ class Log:
     info = warning
 
     def of(self, why: str) -> list[dict[str, Any]]:
-        """The lines on clients that were not let in, by the pattern of the reason."""
+        """The lines about clients that were not let in, by the pattern of the reason."""
         return [line for line in self.lines if re.match(why, line["why"])]
 
 
 def test_an_old_librdkafka_is_not_let_in_with_scram(
     clients: Clients, secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Debian's kcat has one that repeats its nonce, which Kafka refuses since 3.8.1. muster says so in its
-    log."""
+    """Debian's kcat has one that repeats its nonce, which Kafka has refused since 3.8.1. muster says so in
+    its log."""
     log = Log()
     monkeypatch.setattr(unserved, "_log", log)
     with targets.muster(tmp_path) as ours:

@@ -1,4 +1,4 @@
-"""Kafka's command line tools over SASL_SSL: they make users and ACLs, which are in force at once."""
+"""Kafka's command line tools over SASL_SSL: they create users and ACLs, which are in force at once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_user_and_what_he_may_do(target: Target, clients: Clients) -> None:
     assert "SCRAM-SHA-512=iterations=4096" in described
     new = java(replace(target.login("SCRAM-SHA-512"), user=_NEW, password=_PASSWORD))
 
-    # He is let in, and may do nothing.
+    # The user can log in but may do nothing.
     with pytest.raises(Failed, match="TopicAuthorizationException"):
         tools.produce(new, topic, "refused")
     allowed = ("--add", "--allow-principal", f"User:{_NEW}", "--topic", topic)
@@ -64,7 +64,7 @@ def test_a_user_and_what_he_may_do(target: Target, clients: Clients) -> None:
     listed = tools.call(owner, _ACLS, "--list", "--principal", f"User:{_NEW}")
     assert f"ResourcePattern(resourceType=GROUP, name={group}, patternType=LITERAL)" in listed
 
-    # The groups that he sees are his own.
+    # The user sees only groups of their own.
     assert tools.call(new, _GROUPS, "--list").split() == [group]
     assert group in tools.call(owner, _GROUPS, "--list")
     (line,) = (
@@ -74,7 +74,7 @@ def test_a_user_and_what_he_may_do(target: Target, clients: Clients) -> None:
     )
     assert line[2:6] == ["0", "1", "1", "0"], "partition, committed, end, lag"
 
-    # What is taken away he no longer has.
+    # Revoked rights no longer apply.
     removed = ("--remove", "--force", "--allow-principal", f"User:{_NEW}", "--topic", topic)
     tools.call(owner, _ACLS, *removed, "--producer")
     tools.call(owner, _ACLS, *removed, "--consumer", "--group", group)
@@ -84,7 +84,7 @@ def test_a_user_and_what_he_may_do(target: Target, clients: Clients) -> None:
 
 
 def _soon(errand: Callable[[], str | None]) -> str | None:
-    """What one broker has acknowledged it may have heard of a moment later: so it is with Apache Kafka."""
+    """Retry: one broker may learn only later what another has acknowledged, as with Apache Kafka."""
     deadline = time.monotonic() + SOON_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""SCRAM users of Apache Kafka: by Admin, and by `muster users`."""
+"""SCRAM users of Apache Kafka, through Admin and `muster users`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH: Final = {"SCRAM-SHA-256": 16_384, "SCRAM-SHA-512": 16_384}
 
 
 async def until(fact: Callable[[], Awaitable[bool]], what: str) -> None:
-    """A broker learns of a change soon after its controller has made it."""
+    """Wait: a broker learns of a change soon after its controller has made it."""
     deadline = time.monotonic() + DEADLINE_S
     while not await fact():
         assert time.monotonic() < deadline, f"timed out after {DEADLINE_S} s waiting for {what}"

@@ -1,4 +1,4 @@
-"""Judges a client's admin calls: each must do against muster what it does against Apache Kafka."""
+"""Judges a client's admin calls: each must have the same outcome with muster as with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.interop.story.lines import AdminCall
 
-# What muster does not serve, by feature, and the clients' calls that ask for it, as `plain` makes them.
+# What muster does not serve, by feature, with the clients' calls for it, as `plain` normalizes them.
 _NOT_SERVED_BY_FEATURE: Final = {
     "delegation tokens": {"describedelegationtoken", "describedelegationtokens"},
     "ACLs": {"createacls", "kafkaacls"},
@@ -19,21 +19,21 @@ _NOT_SERVED_BY_FEATURE: Final = {
     "Kafka Streams groups": {"describestreamsgroups"},
 }
 NOT_SERVED: Final = {call: feature for feature, calls in _NOT_SERVED_BY_FEATURE.items() for call in calls}
-"""By the call's name, as `plain` makes it."""
+"""By call name, as `plain` normalizes it."""
 SWITCHED_OFF: Final = {
     "describeacls",
     "deleteacls",
     "updatefeatures",
 }
-"""What muster answers in the API's own words. Some clients raise these answers and others return them; some
-ask for levels of a feature that cannot be had. Whether muster answers as Kafka is for tests/kafka to say."""
+"""Calls that muster refuses within the API. Some clients raise these errors and others return them; some ask
+for unavailable levels of a feature. tests/kafka checks whether muster answers as Kafka does."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     tried: int
     as_kafka: int
-    """So many do what they do against Apache Kafka; the others are not served, switched off, or problems."""
+    """Calls with the same outcome as with Apache Kafka; others are unserved, switched off, or problems."""
     problems: tuple[str, ...]
 
 
@@ -43,9 +43,9 @@ def plain(call: str) -> str:
 
 
 def judge(calls: Sequence[AdminCall], kafka: Sequence[AdminCall] | None) -> Verdict:
-    """`kafka` is what the same calls did against Apache Kafka; None if it was not asked: all must succeed.
+    """`kafka` holds the outcomes of these calls with Apache Kafka; None if not tried: all must succeed.
 
-    A call may succeed that fails against Kafka (clients have bugs that only Kafka's answers bring out).
+    A call that fails against Kafka may succeed (clients have bugs that only Kafka's answers trigger).
     """
     excused = set(kafka or ())
     as_kafka = 0

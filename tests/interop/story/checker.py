@@ -1,8 +1,8 @@
-"""Reads all that the members of one group said, and says what must not have happened. Pure.
+"""Reads everything that one group's members printed, and reports what must not have happened. Pure.
 
-A *stint* is the time in which one member owns one partition without a break: it fetches from where the
-group's commit stood when the stint began. What two members say is compared by generation, since that is the
-order which the coordinator gave them; arrival times count only where a client cannot tell its generation.
+A *stint* is an unbroken time in which one member owns one partition: it fetches from the group's committed
+offset as of the start of the stint. Reports of two members are compared by generation, since that is the
+order the coordinator gave them; arrival times count only where a client cannot report its generation.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.interop.story.lines import (
 
 _PROBLEMS_OF_A_KIND: Final = 5
 _UNORDERED_S: Final = 0.5
-"""Lines of two members that arrive so close to each other may have been printed the other way round."""
+"""Lines of two members that arrive this close together may have been printed in the opposite order."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Records produced in one go: `first` to `first + count - 1`."""
+    """Records produced together: `first` to `first + count - 1`."""
 
     codec: str
     first: int
@@ -46,18 +46,18 @@ class Stint:
     member: str
     partition: int
     generation: int | None
-    """In which it began."""
+    """The generation in which it began."""
     last_generation: int | None
-    """The last one in which the member owned it, as far as it said."""
+    """The last one in which the member owned it, as far as it reported."""
     began_s: float
     ended_s: float | None = None
-    """None: when all was heard, it went on."""
+    """None: it was still going on at the end of the output."""
     killed: bool = False
-    """It ended by SIGKILL, maybe between a commit's acknowledgement and its line."""
+    """It ended by SIGKILL, possibly between a commit's acknowledgement and its line."""
     offsets: list[int] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
     attempted: list[int] = field(default_factory=list)
-    """Commits of which the member does not know what became of them."""
+    """Commits whose outcome the member does not know."""
 
     def __str__(self) -> str:
         generation = "?" if self.generation is None else self.generation
@@ -65,8 +65,8 @@ class Stint:
 
 
 def later_rebalances(before: Sequence[Heard], heard: Sequence[Heard]) -> list[Heard]:
-    """What is heard of rebalances that began after `before`, with which `heard` begins: a member may print
-    late what the last one before assigned to it."""
+    """Reports of rebalances that began after `before`, which `heard` begins with: a member may report late
+    what the previous rebalance assigned to it."""
     known = [each.event.generation for each in before if isinstance(each.event, Assigned)]
     newest = max((each for each in known if each is not None), default=-1)
     return [
@@ -81,7 +81,7 @@ def later_rebalances(before: Sequence[Heard], heard: Sequence[Heard]) -> list[He
 
 
 def check(heard: Sequence[Heard], produced: Iterable[Part], session_timeout_s: float) -> list[str]:
-    """What is wrong, a sentence each; nothing if nothing is. At most five of a kind, and how many more."""
+    """What is wrong, one sentence each; empty if nothing is. At most five of a kind, plus how many more."""
     stints, strays = _stints(heard)
     by_partition: dict[int, list[Stint]] = defaultdict(list)
     for stint in stints:
@@ -111,12 +111,12 @@ def last_commits(heard: Sequence[Heard]) -> dict[int, int]:
 
 
 def _order(stint: Stint) -> tuple[int, float]:
-    """In a partition's life. All members of a client tell their generations, or none."""
+    """Its place in a partition's life. Either all members of a client report generations, or none."""
     return (-1 if stint.generation is None else stint.generation, stint.began_s)
 
 
 def _stints(heard: Sequence[Heard]) -> tuple[list[Stint], list[str]]:
-    """All stints, and what was said of partitions that the member did not own."""
+    """All stints, and the reports about partitions that the member did not own."""
     stints: list[Stint] = []
     strays: list[str] = []
     open_: dict[str, dict[int, Stint]] = defaultdict(dict)
@@ -170,8 +170,8 @@ def _stints(heard: Sequence[Heard]) -> tuple[list[Stint], list[str]]:
 
 
 def _double_owners(by_partition: Mapping[int, list[Stint]]) -> Iterator[str]:
-    """In any generation. A cooperative member gives a partition up in the generation that takes it away, so
-    the next owner's is a later one."""
+    """Partitions with two owners in a generation. A cooperative member gives up a partition in the generation
+    that revokes it, so the next owner's is a later one."""
     for partition, stints in sorted(by_partition.items()):
         holder: Stint | None = None
         for stint in sorted((each for each in stints if each.generation is not None), key=_order):
@@ -191,8 +191,8 @@ def _follows(stint: Stint, holder: Stint) -> bool:
 
 
 def _overlaps(stints: Sequence[Stint], session_timeout_s: float) -> Iterator[str]:
-    """Of members that cannot tell their generation. A killed member owns what it had until it can have been
-    evicted: a third of the session may have passed since its last heartbeat, not more."""
+    """Overlapping stints of members that cannot report their generation. A killed member owns its partitions
+    until it could be expired: at most a third of the session may have passed since its last heartbeat."""
     for earlier, later in pairwise(stints):
         if earlier.generation is not None or later.generation is not None or earlier.member == later.member:
             continue
@@ -217,7 +217,7 @@ def _lost_records(heard: Sequence[Heard], produced: Iterable[Part]) -> Iterator[
 
 
 def _wrong_records(heard: Sequence[Heard]) -> Iterator[str]:
-    """Contents that nobody produced, and offsets that carry another record the second time."""
+    """Contents that nobody produced, and offsets that hold another record the second time."""
     at: dict[tuple[int, int], str] = {}
     for each in heard:
         if isinstance(each.event, Record):
@@ -233,7 +233,7 @@ def _wrong_records(heard: Sequence[Heard]) -> Iterator[str]:
 
 
 def _gaps(stints: Sequence[Stint]) -> Iterator[str]:
-    """Within a stint every offset follows the one before."""
+    """Within a stint, every offset must follow the previous one."""
     for stint in stints:
         for one, following in pairwise(stint.offsets):
             if following != one + 1:
@@ -254,7 +254,7 @@ def _commits_going_back(stints: Sequence[Stint]) -> Iterator[str]:
 def _wrong_resumes(stints: Sequence[Stint]) -> Iterator[str]:
     """A stint begins at the group's commit: no record before it comes again, none after it is skipped.
 
-    Where a commit's fate is unknown (a member was killed, or said so), it may have been made.
+    A commit with an unknown outcome (a member was killed, or reported so) may have been made.
     """
     committed = 0  # without a commit: the earliest offset
     unknown: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a client's program prints, as data (`clients/base.py` says what each line means)."""
+"""The output lines of a client's program, as data (`clients/base.py` says what each line means)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Assigned:
 class Revoked:
     owned: frozenset[int]
     generation: int | None = None
-    """In which the member was."""
+    """The member's generation."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CommitFailed:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A step of one: see `tests/interop/transactions/clients.py`."""
+    """A step of a transaction: see `tests/interop/transactions/clients.py`."""
 
     step: str
     records: int
@@ -56,7 +56,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Killed:
-    """SIGKILL was sent. Noted by the story, not printed by a program."""
+    """SIGKILL was sent. Recorded by the story, not printed by a program."""
 
 
 Event: TypeAlias = Assigned | Revoked | Record | Committed | CommitFailed | Transaction | Left | Killed
@@ -66,8 +66,8 @@ Event: TypeAlias = Assigned | Revoked | Record | Committed | CommitFailed | Tran
 class Heard:
     """An event, the member it is from, and when it arrived.
 
-    The lines of one member are in its order. Between two members the order of arrival says little: both may
-    have been in their pipes for a moment.
+    The lines of one member are in order. Between two members the order of arrival says little: both may have
+    been in their pipes for a moment.
     """
 
     at_s: float
@@ -106,7 +106,7 @@ _EVENTS: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
 
 
 def parse_event(text: str) -> Event:
-    """A line of a member program. Raises ValueError if it is none."""
+    """Parse a member program's line. Raises ValueError if it is not one."""
     try:
         line = json.loads(text)
         return _EVENTS[line["event"]](line)
@@ -115,7 +115,7 @@ def parse_event(text: str) -> Event:
 
 
 def parse_call(text: str) -> AdminCall:
-    """A line of an admin program. Raises ValueError if it is none."""
+    """Parse an admin program's line. Raises ValueError if it is not one."""
     try:
         line = json.loads(text)
         call, ok = line["call"], line["ok"]

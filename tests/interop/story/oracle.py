@@ -1,4 +1,4 @@
-"""What the broker itself says, asked without the client under test."""
+"""What the broker itself reports, queried without the client under test."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ T = TypeVar("T")
 _SECONDS_MAX: Final = 60.0
 _GROUP: Final = 0  # types of keys in FindCoordinator
 _TRANSACTION: Final = 1
-_PAUSE_S: Final = 0.05  # between two questions about a fact
+_PAUSE_S: Final = 0.05  # between two checks of a fact
 
 
 class Oracle:
-    """Every question is asked again until it is answered, for a minute. Raises StoryFailed then."""
+    """Every query is repeated until it is answered, for up to a minute. Raises StoryFailed then."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -44,7 +44,7 @@ class Oracle:
         self.ends(name, partitions)
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """Give it so many partitions; returns when every one has a leader that knows it."""
+        """Raise its partition count; returns when every partition has a leader that knows it."""
         try:
             self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(_SECONDS_MAX)
         except KafkaException as error:
@@ -90,14 +90,13 @@ class Oracle:
             except KafkaException as error:
                 if time.monotonic() > deadline:
                     raise StoryFailed(f"the broker does not tell {what}: {error}") from None
-            self._admin = self._connect()  # the old one may go on with what it has heard once
+            self._admin = self._connect()  # the old one may keep using what it once learned
             time.sleep(_PAUSE_S)
 
     def wait_for_coordinator(
         self, key: str, is_it: Callable[[int], bool], *, of_transactions: bool = False
     ) -> int:
-        """The node id of the coordinator of a group, or of a transactional id, once there is one of which
-        that is true."""
+        """The node id of the coordinator of a group or of a transactional id, once `is_it` is true for it."""
         key_type = _TRANSACTION if of_transactions else _GROUP
         deadline = time.monotonic() + _SECONDS_MAX
         while (found := self._coordinator(key, key_type)) is None or not is_it(found):
@@ -107,7 +106,7 @@ class Oracle:
         return found
 
     def _coordinator(self, key: str, key_type: int) -> int | None:
-        """As a broker says that can be reached. An AdminClient goes on asking whom it has found once."""
+        """As reported by a reachable broker. An AdminClient would keep using the one it found first."""
         for address in self._bootstrap.split(","):
             host, _, port = address.rpartition(":")
             with suppress(OSError, ConnectionClosed), WireConnection(host, int(port), "oracle") as connection:

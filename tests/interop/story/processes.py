@@ -1,4 +1,4 @@
-"""A client's processes: what they print arrives as data, what they complain about goes to a file."""
+"""A client's processes: their output arrives as data, their errors go to a file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.interop.story.lines import (
     parse_event,
 )
 
-_PIECE_BYTES: Final = 1 << 20  # more than a pipe holds: one read takes all that has arrived
+_PIECE_BYTES: Final = 1 << 20  # more than a pipe holds: one read takes everything available
 _ERROR_LINES_SHOWN: Final = 60
 
 
 class StoryFailed(Exception):
-    """A client or a broker did not do what the story asks; the text is for a person."""
+    """A client or a broker did not do what the story requires; the text is for a person."""
 
 
 class Program:
@@ -44,13 +44,13 @@ class Program:
         self.asked_to_leave = False
         self.killed = False
         with self.stderr_path.open("wb") as stderr:
-            # A session of its own: what a wrapper has started goes with it.
+            # A session of its own: whatever a wrapper has started is killed with it.
             self.process = subprocess.Popen(
                 command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
             )
 
     def kill(self) -> None:
-        """SIGKILL to the process and to those that it has started. Harmless when it is gone."""
+        """SIGKILL to the process and those it has started. Harmless if it is gone."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
 
@@ -77,13 +77,13 @@ class Program:
 @dataclass(frozen=True)
 class Printed:
     lines: list[str]
-    """Of its standard output."""
+    """Lines of its standard output."""
     complaints: str
-    """The last lines of its standard error, to be shown."""
+    """The last lines of its standard error, for display."""
 
 
 def run_to_the_end(name: str, command: Sequence[str], folder: Path, seconds_max: float) -> Printed:
-    """What a program prints. Raises StoryFailed if it does not exit 0 in time."""
+    """A program's output. Raises StoryFailed if it does not exit 0 in time."""
     output = folder / f"{name}.stdout"
     with output.open("wb") as stdout:
         program = Program(name, command, folder, stdin=subprocess.DEVNULL, stdout=stdout.fileno())
@@ -105,27 +105,27 @@ def run_to_the_end(name: str, command: Sequence[str], folder: Path, seconds_max:
 
 
 class Members:
-    """The member processes of one group, and all that was heard from them. One thread reads their pipes."""
+    """The member processes of one group, and everything heard from them. One thread reads their pipes."""
 
     def __init__(self, folder: Path) -> None:
         self.programs: dict[str, Program] = {}
         self.heard: list[Heard] = []
         self.owned: defaultdict[str, frozenset[int]] = defaultdict(frozenset)
-        """By member: what it said last that it owns."""
+        """By member: the partitions it last reported as owned."""
         self.delivered: set[str] = set()
-        """Values of all records that were printed."""
+        """Values of all printed records."""
         self.delivered_to: defaultdict[str, set[str]] = defaultdict(set)
-        """The same by member."""
+        """The same, by member."""
         self.delivered_to_offset: dict[int, int] = {}
-        """By partition: the offset after the last record that was printed."""
+        """By partition: the offset after the last printed record."""
         self.committed: dict[int, int] = {}
-        """By partition: the commit that was printed last."""
+        """By partition: the last printed commit."""
         self.steps: list[tuple[str, Transaction]] = []
-        """Of transactions, with the member that said so."""
+        """Steps of transactions, with the member that reported them."""
         self.began_s = time.monotonic()
         self._folder = folder
         self._changed = threading.Condition()
-        self._unread: dict[int, tuple[str, bytes]] = {}  # by file descriptor: whose it is, a line begun
+        self._unread: dict[int, tuple[str, bytes]] = {}  # by file descriptor: member name, incomplete line
         self._trouble: list[str] = []
         self._left: set[str] = set()
         self._selector = selectors.DefaultSelector()
@@ -138,7 +138,7 @@ class Members:
         return time.monotonic() - self.began_s
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """A member that has left may come again under its name."""
+        """Start a member; one that has left may return under its name."""
         program = Program(name, command, self._folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert program.process.stdout is not None
         with self._changed:
@@ -152,7 +152,7 @@ class Members:
         os.write(self._wake_write, b".")
 
     def ask_to_leave(self, name: str) -> None:
-        """End its standard input."""
+        """Close its standard input."""
         program = self.programs[name]
         program.asked_to_leave = True
         assert program.process.stdin is not None
@@ -160,7 +160,7 @@ class Members:
             program.process.stdin.close()
 
     def kill(self, name: str) -> None:
-        """SIGKILL. What it has printed before is heard before the note that it was killed."""
+        """SIGKILL. Everything it has printed is read before the kill is recorded."""
         program = self.programs[name]
         program.killed = True
         program.kill()
@@ -170,12 +170,12 @@ class Members:
             self._note(Heard(self.elapsed_s(), name, Killed()))
 
     def has_left(self, name: str) -> bool:
-        """Said so, and exited 0."""
+        """Whether it said so and exited 0."""
         return name in self._left and self._is_read(name) and self.programs[name].process.poll() == 0
 
     def wait_until(self, fact: Callable[[], object], what: str, seconds_max: float = 60.0) -> None:
-        """Wait for a fact about what was heard. Raises StoryFailed at the deadline, and before it if a
-        program has ended as it should not, or printed what is no line."""
+        """Wait for a fact about what was heard. Raises StoryFailed at the deadline, or earlier if a program
+        has ended wrongly or printed an invalid line."""
         deadline = time.monotonic() + seconds_max
         with self._changed:
             while not fact():
@@ -183,16 +183,16 @@ class Members:
                     raise StoryFailed(f"waiting for {what}: {'; '.join(trouble)}")
                 if time.monotonic() > deadline:
                     raise StoryFailed(f"{what}: not within {seconds_max:g} s")
-                self._changed.wait(0.2)  # exits are not heard
+                self._changed.wait(0.2)  # exits do not notify
 
     def raise_if_ended(self) -> None:
-        """Raises StoryFailed if a program has ended as it should not, or printed what is no line."""
+        """Raises StoryFailed if a program has ended wrongly or printed an invalid line."""
         with self._changed:
             if trouble := self._trouble or [*self._ended_badly()]:
                 raise StoryFailed("; ".join(trouble))
 
     def wait_until_shared(self, *names: str, partitions: int) -> None:
-        """Every one of these members owns something, and together they own each partition once."""
+        """Wait until every one of these members owns something, and together they own each partition once."""
 
         def shared() -> bool:
             mine = [self.owned[name] for name in names]
@@ -205,8 +205,8 @@ class Members:
             raise StoryFailed(f"{failure}; they own {owns}") from None
 
     def wait_until_delivered(self, values: Set[str], what: str) -> None:
-        """Each of these records was delivered to some member. If not, the failure says which are missing, and
-        how far each partition was read."""
+        """Wait until each of these records was delivered to some member. A failure says which are missing,
+        and how far each partition was read."""
         try:
             self.wait_until(lambda: values <= self.delivered, what)
         except StoryFailed as failure:
@@ -281,5 +281,5 @@ class Members:
         if piece:
             self._unread[descriptor] = (name, begun)
             return
-        del self._unread[descriptor]  # what a killed process had begun to print is no line
+        del self._unread[descriptor]  # an incomplete last line of a killed process does not count
         self._selector.unregister(descriptor)

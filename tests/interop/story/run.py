@@ -1,4 +1,4 @@
-"""All stories, three clients side by side; one broker of each kind for all, but where brokers are killed."""
+"""All stories, three clients side by side; they share one broker of each kind, unless brokers are killed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SIDE_BY_SIDE: Final = 2
 
 
 class Stories:
-    """Begins to tell the stories at once; `outcomes` has a future for each (client's name, target)."""
+    """Starts playing the stories at once; `outcomes` has a future for each (client's name, target)."""
 
     def __init__(
         self, clients: Sequence[StockClient], targets: Sequence[str], *, whole_on_kafka: bool = True
     ) -> None:
-        """Without `whole_on_kafka`, Apache Kafka is only asked the admin calls, which are the measure."""
+        """Without `whole_on_kafka`, Apache Kafka only gets the admin calls, which are the reference."""
         self.outcomes: dict[tuple[str, str], Future[Outcome]] = {
             (client.name, target): Future() for client in clients for target in targets
         }
@@ -43,12 +43,12 @@ class Stories:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the brokers when the stories that have begun are over; the others are not told."""
+        """Ends the brokers once the stories in progress are over; the others are not played."""
         self._pool.shutdown(cancel_futures=True)
         self._brokers.close()
 
     def _tell_all_of(self, client: StockClient) -> None:
-        """One client's stories, Apache Kafka's first if it is among them: its admin calls are the measure."""
+        """One client's stories, Apache Kafka's first if included: its admin calls are the reference."""
         kafka: Outcome | None = None
         for name in self._targets:
             future = self.outcomes[client.name, name]
@@ -59,7 +59,7 @@ class Stories:
                     outcome = tell(client, target, kafka, admin_alone=admin_alone)
                 if name == KAFKA:
                     kafka = outcome
-            except Exception as error:  # a tool that is missing, a broker that does not start
+            except Exception as error:  # a missing tool, or a broker that does not start
                 outcome = Outcome(client.name, name, problems=[f"{type(error).__name__}: {error}"])
                 outcome.details = traceback.format_exc()
             future.set_result(outcome)
@@ -67,7 +67,7 @@ class Stories:
     @contextmanager
     def _target(self, name: str) -> Iterator[Target]:
         with ExitStack() as own:
-            with self._starting:  # ports are looked for and taken by one at a time
+            with self._starting:  # ports are found and taken one at a time
                 if name in FOR_ONE_STORY:
                     target = own.enter_context(running(name))
                 elif name in self._running:
@@ -78,7 +78,7 @@ class Stories:
 
 
 def run_all(clients: Sequence[StockClient], targets: Sequence[str]) -> Iterator[Outcome]:
-    """The outcomes, each as soon as it is there."""
+    """Yields each outcome as soon as it is available."""
     with Stories(clients, targets) as stories:
         for future in as_completed(stories.outcomes.values()):
             yield future.result()

@@ -1,10 +1,10 @@
-"""The story: a group of a stock client that grows, shrinks, loses a member and is gone, with records all
-along.
+"""The story: a group of a stock client that grows, shrinks, loses a member and ends, with records arriving
+all along.
 
-A topic of six partitions. Three members start, each a process; a fourth joins, one leaves politely, one is
-killed, each while a part of the records is being produced. When all was delivered everybody leaves, more is
-produced, and a fresh member goes on. `checker` then looks at all that was heard. Before that, the client's
-admin calls.
+A topic with six partitions. Three members start, each a process; a fourth joins, one leaves politely, one is
+killed, each while a part of the records is being produced. When all are delivered, everybody leaves, more
+records are produced, and a fresh member goes on. `checker` then judges everything that was heard. Before all
+that come the client's admin calls.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ RECORDS_FOR_THE_FRESH_MEMBER: Final = 600
 SESSION_TIMEOUT_MS: Final = 9_000
 """Some clients send no heartbeat while they handle a batch, which takes seconds on a busy machine."""
 _EVENTS_OF_THE_GROUP: Final = 4
-"""Each has a part of the records, at least: it forms, one joins, one leaves, one is killed."""
+"""Each has at least a part of the records: the group forms, one joins, one leaves, one is killed."""
 _CUT_SESSION_TIMEOUT_MS: Final = 30_000
-"""Longer than any client waits before it connects again: a cut costs no membership."""
+"""Longer than any client waits before it reconnects: a cut costs no membership."""
 _KILLED_SESSION_TIMEOUT_MS: Final = 15_000
-"""Longer than it takes until another broker has the groups of one that died: two lease terms and more."""
+"""Longer than it takes another broker to take over the groups of a dead one: two lease terms and more."""
 _RECORDS_PER_KILL: Final = 3_000
 _CUTS: Final = 3
 _RECORDS_PER_CUT: Final = 1_000
 _TURNED_AWAY: Final = 3
-"""Connections: clients come again and again, but some wait longer each time, up to ten seconds."""
+"""Connections: clients retry again and again, but some wait longer each time, up to ten seconds."""
 _PROGRAM_SECONDS_MAX: Final = 120.0
 _LINES_SHOWN: Final = 15
 
 
 @dataclass
 class Outcome:
-    """How a story ended. It passed if there are no problems."""
+    """The outcome of a story. It passed if there are no problems."""
 
     client: str
     target: str
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
     calls: list[AdminCall] | None = None
-    """None: the client has no admin API, or it was not asked."""
+    """None: the client has no admin API, or it was not tried."""
     verdict: Verdict | None = None
-    """On these calls; Apache Kafka's own are the measure, and not judged."""
+    """The verdict on these calls; Apache Kafka's own are the reference, and not judged."""
     steps: list[str] = field(default_factory=list)
-    """What happened when."""
+    """What happened, and when."""
     details: str = ""
     """What a person needs to find out why it failed."""
 
@@ -81,10 +81,10 @@ class Outcome:
 def tell(
     client: StockClient, target: Target, kafka: Outcome | None = None, *, admin_alone: bool = False
 ) -> Outcome:
-    """Play the story of `client`, which is prepared, against `target`. Raises for nothing that these two do.
+    """Play the story of `client`, which is prepared, against `target`. Neither can make it raise.
 
     `kafka` is the outcome against Apache Kafka, which says how the admin calls should end. With `admin_alone`
-    the story ends behind them.
+    the story ends after them.
     """
     outcome = Outcome(client.name, target.name)
     began_s = time.monotonic()
@@ -114,7 +114,7 @@ def tell(
 
 
 def parts_of(codecs: Sequence[str]) -> list[Part]:
-    """`RECORDS_PER_CODEC` of each codec, in four parts or more. No two records have the same number."""
+    """`RECORDS_PER_CODEC` of each codec, in at least four parts. No two records have the same number."""
     pieces = -(-_EVENTS_OF_THE_GROUP // len(codecs))
     count = RECORDS_PER_CODEC // pieces
     return [
@@ -214,15 +214,15 @@ class _Telling:
         self._ask_the_broker()
 
     def _kill_a_broker(self, *names: str) -> None:
-        """The group's coordinator dies while records are produced, and comes back. The members read on in
-        their generation."""
+        """The group's coordinator dies while records are produced, and comes back. The members keep reading
+        in their generation."""
         oracle = Oracle(self._target.bootstrap)
         node_id = oracle.wait_for_coordinator(self._group, lambda _: True)
         first = 2 * len(self._client.codecs) * RECORDS_PER_CODEC
         while_gone = Part("none", first, _RECORDS_PER_KILL)
         before_it = Part("none", first + 2 * _RECORDS_PER_KILL, _RECORDS_PER_KILL)
         with self._records_meanwhile([before_it]):
-            # Each reads on: some clients begin anew when what they ask right after an assignment fails.
+            # Each keeps reading: some clients start over when their requests right after an assignment fail.
             for name in names:
                 self._wait_for_a_record_of([before_it], name)
         before = list(self._rebalances())
@@ -233,7 +233,7 @@ class _Telling:
             oracle.wait_for_coordinator(self._group, lambda found: found != node_id)
             self._step("it has a successor")
         succeeded_at = len(self._members.heard)
-        # Members may have committed all of the others before the broker died.
+        # Members may have committed all earlier records before the broker died.
         with self._records_meanwhile([Part("none", first + 3 * _RECORDS_PER_KILL, _RECORDS_PER_KILL)]):
             pass
         self._wait_until_delivered(*names)
@@ -253,8 +253,8 @@ class _Telling:
         return [each for each in self._members.heard if isinstance(each.event, Assigned | Revoked)]
 
     def tell_with_cuts(self, proxy: Proxy) -> None:
-        """Two members, and connections that break three times: all are reset, and so are those that come
-        until some have. Then the broker is killed."""
+        """Two members, whose connections break three times: all are reset, and so are new ones until some
+        have been. Then the broker is killed."""
         Oracle(self._target.bootstrap).create_topic(self._topic, PARTITIONS)
         self._session_timeout_ms = _CUT_SESSION_TIMEOUT_MS
         self._start("first")
@@ -280,7 +280,7 @@ class _Telling:
         with self._records_meanwhile([Part("none", _CUTS * _RECORDS_PER_CUT, _RECORDS_PER_CUT)]):
             pass
         self._wait_until_delivered("first", "second")
-        # A member that is cut off from its coordinator cannot leave politely: both must be back.
+        # A member cut off from its coordinator cannot leave politely: both must be back.
         self._wait_until_shared("first", "second")
         self._wait_until_committed()
         self._leave("first", "second")
@@ -297,7 +297,7 @@ class _Telling:
         return problems
 
     def _ask_the_broker(self) -> None:
-        # Anew: an AdminClient that was there when the broker was killed knows an old leader epoch.
+        # A new one: an AdminClient from before the broker was killed knows an old leader epoch.
         oracle = Oracle(self._target.bootstrap)
         self._ends = oracle.ends(self._topic, PARTITIONS)
         self._committed = oracle.committed(self._group)
@@ -346,14 +346,14 @@ class _Telling:
         self._step(f"{', '.join(names)} share the partitions")
 
     def _wait_until_delivered(self, *names: str) -> None:
-        """All that was produced so far was delivered to some member."""
+        """Wait until everything produced so far was delivered to some member."""
         wanted = {value for part in self._produced for value in part.values()}
         what = f"{len(wanted)} records delivered to {', '.join(names)}"
         self._members.wait_until_delivered(wanted, what)
         self._step(what)
 
     def _wait_until_committed(self) -> None:
-        """All that was delivered so far."""
+        """Wait until everything delivered so far is committed."""
         members, what = self._members, "all that was delivered to be committed"
         try:
             members.wait_until(lambda: members.committed == members.delivered_to_offset, what)
@@ -362,7 +362,7 @@ class _Telling:
         self._step("all that was delivered is committed")
 
     def _wait_for_a_commit(self, since: int) -> None:
-        """One that is heard later. Not all: kcat repeats a commit that failed only when it has more."""
+        """Wait for a later commit. Not for all: kcat repeats a failed commit only when it has more."""
         heard = self._members.heard
         self._members.wait_until(
             lambda: any(isinstance(each.event, Committed) for each in heard[since:]), "a commit"
@@ -370,14 +370,14 @@ class _Telling:
         self._step("the group commits")
 
     def _wait_for_a_record_of(self, parts: Sequence[Part], name: str) -> None:
-        """So that what happens to this member happens while it has records to handle."""
+        """Wait until this member has records to handle, so that what happens next interrupts it."""
         values = {value for part in parts for value in part.values()}
         delivered = self._members.delivered_to[name]
         self._members.wait_until(lambda: not values.isdisjoint(delivered), f"a record for {name}")
 
     @contextmanager
     def _records_meanwhile(self, parts: Sequence[Part]) -> Iterator[None]:
-        """Produce these records while the block runs; afterwards they are acknowledged."""
+        """Produce these records while the block runs; they are acknowledged when it ends."""
         producing = self._producing.submit(self._produce, parts)
         yield
         producing.result()

@@ -1,7 +1,7 @@
 """The table in docs/compatibility.md, written by `make interop-table` from stories that all passed.
 
-The versions in it are those of the run that wrote it. `make interop` judges the stories and only looks that
-the table lists the same clients: a client's new release neither fails a run nor changes a file.
+Its versions are those of the run that wrote it. `make interop` judges the stories and only checks that the
+table lists the same clients: a client's new release neither fails a run nor changes a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _END: Final = "<!-- stock clients: end -->\n"
 
 
 def render(clients: Sequence[StockClient], outcomes: Sequence[Outcome]) -> str:
-    """A row a client. Raises ValueError unless there is a passed story of each client against each target."""
+    """One row per client. Raises ValueError unless every client has a passed story against every target."""
     by_pair = {(outcome.client, outcome.target): outcome for outcome in outcomes}
     lacking = [
         f"{client.name} against {target}"
@@ -42,7 +42,7 @@ def render(clients: Sequence[StockClient], outcomes: Sequence[Outcome]) -> str:
 
 
 def _calls(outcomes: Sequence[Outcome]) -> str:
-    """How many of the client's admin calls do what they do against Apache Kafka, at the worst target."""
+    """How many of the client's admin calls have Apache Kafka's outcome, on the worst target."""
     verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
     if not verdicts:
         return "none"
@@ -55,7 +55,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def written(page: str) -> str:
-    """The table in the page. Raises ValueError if its markers are not there."""
+    """The table in the page. Raises ValueError if its markers are missing."""
     begin, end = page.index(_BEGIN) + len(_BEGIN), page.index(_END)
     return page[begin:end]
 

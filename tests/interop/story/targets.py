@@ -1,4 +1,4 @@
-"""The brokers that the story is played against, each a process of its own, set up as users have them."""
+"""The brokers that the story is played against, each a separate process, set up as users have them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.support.proxy import Proxy
 from tests.support.served import Served
 
 _LOG_LINES_SHOWN: Final = 40
-# Kafka's default of 3 s is there for people who start members by hand. The story waits for facts, and needs
-# it only long enough that members which are started together share their first rebalance.
+# Kafka's default of 3 s is for people who start members by hand. The story waits for facts, and only needs it
+# long enough for members that start together to share their first rebalance.
 _INITIAL_REBALANCE_DELAY_MS: Final = 500
 _CONSUMER_GROUPS: Final = {
     "group.consumer.min.session.timeout.ms": "3000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "1000",
 }
-"""Groups of the consumer protocol hear soon of what is assigned, and may have short sessions. librdkafka
-gives a heartbeat up after its interval, and what is to be revoked is told once: with 300 ms a busy machine
-had members that never heard of it."""
+"""Groups of the consumer protocol learn soon of assignments, and may have short sessions. librdkafka gives up
+a heartbeat after its interval, and a revocation is reported only once: with 300 ms, a busy machine had
+members that never learned of it."""
 
 
 def _cannot() -> None:
@@ -36,17 +36,17 @@ def _cannot() -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """A broker that runs."""
+    """A running broker."""
 
     name: str
     bootstrap: str
     log: Path
     proxy: Proxy | None = None
-    """What all connections go through, where they are to be cut."""
+    """The proxy for all connections, if they have to be cut."""
     kill_and_start: Callable[[], None] = _cannot
-    """SIGKILL to the broker, and start it again on the same data."""
+    """SIGKILL the broker, and restart it on the same data."""
     nodes: Mapping[int, Served] = field(default_factory=dict)
-    """Brokers that are processes of their own, by node id: one may be killed while the others go on."""
+    """Brokers in separate processes, by node id: one may be killed while the others go on."""
 
     def last_log_lines(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
@@ -64,15 +64,15 @@ TARGETS: Final = {
 }
 """By their names on the command line: as in the table of docs/compatibility.md, Apache Kafka first."""
 KAFKA_CUT: Final = "kafka-cut"
-"""Apache Kafka with its connections cut: to try a change of that story, not in the table."""
+"""Apache Kafka with its connections cut: for trying out changes to that story, not in the table."""
 FOR_ONE_STORY: Final = frozenset({CLUSTER, CUT, KAFKA_CUT})
-"""What happens to these would happen to everybody who is there."""
+"""Whatever happens to these would affect all their users."""
 
 
 @contextmanager
 def running(name: str, configs: Mapping[str, str] | None = None) -> Iterator[Target]:
-    """Start one of `TARGETS`, or `KAFKA_CUT`; its folder goes with it. `configs` are more of the broker's, by
-    Kafka's names."""
+    """Start one of `TARGETS`, or `KAFKA_CUT`; its folder is deleted afterwards. `configs` are additional
+    broker configs under Kafka's names."""
     if name in (CUT, KAFKA_CUT):
         with Proxy() as proxy, _running(name, proxy, configs or {}) as target:
             yield replace(target, bootstrap=f"127.0.0.1:{proxy.port}", proxy=proxy)
@@ -87,9 +87,9 @@ def _running(name: str, proxy: Proxy | None, more: Mapping[str, str]) -> Iterato
         configs = {
             "group.initial.rebalance.delay.ms": str(_INITIAL_REBALANCE_DELAY_MS),
             "auto.create.topics.enable": "true",
-            # So long a broker that was killed is waited for when it registers again.
+            # How long a killed broker is waited for when it registers again.
             "broker.session.timeout.ms": "4000",
-            # A transaction whose time is over is aborted soon after.
+            # Abort a transaction soon after its timeout.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             **_CONSUMER_GROUPS,
             **more,
@@ -123,7 +123,7 @@ def _running(name: str, proxy: Proxy | None, more: Mapping[str, str]) -> Iterato
 
 @contextmanager
 def _nodes(data: Path, log: Path, options: Sequence[str]) -> Iterator[dict[int, Served]]:
-    """Three brokers over a database of their own; they write one log, and nothing into `data`."""
+    """Three brokers over a database of their own; they share one log file, and write nothing into `data`."""
     with Postgres() as postgres, ExitStack() as running:
         url = postgres.new_database()
         nodes = {

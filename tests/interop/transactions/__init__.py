@@ -3,6 +3,6 @@ killed.
 
 `clients.py` says what a client's program does, `play.py` what happens to it, `checker.py` what must be there
 at the end; `frameworks.py` lists the frameworks, most of which have plays of their own. `python -m
-tests.interop.transactions --client NAME --target kafka` plays one, `make exactly-once` a long one; both print
-their seed and take it again.
+tests.interop.transactions --client NAME --target kafka` plays one, `make exactly-once` plays a long one; both
+print their seed and accept it again.
 """

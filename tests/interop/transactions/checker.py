@@ -1,4 +1,4 @@
-"""What must be in the target topic when a source of so many numbers was transformed exactly once.
+"""What must be in the target topic once a source with this many numbers was transformed exactly once.
 
 It reads with librdkafka and knows nothing of muster's code.
 """
@@ -29,8 +29,8 @@ class Seen(NamedTuple):
 
 
 def read(bootstrap: str, topic: str, isolation: str) -> tuple[list[Seen], dict[int, int]]:
-    """All records that this isolation level shows, in order within each partition, and by partition the
-    offset at which it ends there. Raises StoryFailed."""
+    """All records that this isolation level shows, in order within each partition, and by partition the end
+    offset that it shows. Raises StoryFailed."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -68,8 +68,8 @@ def read(bootstrap: str, topic: str, isolation: str) -> tuple[list[Seen], dict[i
 def check(
     numbers: int, committed: Sequence[Seen], uncommitted: Sequence[Seen], aborted_on_purpose: int
 ) -> list[str]:
-    """What is wrong with the target; `numbers` were in the source, from 0 on. `aborted_on_purpose` records
-    were acknowledged and then aborted."""
+    """What is wrong with the target; the source held `numbers` numbers, from 0 on. `aborted_on_purpose`
+    records were acknowledged and then aborted."""
     problems = []
     times = Counter(_number(each) for each in committed)
     wrong = [each for each in committed if not _is_right(each)]
@@ -112,7 +112,7 @@ def _is_right(seen: Seen) -> bool:
 
 
 def _disorder(committed: Sequence[Seen]) -> list[int]:
-    """Numbers behind greater ones of the same source and target partition."""
+    """Numbers that follow greater ones of the same source and target partition."""
     greatest: dict[tuple[int, int], int] = {}
     behind = []
     for seen in committed:
@@ -127,7 +127,7 @@ def _disorder(committed: Sequence[Seen]) -> list[int]:
 
 
 def some(found: Iterable[object]) -> str:
-    """The first of them, as text."""
+    """The first few, as text."""
     shown = [*found]
     more = ", ..." if len(shown) > _SHOWN else ""
     return ", ".join(map(str, shown[:_SHOWN])) + more

@@ -1,14 +1,14 @@
 """The clients that transform a topic exactly once, and how their programs are called.
 
-A program is a worker of a group. It is given, in this order: BOOTSTRAP, GROUP, SOURCE, TARGET,
+A program is a worker in a group. Its arguments are, in this order: BOOTSTRAP, GROUP, SOURCE, TARGET,
 TRANSACTIONAL_ID, SESSION_TIMEOUT_MS, ABORT_EVERY, RECORDS_MAX. It reads SOURCE from the earliest offset where
 the group has no commit. The records' values are numbers; for n it writes the key `k<n>` and the value `<n>
-<n²>` to partition n / 3 mod 3 of TARGET. At most RECORDS_MAX records and the offsets behind them are one
-transaction. Every ABORT_EVERYth (0: none) is aborted when all is sent. After that, and if one fails and can
-be aborted, the worker asks what is committed and goes back there.
+<n²>` to partition n / 3 mod 3 of TARGET. At most RECORDS_MAX records and the offsets after them are one
+transaction. Every ABORT_EVERYth (0: none) is aborted once everything is sent. After that, and after a failed
+one that can be aborted, the worker fetches the committed offsets and goes back there.
 
-What it prints are lines of a member (`story/clients/base.py`): `assigned` and `revoked`, where the generation
-may be null, `left` when its standard input has ended and it has closed everything in order, and of each
+It prints the lines of a member (`story/clients/base.py`): `assigned` and `revoked`, where the generation may
+be null, `left` once its standard input has ended and it has closed everything cleanly, and for each
 transaction
 
     {"event": "transaction", "step": "began", "records": 7}
@@ -40,33 +40,32 @@ from tests.support.kafka_artifacts import (
 )
 
 PARTITIONS: Final = 3
-"""Partitions of either topic."""
+"""Partition count of both topics."""
 
 
 @dataclass(frozen=True)
 class Transformer(ABC):
-    """A client that is told to work exactly once."""
+    """A client that is set up to work exactly once."""
 
     name: str
     kip_890: bool
-    """Whether it speaks the transactions of KIP-890 where the cluster has finalized `transaction.version` 2,
-    which give each transaction an epoch of its own; others speak those before, everywhere."""
+    """Whether it uses the transactions of KIP-890, which give each transaction its own epoch, if the cluster
+    has finalized `transaction.version` 2; others use the older ones everywhere."""
 
     steps: tuple[str, ...] = field(default=("began", "sent", "offsets"), kw_only=True)
-    """What it says of a transaction before its end."""
+    """The steps it reports for a transaction before its end."""
 
     starts_late: bool = field(default=False, kw_only=True)
-    """Its producer starts with its first record. One that is started again, and gets none, leaves what was
-    open to transaction.timeout.ms."""
+    """Its producer starts with its first record. If it is restarted and gets none, an open transaction is
+    left until transaction.timeout.ms."""
 
     outlives_brokers: bool = field(default=True, kw_only=True)
-    """It goes on when a broker was killed and is back. Those that do not stand still for good, with Apache
-    Kafka as well: librdkafka when it was about to commit offsets, kafka-python when its membership was lost
-    meanwhile."""
+    """It goes on when a broker was killed and is back. Those that do not stop for good, with Apache Kafka as
+    well: librdkafka if it was about to commit offsets, kafka-python if its membership was lost meanwhile."""
 
     @abstractmethod
     def version(self) -> str:
-        """Asked of what is installed; `prepare` has been called."""
+        """The installed version, queried; `prepare` has been called."""
 
     def prepare(self) -> None:  # noqa: B027 - most clients have nothing to prepare
         """Install or compile what it needs, once per machine. Raises RuntimeError that names what is
@@ -74,7 +73,7 @@ class Transformer(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """How the program is called; its arguments follow."""
+        """The program's command line; its arguments follow."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Stock(Transformer):
 
 @dataclass(frozen=True)
 class JavaBefore4(Transformer):
-    """Kafka's Java client as it was before KIP-890, compiled from the same source."""
+    """Kafka's Java client as of before KIP-890, compiled from the same source."""
 
     def version(self) -> str:
         return KAFKA_BEFORE_4_VERSION

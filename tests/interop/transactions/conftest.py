@@ -1,5 +1,5 @@
-"""Every test of this folder that asks for `target` runs once per target. The environment variable SEED
-replays what a run that printed it did at random."""
+"""Every test in this folder that uses `target` runs once per target. The environment variable SEED replays
+the random decisions of the run that printed it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGETS: Final = (KAFKA, "serve", "cluster")
 
 @pytest.fixture(scope="module", params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """One of each for all tests of a file."""
+    """One of each target, shared by all tests in a file."""
     with running(request.param, CONFIGS) as target:
         yield target
 
@@ -36,7 +36,7 @@ def seed(new_seed: Callable[[], int]) -> int:
 
 @pytest.fixture
 def judge(capsys: pytest.CaptureFixture[str]) -> Callable[[Outcome], None]:
-    """Shows how a play ended, with its seed, and fails if it did not pass."""
+    """Shows the outcome of a play, with its seed, and fails if it did not pass."""
 
     def judge(outcome: Outcome) -> None:
         with capsys.disabled():

@@ -1,9 +1,9 @@
 """Kafka Connect with `exactly.once.source.support`: two workers copy files to topics, line by line, while one
-is killed, or stopped and set going again when the other has its tasks: a zombie, which must be fenced.
+is killed, or paused and resumed once the other has its tasks: a zombie, which must be fenced.
 
-There are two connectors with `exactly.once.support=required`. One is Kafka's FileStreamSource, and makes a
+There are two connectors with `exactly.once.support=required`. One is Kafka's FileStreamSource, which makes a
 transaction of each poll; the other has a task for each of two files (`programs/connect/Files.java`), and
-makes one of what comes in some milliseconds (`transaction.boundary`). A line of a file begins with its
+makes one of what arrives within some milliseconds (`transaction.boundary`). A line of a file begins with its
 number.
 """
 
@@ -39,14 +39,14 @@ from tests.support.kafka_artifacts import connect_classpath
 from tests.support.ports import free_ports
 
 FILES: Final = {"poll": 1, "interval": 2}
-"""By the connectors' names, which are their transactions' boundaries."""
+"""By the connectors' names, which are their transaction boundaries."""
 KILL: Final = "killed"
 STOP: Final = "stopped"
 _INTERVAL_MS: Final = 50
 _LINES_OF_A_POLL: Final = 5
 _LINE_CHARACTERS: Final = 1_024
-"""With its end. A task that has as many lines as it hands out at once leaves the others of its buffer, which
-has room for so many characters, until its file grows."""
+"""Including its end. A task that has as many lines as it returns at once leaves the rest of its buffer, which
+has room for this many characters, until its file grows."""
 _DELAY_MS_MAX: Final = 20.0
 """About as long as a transaction takes."""
 _READY_S: Final = 120.0
@@ -59,7 +59,7 @@ _SAY_FENCING: Final = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.connect.run
 
 
 class Event(NamedTuple):
-    """What happens to the worker that has a connector's task, when so many records of a part are there."""
+    """What happens to the worker with a connector's task, once a part has produced `after` records."""
 
     what: str
     boundary: str
@@ -71,12 +71,12 @@ class Event(NamedTuple):
 class Plan:
     seed: int
     lines: int
-    """Of each file."""
+    """Lines per file."""
     events: tuple[Event, ...]
 
     @classmethod
     def of(cls, seed: int, lines: int, kills: int) -> Plan:
-        """After the kills one is stopped."""
+        """After the kills, one worker is paused."""
         dice = random.Random(seed)
         part = lines // (kills + 2)
         first = dice.randrange(2)
@@ -96,19 +96,19 @@ class Plan:
 
 
 def copy_lines(target: Target, plan: Plan) -> Outcome:
-    """Raises for nothing that Kafka Connect and the broker do."""
+    """Kafka Connect and the broker cannot make it raise."""
     return perform(
         "kafka-connect", target, plan.seed, lambda folder, steps: _Copying(target, plan, folder, steps)
     )
 
 
 def line(number: int) -> str:
-    """Of a file, without its end."""
+    """A line of a file, without its end."""
     return f"{number} ".ljust(_LINE_CHARACTERS - 1, ".")
 
 
 def check(lines: int, files: int, committed: Sequence[checker.Seen]) -> list[str]:
-    """What is wrong with a topic to which that many lines, dealt to the files in turn, were copied."""
+    """What is wrong with a topic to which this many lines, dealt to the files in turn, were copied."""
     numbers = {line(number): number for number in range(lines)}
     times = Counter(seen.value for seen in committed)
     problems = []
@@ -167,7 +167,7 @@ class _Copying(Stage):
         self._wait_until(
             lambda: self._records(event.boundary) >= wanted, f"{wanted} records of {event.boundary}"
         )
-        time.sleep(event.delay_ms / 1_000)  # into what comes next
+        time.sleep(event.delay_ms / 1_000)  # into whatever comes next
         name = self._worker_of(event.boundary)
         self._note(f"{name} is {event.what}, which has the task of {event.boundary}")
         if event.what == KILL:
@@ -181,7 +181,7 @@ class _Copying(Stage):
         program.pause()
         other = next(each for each in WORKERS if each != name)
         fenced = self._fenced(other)
-        self._lines_of_a_poll += 1  # new tasks, before which those of old are fenced
+        self._lines_of_a_poll += 1  # new tasks, before which the old ones are fenced
         for boundary in FILES:
             self._configure(boundary, at=other)
         self._wait_until(lambda: self._fenced(other) > fenced, f"{other} that fences", _READY_S)
@@ -192,7 +192,7 @@ class _Copying(Stage):
         self._note(f"{other} has fenced the tasks of old and taken over; {name} is back")
 
     def _fenced(self, name: str) -> int:
-        """How often this worker has said that it fences tasks."""
+        """How often this worker has logged that it fences tasks."""
         return self._members.programs[name].stderr_path.read_text(errors="replace").count(_FENCING)
 
     def _start(self, name: str) -> None:
@@ -220,7 +220,7 @@ class _Copying(Stage):
         self._members.start(name, [*java(self._classpath(), _SAY_FENCING), main, str(properties)])
 
     def _classpath(self) -> str:
-        """With our connector, and what makes it known."""
+        """Includes our connector, and the file that registers it."""
         services = self._folder / "META-INF" / "services"
         services.mkdir(parents=True, exist_ok=True)
         (services / "org.apache.kafka.connect.source.SourceConnector").write_text("Files\n")
@@ -228,7 +228,7 @@ class _Copying(Stage):
         return f"{self._folder}{os.pathsep}{programs}"
 
     def _configure(self, boundary: str, at: str = WORKERS[0]) -> None:
-        """Create the connector, or give it what its tasks are told now."""
+        """Create the connector, or update its tasks' configs."""
         configs = {
             **self._source(boundary),
             "topic": self._topic(boundary),
@@ -250,7 +250,7 @@ class _Copying(Stage):
         return {"connector.class": "Files", "tasks.max": str(len(files)), "files": named}
 
     def _ask(self, name: str, path: str, body: object = None, method: str = "GET") -> Any:
-        """What a worker answers; None if it does not, or not now."""
+        """A worker's answer; None if there is none, or not now."""
         url = f"http://127.0.0.1:{self._ports[name]}/{path}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
@@ -266,7 +266,7 @@ class _Copying(Stage):
         return None
 
     def _worker_of(self, boundary: str) -> str:
-        """That which runs the connector's first task."""
+        """The worker that runs the connector's first task."""
         found: list[str] = []
 
         def is_known() -> bool:
@@ -278,12 +278,12 @@ class _Copying(Stage):
         return next(name for name, port in self._ports.items() if found[0].endswith(f":{port}"))
 
     def _wait_until_running(self) -> None:
-        """Every connector and task runs, as either worker says."""
+        """Wait until every connector and task runs, according to both workers."""
         self._wait_until(lambda: all(map(self._is_running, WORKERS)), "connectors that run", _READY_S)
 
     def _is_running(self, name: str) -> bool:
-        """Whether everything does, as this worker says. What has failed is started again: a task fails for
-        good when it cannot ask the leader to fence its predecessors, since that one was killed."""
+        """Whether everything runs, according to this worker. Whatever has failed is restarted: a task fails
+        for good if it cannot ask the leader to fence its predecessors because the leader was killed."""
         running = True
         for boundary, files in FILES.items():
             status = self._ask(name, f"connectors/{boundary}/status")
@@ -296,7 +296,7 @@ class _Copying(Stage):
         return running
 
     def _feed(self, count: int) -> None:
-        """The next lines to the files of either connector."""
+        """Append the next lines to the files of both connectors."""
         for boundary, files in FILES.items():
             dealt = ["" for _ in range(files)]
             for number in range(self._fed, self._fed + count):
@@ -307,11 +307,11 @@ class _Copying(Stage):
         self._fed += count
 
     def _records(self, boundary: str) -> int:
-        """In the topic, with markers and what was aborted."""
+        """The number of records in the topic, including markers and aborted records."""
         return sum(self._oracle.ends(self._topic(boundary), PARTITIONS).values())
 
     def _wait_until_copied(self, name: str) -> None:
-        """While this worker is there."""
+        """Wait until everything is copied, with this worker running."""
 
         def is_copied() -> bool:
             self._is_running(name)
@@ -330,7 +330,7 @@ class _Copying(Stage):
             time.sleep(_LOOK_AGAIN_S)
 
     def _check(self) -> list[str]:
-        """What is wrong with what is there at the end."""
+        """What is wrong with the final state."""
         problems = []
         positions = self._positions()
         for boundary in FILES:
@@ -347,7 +347,7 @@ class _Copying(Stage):
         return problems
 
     def _positions(self) -> dict[str, int]:
-        """By file: the offset that is committed, in bytes."""
+        """By file: the committed offset in bytes."""
         committed = self._read(self._offsets)
         return {json.loads(seen.key)[1]["filename"]: json.loads(seen.value)["position"] for seen in committed}
 

@@ -2,14 +2,14 @@
 
 That is a two-phase commit: what was written before a checkpoint is flushed, its transactions' producer ids
 and epochs are kept in the checkpoint, and they are committed when the checkpoint is complete. A job that
-begins from a checkpoint first resumes and commits the transactions in it, under those ids and epochs, and
-aborts those that its predecessor has begun after it: by InitProducerId for the transactional ids that would
+starts from a checkpoint first resumes and commits the transactions in it, under those ids and epochs, and
+aborts those that its predecessor began after it: by InitProducerId for the transactional ids that would
 follow (`INCREMENTING`), or for those that are listed as open (`POOLING`).
 
-`programs/flink/Transfer.java` is the job; what it writes is what every transformer writes (`clients.py`). Its
-lines are steps of a `transaction`: `prepared` when a checkpoint is complete and so many transactions are to
-be committed, `held` when it stands still at that point, for ever, and `resumed` when it commits those of the
-checkpoint that it began from; and `left`, after a savepoint.
+`programs/flink/Transfer.java` is the job; it writes the same as every transformer (`clients.py`). Its lines
+are steps of a `transaction`: `prepared` when a checkpoint is complete and so many transactions are due to be
+committed, `held` when it stops at that point for ever, and `resumed` when it commits those of the checkpoint
+it started from; and `left`, after a savepoint.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Kill(NamedTuple):
     held: bool
     """Between a checkpoint and its commit."""
     delay_ms: float
-    """If it is not held: from when more was fed."""
+    """If it is not held: counted from the next feeding."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Plan:
 
 
 def transfer(target: Target, plan: Plan) -> Outcome:
-    """Raises for nothing that Flink and the broker do."""
+    """Flink and the broker cannot make it raise."""
     return perform(
         f"flink ({plan.strategy})",
         target,
@@ -128,7 +128,7 @@ class _Transferring(Stage):
         return self._check()
 
     def _check(self) -> list[str]:
-        """What is wrong with what is there at the end."""
+        """What is wrong with the final state."""
         committed, stable_ends = self._read("read_committed")
         uncommitted, ends = self._read("read_uncommitted")
         self._note(f"{len(committed)} records with read_committed, {len(uncommitted)} with read_uncommitted")
@@ -142,7 +142,7 @@ class _Transferring(Stage):
         self._members.start(_JOB, [*command(), self._target.bootstrap, *arguments])
 
     def _feed(self, count: int) -> None:
-        """The next numbers to the source."""
+        """Write the next numbers to the source."""
         numbers = range(self._fed, self._fed + count)
         write(self._target.bootstrap, self._source, ((n % PARTITIONS, b"%d" % n) for n in numbers))
         self._fed += count
@@ -151,7 +151,7 @@ class _Transferring(Stage):
         return checker.read(self._target.bootstrap, self._sink, isolation)
 
     def _wait_until_step(self, wanted: str, heard: int) -> None:
-        """The next after so many."""
+        """Wait for the next such step after the first `heard`."""
         members = self._members
         members.wait_until(
             lambda: any(step.step == wanted for _, step in members.steps[heard:]), f"a job that says {wanted}"
@@ -159,6 +159,6 @@ class _Transferring(Stage):
 
 
 def command() -> list[str]:
-    """How it is called; compiled once per machine."""
+    """The job's command line; compiled once per machine."""
     sources = [PROGRAMS / "java" / "Lines.java", *sorted((PROGRAMS / "flink").glob("*.java"))]
     return [*java(compiled(sources, flink_classpath())), "Transfer"]

@@ -12,7 +12,7 @@ from tests.interop.transactions.clients import SPRING
 from tests.interop.transactions.play import Plan, play
 
 Played: TypeAlias = Callable[[Target, int, int, int], Outcome]
-"""Given a target, a seed, and how many records and kills there are to be."""
+"""Takes a target, a seed, and the number of records and kills."""
 
 
 def _spring(target: Target, seed: int, records: int, kills: int) -> Outcome:

@@ -1,9 +1,9 @@
 """The play: two workers transform a topic exactly once, and are killed at random points, again and again.
 
-All that is random comes from one seed. The source is written in parts, one for each kill: when the workers
-have said so many lines of it, the one that said the last (or the broker) gets SIGKILL, some milliseconds
-later, and is started again under the same transactional id. The next part comes when both have partitions
-again. At the end both leave, and `checker` looks at what is there.
+Everything random comes from one seed. The source is written in parts, one for each kill: once the workers
+have reported a number of steps, the one that reported the last (or the broker) gets SIGKILL some milliseconds
+later, and is restarted under the same transactional id. The next part comes when both have partitions again.
+At the end both leave, and `checker` judges the result.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tests.interop.transactions.clients import PARTITIONS, Transformer
 from tests.interop.transactions.stage import WORKERS, Stage, perform
 
 CONFIGS: Final = {"group.min.session.timeout.ms": "1000"}
-"""What the broker is told, so that the session of a worker that was killed is over soon."""
+"""Broker configs that let the session of a killed worker expire soon."""
 SESSION_TIMEOUT_MS: Final = 3_000
 VICTIMS: Final = ("worker", "coordinator of the group", "coordinator of the transaction")
-"""A coordinator is the broker that is it at the moment: the only one, if there are no others."""
+"""A coordinator is the broker with that role at the moment: the only one, if there are no others."""
 _STEPS_OF_A_TRANSACTION: Final = 3  # began, sent and its end, at least
 _AGAIN: Final = ("sh", "-c", 'until "$@"; do echo "ended with $?" >&2; sleep 0.2; done', "sh")
-"""Starts a worker again that ends when no broker can be reached, as franz-go tells it to: what looks after
-processes does that."""
+"""Restarts a worker that exits when no broker can be reached, as franz-go is set up to: a supervisor would do
+that."""
 _ENDED_TO_TELL: Final = 40
-"""So many transactions tell one protocol from the other: with each start there is a new epoch as well."""
+"""This many transactions are enough to tell the protocols apart: each start adds a new epoch as well."""
 _DELAY_MS_MAX: Final = 5.0
 """About as long as a step takes."""
 _FEED_S: Final = 60.0
@@ -50,22 +50,22 @@ _LOOK_AGAIN_S: Final = 0.05
 
 class Kill(NamedTuple):
     after: int
-    """So many steps of transactions, counted from the beginning of a part; and then at the next"""
+    """After this many transaction steps, counted from the beginning of a part, the kill comes at the next"""
     step: int
-    """of this kind, by its number among those that the client tells of before the end of a transaction."""
+    """of this kind, by its number among those that the client reports before the end of a transaction."""
     delay_ms: float
     victim: str
-    """Of `VICTIMS`."""
+    """One of `VICTIMS`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is random."""
+    """Everything that is random."""
 
     seed: int
     records: int
     records_max: int
-    """Of a transaction."""
+    """Maximum per transaction."""
     abort_every: int
     kills: tuple[Kill, ...]
 
@@ -92,7 +92,7 @@ class Plan:
 
 
 def play(transformer: Transformer, target: Target, plan: Plan) -> Outcome:
-    """Raises for nothing that the client, which is prepared, and the broker do."""
+    """Neither the client, which is prepared, nor the broker can make it raise."""
     return perform(
         transformer.name,
         target,
@@ -102,7 +102,7 @@ def play(transformer: Transformer, target: Target, plan: Plan) -> Outcome:
 
 
 def write(bootstrap: str, topic: str, records: Iterable[tuple[int, bytes]]) -> None:
-    """Partitions and values. Returns when all are acknowledged; raises StoryFailed."""
+    """Write these partitions and values. Returns when all are acknowledged; raises StoryFailed."""
     failures: list[KafkaError] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -118,8 +118,8 @@ def write(bootstrap: str, topic: str, records: Iterable[tuple[int, bytes]]) -> N
 
 
 def protocol_problems(transformer: Transformer, ended: int, greatest_epoch: int) -> list[str]:
-    """Whether it spoke the transactions that it is said to speak. Those of KIP-890 have an epoch each; others
-    a new one after a start or a failure. So many ended, of all workers together."""
+    """Check that it used the kind of transactions it should. Those of KIP-890 have an epoch each; others get
+    a new one after a start or a failure. `ended` counts the transactions of all workers together."""
     if ended < _ENDED_TO_TELL or (greatest_epoch > ended // 4) == transformer.kip_890:
         return []
     spoken = "before KIP-890" if transformer.kip_890 else "of KIP-890"
@@ -129,7 +129,7 @@ def protocol_problems(transformer: Transformer, ended: int, greatest_epoch: int)
 
 
 async def _greatest_epoch(bootstrap: str, topic: str) -> int:
-    """Of all producers that have written to the topic."""
+    """The greatest epoch of all producers that have written to the topic."""
     async with Admin(bootstrap) as admin:
         places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         described = (await admin.describe_producers(places)).raise_for_failures()
@@ -144,7 +144,7 @@ class _Playing(Stage):
         self._transformer = transformer
         self._plan = plan
         self._oracle = Oracle(target.bootstrap)
-        # Several plays may be on one broker.
+        # Several plays may share a broker.
         name = f"exactly-{transformer.name}-{uuid.uuid4().hex[:8]}"
         self._source, self._sink, self._group = f"{name}-in", f"{name}-out", f"{name}-group"
         self._fed = 0
@@ -161,7 +161,7 @@ class _Playing(Stage):
             begun = len(self._members.steps)
             self._feed(part)
             self._wait_until_time_for(kill, begun)
-            time.sleep(kill.delay_ms / 1_000)  # into what comes next
+            time.sleep(kill.delay_ms / 1_000)  # into whatever comes next
             self._kill(kill)
         self._feed(self._plan.records - self._fed)
         self._wait_until_done()
@@ -180,7 +180,7 @@ class _Playing(Stage):
         members.wait_until(is_it, f"step {begun + kill.after} of transactions, then {wanted}", _DONE_S)
 
     def _check(self) -> list[str]:
-        """What is wrong with what is there at the end."""
+        """What is wrong with the final state."""
         problems = []
         committed, stable_ends = checker.read(self._target.bootstrap, self._sink, "read_committed")
         uncommitted, ends = checker.read(self._target.bootstrap, self._sink, "read_uncommitted")
@@ -236,7 +236,7 @@ class _Playing(Stage):
         return f"{self._group}-{worker}"
 
     def _feed(self, count: int) -> None:
-        """The next numbers to the source."""
+        """Write the next numbers to the source."""
         numbers = range(self._fed, self._fed + count)
         write(self._target.bootstrap, self._source, ((n % PARTITIONS, b"%d" % n) for n in numbers))
         self._fed += count
@@ -249,7 +249,7 @@ class _Playing(Stage):
             time.sleep(_LOOK_AGAIN_S)
 
     def _wait_until_done(self) -> None:
-        """Fails when nothing more is committed for a while, however long all of it takes."""
+        """Fails when nothing more is committed for a while, however long everything takes."""
         wanted = self._oracle.ends(self._source, PARTITIONS)
         before: dict[int, int] | None = None
         deadline = 0.0

@@ -1,4 +1,4 @@
-"""Where workers are started, killed and heard, and how a play on it ends."""
+"""Starts, kills and listens to workers, and determines the outcome of a play."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class Stage(ABC):
-    """Of one play, with two workers."""
+    """The stage of one play, with two workers."""
 
     def __init__(self, target: Target, folder: Path, steps: list[str]) -> None:
         self._target = target
@@ -35,7 +35,7 @@ class Stage(ABC):
 
     @abstractmethod
     def play(self) -> list[str]:
-        """What is wrong with what is there at the end. Raises StoryFailed."""
+        """Play, and return what is wrong with the final state. Raises StoryFailed."""
 
     def close(self) -> None:
         self._members.close()
@@ -60,7 +60,7 @@ class Stage(ABC):
         self._members.wait_until(lambda: self._members.has_left(name), f"the end of {name}")
 
     def _wait_until_read(self, topic: str, count: int) -> None:
-        """Until so many records are shown to readers of committed ones."""
+        """Wait until `count` records are shown to readers of committed ones."""
         deadline = time.monotonic() + _READ_S
         while (shown := len(checker.read(self._target.bootstrap, topic, "read_committed")[0])) < count:
             if time.monotonic() > deadline:
@@ -69,7 +69,7 @@ class Stage(ABC):
             time.sleep(_LOOK_AGAIN_S)
 
     def _is_any_open(self, prefix: str) -> bool:
-        """Whether a transaction is, of an id that begins with this."""
+        """Whether any transaction is open whose id begins with `prefix`."""
 
         async def ask() -> bool:
             async with Admin(self._target.bootstrap) as admin:
@@ -83,8 +83,8 @@ class Stage(ABC):
 
 
 def perform(name: str, target: Target, seed: int, make: Callable[[Path, list[str]], Stage]) -> Outcome:
-    """Play on the stage that `make` sets up in a folder, with the steps that it adds to. Raises for nothing
-    that clients and brokers do."""
+    """Play on the stage that `make` sets up in a folder, with the list of steps to append to. Clients and
+    brokers cannot make it raise."""
     outcome = Outcome(name, target.name, steps=[f"    seed {seed}"])
     began_s = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="transactions-"))

@@ -1,4 +1,4 @@
-"""The judges, on topics that somebody made up: each kind of wrong must be found, and nothing else."""
+"""The judges on made-up topics: each kind of fault must be found, and nothing else."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_is_not_what_was_written_is_found(wrong: dict[str, object]) -> None
 
 
 def test_disorder_is_found() -> None:
-    early, late = 0, 9  # of one source and target partition
+    early, late = 0, 9  # of the same source and target partition
     swapped = [*RIGHT]
     swapped[early], swapped[late] = swapped[late], swapped[early]
     assert problems(swapped) == ["1 stand behind later ones of their source partition: 0"]

@@ -19,7 +19,7 @@ RECORDS: Final = 1_000
 """Some hundred transactions; `make exactly-once` is the long drill."""
 KILLS: Final = 3
 _SIDE_BY_SIDE: Final = 3
-# Every wait in a play has its own, shorter end; a play also waits for those before it.
+# Every wait in a play has its own, shorter limit; a play also waits for those before it.
 _SECONDS_MAX: Final = 900
 
 
@@ -27,8 +27,7 @@ _SECONDS_MAX: Final = 900
 def plays(
     request: pytest.FixtureRequest, target: Target, new_seed: Callable[[], int]
 ) -> Iterator[Mapping[str, Future[Outcome]]]:
-    """Those on one target go on side by side, since they mostly wait, while the tests wait for one after the
-    other."""
+    """Plays on one target run side by side, since they mostly wait, while the tests wait for each in turn."""
     chosen = {
         item.callspec.params["client"]
         for item in request.session.items

@@ -1,5 +1,5 @@
-"""Kafka Connect, Flink and Spring do their work exactly once, while their processes are killed (`connect.py`,
-`flink.py`, `play.py`). On a single `muster serve` here; `make exactly-once` has the other targets."""
+"""Kafka Connect, Flink and Spring work exactly once, while their processes are killed (`connect.py`,
+`flink.py`, `play.py`). Here only on a single `muster serve`; `make exactly-once` has the other targets."""
 
 from __future__ import annotations
 

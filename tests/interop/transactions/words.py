@@ -1,7 +1,7 @@
 """Kafka Streams counts words with `exactly_once_v2`: two instances, one of which is killed now and then.
 
-`programs/streams/WordCount.java` prints lines of a member: `assigned` with the source's partitions whose
-tasks it has, a `transaction` of step `counted` for ten words that it has counted, committed or not, and
+`programs/streams/WordCount.java` prints the lines of a member: `assigned` with the source's partitions whose
+tasks it has, a `transaction` of step `counted` for every ten words that it has counted, committed or not, and
 `left` after closing.
 """
 
@@ -38,7 +38,7 @@ _DONE_S: Final = 120.0
 
 class Kill(NamedTuple):
     after: int
-    """So many times ten words, counted from the beginning of a part."""
+    """Multiples of ten words, counted from the beginning of a part."""
     delay_ms: float
 
 
@@ -62,14 +62,14 @@ class Plan:
 
 
 def count_words(target: Target, plan: Plan) -> Outcome:
-    """Raises for nothing that Kafka Streams and the broker do."""
+    """Kafka Streams and the broker cannot make it raise."""
     return perform(
         "kafka-streams", target, plan.seed, lambda folder, steps: _Counting(target, plan, folder, steps)
     )
 
 
 def check(lines: Sequence[str], committed: Sequence[checker.Seen]) -> list[str]:
-    """What is wrong with the counts: each word's go up by one, to the number of times that it was written."""
+    """What is wrong with the counts: each word's must go up by one, to the number of times it was written."""
     written: defaultdict[str, int] = defaultdict(int)
     for line in lines:
         for word in line.split():
@@ -105,7 +105,7 @@ class _Counting(Stage):
             wanted = len(members.steps) + kill.after
             self._feed(part)
             self._wait_until_steps(wanted)
-            time.sleep(kill.delay_ms / 1_000)  # into what comes next
+            time.sleep(kill.delay_ms / 1_000)  # into whatever comes next
             name, _ = members.steps[-1]
             members.kill(name)
             self._note(f"{name} was killed")
@@ -139,6 +139,6 @@ class _Counting(Stage):
 
 
 def command() -> list[str]:
-    """How it is called; compiled once per machine."""
+    """The program's command line; compiled once per machine."""
     sources = [PROGRAMS / "java" / "Lines.java", PROGRAMS / "streams" / "WordCount.java"]
     return [*java(compiled(sources, streams_classpath())), "WordCount"]

@@ -1,1 +1,1 @@
-"""Programs of the clients that are Python packages, a module each, to be run with `python -m`."""
+"""Programs of the clients that are Python packages, one module each, to be run with `python -m`."""

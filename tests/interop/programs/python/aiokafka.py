@@ -30,7 +30,7 @@ class Listener(ConsumerRebalanceListener):
         self.handled: dict[TopicPartition, int] = {}
         """The offsets to commit."""
         self.handling = asyncio.Lock()
-        """Held until records are committed: callbacks come from another task."""
+        """Held until records are committed: callbacks run in another task."""
         self._consumer = consumer
 
     async def commit(self) -> None:
@@ -47,7 +47,7 @@ class Listener(ConsumerRebalanceListener):
             lines.say_committed(by_number)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        # It has no public way to ask for the generation.
+        # There is no public way to get the generation.
         lines.say_assigned(self._consumer._coordinator.generation, [each.partition for each in assigned])
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:

@@ -109,7 +109,7 @@ class _Calls:
         lines.expect(await self._client.find_coordinator(self._group) > 0, True)
 
     async def list_consumer_group_offsets(self) -> None:
-        # Committing on its own, it would store at its close where it stands by then: at the end of the log.
+        # With automatic commits, it would commit its position on close: the end of the log by then.
         async with AIOKafkaConsumer(
             bootstrap_servers=self._bootstrap, group_id=self._group, enable_auto_commit=False
         ) as consumer:
@@ -139,7 +139,7 @@ def _no_error(codes: Any) -> None:
 
 
 async def _in_time(ask: Callable[[], Awaitable[T]], wanted: T) -> None:
-    """For what Apache Kafka's controller has acknowledged and its brokers have not heard of yet."""
+    """Wait: Apache Kafka's controller has acknowledged it, but its brokers may not know of it yet."""
     async with asyncio.timeout(lines.EXPECT_S):
         while await ask() != wanted:  # noqa: ASYNC110 - the fact is another process's
             await asyncio.sleep(0.05)

@@ -1,9 +1,9 @@
 """aiokafka, exactly once.
 
-It commits offsets for a group without its generation (TxnOffsetCommit 0) and does not wait for those that are
-pending, so that a transactional id for each instance would not do (KIP-447). It is used as was usual before:
-each partition has a producer, whose id shuts out that of the partition's last owner, and only then its offset
-is asked for.
+It commits offsets for a group without its generation (TxnOffsetCommit 0) and does not wait for pending ones,
+so that one transactional id per instance would not do (KIP-447). It is used as was usual before: each
+partition has a producer, whose id fences that of the partition's previous owner, and only then is its offset
+fetched.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Transformer(ConsumerRebalanceListener):
         self._job = job
         self._turns = transforming.Turns(job)
         self._working = asyncio.Lock()
-        """Held through a transaction: rebalances come from another task."""
+        """Held during a transaction: rebalances run in another task."""
         self._new: set[TopicPartition] = set()
-        """Assigned, without a producer yet."""
+        """Assigned partitions that have no producer yet."""
         self._producers: dict[TopicPartition, AIOKafkaProducer] = {}
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=job.bootstrap,
@@ -68,7 +68,7 @@ class Transformer(ConsumerRebalanceListener):
 
     async def _handle(self, partition: TopicPartition, records: list[Any]) -> None:
         if (producer := self._producers.get(partition)) is None:
-            return  # it was fetched before a rebalance, and is fetched again
+            return  # it was fetched before a rebalance, and will be fetched again
         try:
             await self._transaction(producer, partition, records, kept=not self._turns.aborts())
         except ProducerFenced as error:  # another member owns it: the next rebalance says so
@@ -103,7 +103,7 @@ class Transformer(ConsumerRebalanceListener):
             await self._go_back(partition)
 
     async def _go_back(self, partition: TopicPartition) -> None:
-        """To what is committed."""
+        """Go back to the committed offset."""
         committed = await self._consumer.committed(partition)
         if committed is None:
             await self._consumer.seek_to_beginning(partition)

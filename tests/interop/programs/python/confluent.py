@@ -68,7 +68,7 @@ class Member:
         except KafkaException as error:
             lines.complain(error)
             lines.say_committed({lines.place(*each): handled[each] for each in handled}, certain=False)
-            self.handled = handled  # what stays ours through a rebalance is committed after it
+            self.handled = handled  # what we keep through a rebalance is committed after it
             return
         for each in done:
             if each.error:
@@ -92,7 +92,7 @@ class Member:
         lines.say_revoked(self._owned, self._generation())
 
     def _generation(self) -> int:
-        # Written for librdkafka's own tests: the generation stands after the magic.
+        # Written for librdkafka's own tests: the generation follows the magic.
         (generation,) = struct.unpack_from("=i", self.consumer.consumer_group_metadata(), _GENERATION_AT)
         return int(generation)
 

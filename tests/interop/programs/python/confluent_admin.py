@@ -49,7 +49,7 @@ def _error_of(error: Exception) -> str:
 
 
 def _one(futures: dict[Any, Any]) -> Any:
-    """The result for the only thing that was asked about."""
+    """The result for the only resource in the request."""
     (future,) = futures.values()
     return future.result(_SECONDS)
 
@@ -150,7 +150,7 @@ def _produce_ten(bootstrap: str, topic: str) -> None:
 
 
 def _first_error(results: Any) -> None:
-    """Raise what is wrong with one of several partitions."""
+    """Raise the first error among several partitions."""
     if isinstance(results, ConsumerGroupTopicPartitions):
         results = {each: each.error for each in results.topic_partitions}
     for error in results.values():
@@ -159,7 +159,7 @@ def _first_error(results: Any) -> None:
 
 
 def _offset_is_set(client: AdminClient, group: str, to: TopicPartition) -> bool:
-    """Set it; False where the group's coordinator has not heard of the topic yet, as Kafka's may not have."""
+    """Set the offset; False if the group's coordinator does not know the topic yet, as Kafka's may not."""
     asked = [ConsumerGroupTopicPartitions(group, [to])]
     try:
         _first_error(_one(client.alter_consumer_group_offsets(asked, request_timeout=_SECONDS)))

@@ -19,7 +19,7 @@ from tests.interop.programs.python.transforming import Job
 
 _SECONDS_MAX: Final = 60.0
 _POLL_S: Final = 0.1
-_MORE_S: Final = 0.005  # what is there already comes at once
+_MORE_S: Final = 0.005  # for records already there, which arrive at once
 
 
 class Transformer:
@@ -42,7 +42,7 @@ class Transformer:
                 "group.id": job.group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                # Without it, librdkafka does not wait for offsets that are pending (KIP-447).
+                # Without it, librdkafka does not wait for pending offsets (KIP-447).
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": transforming.FETCH_MAX_WAIT_MS,
                 "session.timeout.ms": job.session_timeout_ms,
@@ -61,7 +61,7 @@ class Transformer:
         lines.say("left")
 
     def _gather(self) -> None:
-        """The next batch. A rebalance, which is heard of while polling, takes what was gathered away."""
+        """The next batch. A rebalance, noticed while polling, discards what was gathered."""
         self._batch = []
         while len(self._batch) < self._job.records_max:
             message = self._consumer.poll(_MORE_S if self._batch else _POLL_S)
@@ -134,7 +134,7 @@ class Transformer:
         return [TopicPartition(self._job.source, *place) for place in offsets.items()]
 
     def _go_back(self) -> None:
-        """To what is committed."""
+        """Go back to the committed offsets."""
         self._batch = []
         for place in self._consumer.committed(self._consumer.assignment(), _SECONDS_MAX):
             if place.offset < 0:

@@ -64,7 +64,7 @@ class Member(ConsumerRebalanceListener):
         except KafkaError as error:
             lines.complain(error)
             lines.say_committed(handled, certain=False)
-            self.handled = handled  # what stays ours through a rebalance is committed after it
+            self.handled = handled  # what we keep through a rebalance is committed after it
         else:
             lines.say_committed(handled)
 
@@ -100,7 +100,7 @@ def member(
     while not to_leave.is_set():
         try:
             polled = member.consumer.poll(100)
-        except RetriableError as error:  # a connection that breaks while it looks for its coordinator
+        except RetriableError as error:  # its connection broke while it looked for its coordinator
             lines.complain(error)
             continue
         for records in polled.values():

@@ -40,7 +40,7 @@ def _error_of(error: Exception) -> str:
 
 
 def _no_error(results: dict[Any, Any]) -> None:
-    """Raise the first of the errors that were returned for each thing asked about."""
+    """Raise the first of the errors that were returned for each resource."""
     for result in results.values():
         error = result.get("error") if isinstance(result, dict) else result
         if error not in (None, "OK", NoError):
@@ -199,7 +199,7 @@ class _Calls:
         yield "abort_transaction", lambda: client.abort_transaction(spec)
 
     def _describe_one(self) -> None:
-        # The first one has Apache Kafka make the topic without which it has no coordinators.
+        # The first one makes Apache Kafka create the topic without which it has no coordinators.
         producer = KafkaProducer(bootstrap_servers=self._bootstrap, transactional_id=self._user)
         with closing(producer):
             producer.init_transactions()

@@ -32,7 +32,7 @@ class Transformer(ConsumerRebalanceListener):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             fetch_max_wait_ms=transforming.FETCH_MAX_WAIT_MS,
-            # Without it, kafka-python does not wait for offsets that are pending (KIP-447).
+            # Without it, kafka-python does not wait for pending offsets (KIP-447).
             isolation_level="read_committed",
         )
         self._consumer.subscribe([job.source], listener=self)
@@ -42,7 +42,7 @@ class Transformer(ConsumerRebalanceListener):
         while not to_leave.is_set():
             try:
                 polled = self._consumer.poll(_POLL_MS, max_records=self._job.records_max)
-            except RetriableError as error:  # a connection that breaks while it looks for its coordinator
+            except RetriableError as error:  # its connection broke while it looked for its coordinator
                 lines.complain(error)
                 continue
             records = [record for each in polled.values() for record in each]
@@ -85,7 +85,7 @@ class Transformer(ConsumerRebalanceListener):
             self._go_back()
 
     def _go_back(self) -> None:
-        """To what is committed."""
+        """Go back to the committed offsets."""
         for partition in self._consumer.assignment():
             committed = self._consumer.committed(partition)
             if committed is None:

@@ -1,4 +1,4 @@
-"""What the programs of all Python clients share: their lines, their arguments, and what they produce."""
+"""Shared by the programs of all Python clients: their output lines, their arguments, and their records."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def say_committed(offsets: dict[int, int], *, certain: bool = True) -> None:
 
 
 def place(topic: str, partition: int) -> int:
-    """The number by which a partition goes: see `story/clients/base.py`."""
+    """The number that identifies a partition: see `story/clients/base.py`."""
     _, dot, number = topic.rpartition(".")
     return partition + 1_000 * int(number) if dot else partition
 
 
 def configs(given: Iterable[str]) -> dict[str, str]:
-    """A member's configs as it was told them; a lone word is an assignor (`mixed/`)."""
+    """A member's configs as given on its command line; a bare word is an assignor (`mixed/`)."""
     named = (each if "=" in each else f"partition.assignment.strategy={each}" for each in given)
     return dict(each.split("=", 1) for each in named)
 
@@ -53,7 +53,7 @@ def complain(error: object) -> None:
 
 
 def standard_input_ends() -> threading.Event:
-    """Set when somebody has closed our standard input: it is time to leave."""
+    """Set when our standard input is closed: it is time to leave."""
     ended = threading.Event()
 
     def read() -> None:
@@ -73,7 +73,7 @@ def records(codec: str, first: int, count: int) -> Iterator[tuple[bytes, bytes]]
 def try_calls(
     calls: Iterable[tuple[str, Callable[[], object]]], error_of: Callable[[Exception], str]
 ) -> None:
-    """Make admin calls one after the other, and print how each went."""
+    """Make admin calls one after the other, and print the outcome of each."""
     for name, call in calls:
         try:
             call()
@@ -90,11 +90,11 @@ def expect(found: object, wanted: object) -> None:
 
 
 def expect_in_time(ask: Callable[[], object], wanted: object) -> None:
-    """For what Apache Kafka's controller has acknowledged and its brokers have not heard of yet."""
+    """Wait: Apache Kafka's controller has acknowledged it, but its brokers may not know of it yet."""
     deadline = time.monotonic() + EXPECT_S
     while (found := ask()) != wanted and time.monotonic() < deadline:
-        time.sleep(0.05)  # between two questions
-    expect(found, wanted)  # not asked again: another broker may answer that has not heard of it
+        time.sleep(0.05)  # between two checks
+    expect(found, wanted)  # not queried again: another broker may answer that does not know of it yet
 
 
 def run(
@@ -102,8 +102,8 @@ def run(
     member: Callable[..., None],
     admin: Callable[[str, str], None],
 ) -> None:
-    """Call what the first argument names with the others. A member may be told an assignor (`mixed/`) or
-    configs."""
+    """Call the function named by the first argument with the others. A member may be given an assignor
+    (`mixed/`) or configs."""
     match sys.argv[1:]:
         case ["produce", bootstrap, topic, codec, first, count]:
             produce(bootstrap, topic, codec, int(first), int(count))

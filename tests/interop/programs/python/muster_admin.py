@@ -180,7 +180,7 @@ class _Calls:
         lines.expect(await self._committed(), None)
 
     async def list_groups(self) -> None:
-        await self.alter_group_offsets()  # without offsets a group may be gone
+        await self.alter_group_offsets()  # without offsets, a group may be gone
         lines.expect(self._group in {each.group_id for each in await self._client.list_groups()}, True)
 
     async def describe_groups(self) -> None:
@@ -220,7 +220,7 @@ class _Calls:
 
 
 async def _in_time(ask: Callable[[], Awaitable[T]], wanted: T) -> None:
-    """For what Apache Kafka's controller has acknowledged and its brokers have not heard of yet."""
+    """Wait: Apache Kafka's controller has acknowledged it, but its brokers may not know of it yet."""
     async with asyncio.timeout(lines.EXPECT_S):
         while await ask() != wanted:  # noqa: ASYNC110 - the fact is another process's
             await asyncio.sleep(0.05)

@@ -82,7 +82,7 @@ class Transformer:
             await self._go_back()
 
     async def _go_back(self) -> None:
-        """To what is committed."""
+        """Go back to the committed offsets."""
         for partition, committed in (await self._consumer.committed()).items():
             if committed is None:
                 self._consumer.seek_to_beginning(partition)

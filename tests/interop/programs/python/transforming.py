@@ -1,5 +1,5 @@
-"""What the transforming programs of all Python clients share (`tests/interop/transactions/clients.py` says
-what one does)."""
+"""Shared by the transforming programs of all Python clients (`tests/interop/transactions/clients.py` says
+what such a program does)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.interop.programs.python import lines
 
 PARTITIONS: Final = 3
 FETCH_MAX_WAIT_MS: Final = 50
-"""A fetch that waits at the end holds up the one from where the consumer goes back to."""
+"""A fetch that waits at the end delays the one from the position the consumer goes back to."""
 
 
 class Result(NamedTuple):
@@ -32,9 +32,9 @@ class Job:
     transactional_id: str
     session_timeout_ms: int
     abort_every: int
-    """Each so-manieth transaction is aborted on purpose. 0: none."""
+    """Every n-th transaction is aborted on purpose. 0: none."""
     records_max: int
-    """Of a transaction."""
+    """Maximum per transaction."""
 
     @property
     def heartbeat_interval_ms(self) -> int:
@@ -42,14 +42,14 @@ class Job:
 
 
 def result_of(value: bytes | None) -> Result:
-    """What becomes of a record of the source."""
+    """The result for a source record."""
     assert value is not None
     number = int(value)
     return Result(number // PARTITIONS % PARTITIONS, b"k%d" % number, b"%d %d" % (number, number**2))
 
 
 class Turns:
-    """Says of each transaction whether it is to be aborted on purpose."""
+    """Decides for each transaction whether to abort it on purpose."""
 
     def __init__(self, job: Job) -> None:
         self._every = job.abort_every
@@ -65,7 +65,7 @@ def say(step: str, records: int) -> None:
 
 
 def failed(error: object) -> None:
-    """The transaction was aborted, or could not be ended, against our will."""
+    """The transaction was aborted or could not be ended, unintentionally."""
     lines.complain(f"failed: {error!r}")
     say("failed", 0)
 

@@ -1,4 +1,4 @@
-"""A tool as a child process that a wrapper listens to, and asks to leave with SIGTERM."""
+"""A tool as a child process: a wrapper reads its output, and asks it to leave with SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _LOOK_S: Final = 0.1
 
 
 class Tool(Protocol):
-    """What is made of a tool's output."""
+    """Interprets a tool's output."""
 
     def hear(self, line: str) -> None:
         """A line of its standard output or standard error."""
 
     def may_leave(self) -> bool:
-        """Whether this is a moment for SIGTERM, after somebody asked for it."""
+        """Whether this is a good moment for SIGTERM, once the tool has to leave."""
 
     def leave(self, code: int) -> None:
-        """It has exited. Raises SystemExit if it did not leave politely."""
+        """The tool has exited. Raises SystemExit if it did not leave politely."""
 
 
 def follow(command: Sequence[str], tool: Tool) -> NoReturn:
-    """Run a tool until it exits, and end this process. When our standard input ends it gets SIGTERM.
+    """Run a tool until it exits, and end this process. When our standard input ends, the tool gets SIGTERM.
 
-    Who listens is a process in a session of its own: when we and the tool are killed together it still tells
-    what the tool had said. The tool may have committed it.
+    The listener is a process in a session of its own: when we and the tool are killed together, it still
+    reports what the tool had printed. The tool may have committed it.
     """
     read_end, write_end = os.pipe()
     listener = os.fork()
@@ -61,9 +61,9 @@ def follow(command: Sequence[str], tool: Tool) -> NoReturn:
 
 
 def _listen(descriptor: int, tool: Tool) -> int:
-    """The exit code of the listener, and so of the wrapper."""
+    """Returns the exit code of the listener, and so of the wrapper."""
     begun = b""
-    leaving = 0  # the process to ask
+    leaving = 0  # the process to signal
     while True:
         if leaving and tool.may_leave():
             with suppress(ProcessLookupError):
@@ -73,7 +73,7 @@ def _listen(descriptor: int, tool: Tool) -> int:
             continue
         piece = os.read(descriptor, _PIECE_BYTES)
         if not piece:
-            return 1  # all were killed; what had just been begun is no line
+            return 1  # all were killed; an incomplete last line does not count
         *lines, begun = (begun + piece).split(b"\n")
         for line in (each.decode(errors="replace") for each in lines):
             if line.startswith(_LEAVE):
@@ -96,7 +96,7 @@ def _left(tool: Tool, code: int) -> int:
 def feed(command: Sequence[str], lines: str, failure: str | None = None) -> None:
     """Run a tool with these lines on its standard input; ends this process if it fails.
 
-    `failure`: what it complains of when it fails and exits 0 all the same.
+    `failure`: what it prints when it fails but still exits 0.
     """
     ran = subprocess.run(command, input=lines, text=True, stderr=subprocess.PIPE)
     sys.stderr.write(ran.stderr)

@@ -1,7 +1,7 @@
 """Kafka's console producer and consumer, and its other tools as admin calls.
 
-The consumer prints records; what becomes of its group is in its log, which goes to standard output too, so
-that both stay in order. It commits by itself, ten times a second.
+The consumer prints records; its group's rebalances are in its log, which goes to standard output too, so that
+both stay in order. It commits automatically, ten times a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.interop.programs.wrapped.console_consumer import ConsoleConsumer, con
 
 _PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
 _AUTO_COMMIT_INTERVAL_MS: Final = 100
-# The producer's own defaults, 3 retries and 1.5 s, give a record up when its partition has no leader for a
+# The producer's own defaults, 3 retries and 1.5 s, give up a record when its partition has no leader for a
 # second; it says so, and exits 0.
 _PATIENCE: Final = ("--message-send-max-retries", "2147483647", "--request-timeout-ms", "30000")
 _RECORD_GIVEN_UP: Final = "Error when sending message"
@@ -42,7 +42,7 @@ def member(java: Sequence[str], bootstrap: str, group: str, topic: str, session_
 
 
 def main() -> None:
-    """What stands before `--` calls Java, with the class path at its end."""
+    """The arguments before `--` call Java, with the class path at their end."""
     end = sys.argv.index("--")
     java, sys.argv[1:] = sys.argv[1:end], sys.argv[end + 1 :]
     run(partial(produce, java), partial(member, java), partial(admin, java))

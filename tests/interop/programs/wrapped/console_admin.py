@@ -1,5 +1,5 @@
-"""Kafka's command line tools for topics, configs, groups and brokers, each called as its script in Kafka's
-bin folder does, and judged by what it prints."""
+"""Kafka's command line tools for topics, configs, groups and brokers, each called like its script in Kafka's
+bin folder, and judged by its output."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _TOOLS: Final = {
     "kafka-topics": f"{_PACKAGE}.TopicCommand",
     "kafka-transactions": f"{_PACKAGE}.TransactionsCommand",
 }
-# These want the bootstrap servers before the name of what they are to do.
+# These want the bootstrap servers before the command's name.
 _BOOTSTRAP_FIRST: Final = {"kafka-features", "kafka-metadata-quorum", "kafka-transactions"}
 _RECORDS: Final = 20
 _SOON_S: Final = 30.0
-# Not every tool that fails exits with another status than 0.
+# Not every tool that fails exits with a nonzero status.
 _FAILED: Final = re.compile(r"(?m)^Error\b")
 _EARLY: Final = re.compile(r"UnknownTopicOrPartitionException|GroupIdNotFoundException|does not exist")
 _EXCEPTION: Final = re.compile(r"\b(\w+(?:Exception|Error))\b")
 
 
 class Tools:
-    """A JVM in which one tool runs after the other, printing how each went."""
+    """A JVM that runs one tool after the other and prints the outcome of each."""
 
     def __init__(self, java: Sequence[str], bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -59,10 +59,10 @@ class Tools:
         )
 
     def call(self, name: str, tool: str, *options: str, prints: str = "") -> None:
-        """Call a tool, and print whether it succeeded with an output that has the pattern `prints`.
+        """Call a tool, and print whether it succeeded with output that matches the pattern `prints`.
 
-        What one broker has acknowledged another may hear of a moment later: it is called again until it
-        prints what it should.
+        One broker may learn only later what another has acknowledged: the call is repeated until it prints
+        what it should.
         """
         deadline = time.monotonic() + _SOON_S
         while True:
@@ -72,7 +72,7 @@ class Tools:
             early = _EARLY.search(output) is not None if failed else not found
             if not early or time.monotonic() > deadline:
                 break
-            time.sleep(0.05)  # between two questions
+            time.sleep(0.05)  # between two checks
         if found and not failed:
             line: dict[str, object] = {"call": name, "ok": True}
         else:
@@ -83,7 +83,7 @@ class Tools:
         print(json.dumps(line), flush=True)
 
     def run(self, tool: str, *options: str) -> tuple[int, str]:
-        """A tool's exit status and all that it printed."""
+        """A tool's exit status and everything it printed."""
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         where = ("--bootstrap-server", self._bootstrap)
@@ -161,7 +161,7 @@ def _records(tools: Tools, topic: str) -> None:
     performance = "kafka-producer-perf-test"
     tools.call(performance, performance, "--topic", topic, *amount, prints=f"{_RECORDS} records sent")
     _, ends = tools.run("kafka-get-offsets", "--topic", topic)
-    # Records without a key go to one partition or the other.
+    # Records without a key all go to one of the partitions.
     found = re.findall(rf"(?m)^{topic}:(\d+):([1-9]\d*)$", ends)
     partition, end = found[0] if found else ("0", "0")
     for when, wanted in (("latest", end), ("earliest", "0")):
@@ -213,7 +213,7 @@ def _groups(tools: Tools, java: Sequence[str], bootstrap: str, topic: str, group
 
 @contextmanager
 def _consumer(java: Sequence[str], bootstrap: str, topic: str, group: str) -> Iterator[None]:
-    """A console consumer, for as long as the block lasts."""
+    """A console consumer that runs inside the block."""
     command = consumer_command(java, bootstrap, group, topic, {})
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere) as process:
@@ -224,7 +224,7 @@ def _consumer(java: Sequence[str], bootstrap: str, topic: str, group: str) -> It
 
 
 def _beyond(tools: Tools) -> None:
-    """What a broker may do without, but not leave the tool waiting for."""
+    """Features that a broker may lack, but must not leave the tool waiting for."""
     tools.call("kafka-acls", "kafka-acls", "--list")
     tools.call("kafka-client-metrics", "kafka-client-metrics", "--list")
     tools.call("kafka-metadata-quorum", "kafka-metadata-quorum", "describe", "--status", prints="LeaderId")

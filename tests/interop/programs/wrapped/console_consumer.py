@@ -1,4 +1,4 @@
-"""Kafka's console consumer: how it is called, and what it says."""
+"""Kafka's console consumer: its command line, and its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOGGING: Final = (
     f"-Dorg.slf4j.simpleLogger.log.{_INTERNALS}.ConsumerCoordinator=debug",
     f"-Dorg.slf4j.simpleLogger.log.{_INTERNALS}.ConsumerRebalanceListenerInvoker=info",
 )
-_ENDED_BY_SIGTERM: Final = 143  # of a JVM that ran its shutdown hooks
+_ENDED_BY_SIGTERM: Final = 143  # the exit code of a JVM that ran its shutdown hooks
 
 _RECORD: Final = re.compile(r"Partition:(\d+)\tOffset:(\d+)\t([^\t]+)\t(.+)")
 _LOG: Final = re.compile(rf"\[[^\[\]]*\] (\w+) {re.escape(_INTERNALS)}\.\w+ - \[.*?\] (.*)")
@@ -36,15 +36,15 @@ _LEFT: Final = re.compile(r"LeaveGroup response with .* returned successfully")
 
 
 class ConsoleConsumer:
-    """What it has said so far. Its assignor is range: it gives up all that it owns at once."""
+    """What it has printed so far. Its assignor is range: it gives up everything it owns at once."""
 
     def __init__(self) -> None:
         self._left = False
         self._generation: int | None = None
         self._committed: dict[int, int] = {}
-        """It commits all positions, also those that it has committed before."""
+        """Its last commits: it commits all positions, even unchanged ones."""
         self._begun = ""
-        """A record is written in pieces, between which other threads may log, or end the line."""
+        """The start of a record, written in pieces: other threads may log in between, or end the line."""
 
     def hear(self, line: str) -> None:
         line = self._begun + line

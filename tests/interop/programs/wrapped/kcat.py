@@ -1,10 +1,10 @@
-"""kcat: its records as JSON, and its group life from librdkafka's debug log.
+"""kcat: its records as JSON, and its rebalances from librdkafka's debug log.
 
-kcat commits every five seconds, before it gives partitions away and when it leaves; a shorter interval cannot
-be set (`-X auto.commit.interval.ms` goes to a topic property of the same name, which does nothing).
+kcat commits every five seconds, before it gives up partitions and when it leaves; a shorter interval cannot
+be set (`-X auto.commit.interval.ms` sets a topic property of the same name, which does nothing).
 
-On SIGTERM kcat drops the record that it is given next, and commits it all the same. So it is asked to leave
-when no record has come for a while.
+On SIGTERM kcat drops the next record it receives, but still commits it. So it is asked to leave when no
+record has arrived for a while.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _COMMITTED: Final = re.compile(
 
 
 class Member:
-    """What kcat has said so far."""
+    """What kcat has printed so far."""
 
     def __init__(self) -> None:
         self._belongs = False
-        """To the group: it was told of an assignment, and has not left or lost its session since."""
+        """Whether it is in the group: it was assigned, and has not left or lost its session since."""
         self._generation: int | None = None
         self._owned: list[int] = []
         self._awaited = 0
@@ -82,7 +82,7 @@ class Member:
                 self._generation = int(found[1])
             case "ASSIGNMENT" if found := _ASSIGNMENT.search(text):
                 self._owned, self._awaited, self._belongs = [], int(found[1]), True
-                self._to_commit = {}  # what was to be committed and never was, because the session was over
+                self._to_commit = {}  # what could not be committed because the session had expired
                 if not self._awaited:
                     say_assigned(self._generation, [])
             case "GRPASSIGNMENT" if self._awaited and (found := _ASSIGNED.match(text)):
@@ -93,7 +93,7 @@ class Member:
             case "OFFSET" | "REMOVE" if found := _TO_COMMIT.match(text) or _TO_COMMIT_LAST.match(text):
                 self._to_commit[int(found[1])] = int(found[2])
             case "COMMIT" if found := _COMMITTING.search(text):
-                # Several times for the same offsets, when there was no coordinator at first.
+                # Several times for the same offsets, if there was no coordinator at first.
                 self._committing.setdefault(found[1], {}).update(self._to_commit)
                 self._to_commit = {}
             case "COMMIT" if found := _COMMITTED.search(text):
@@ -118,7 +118,7 @@ def member(bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> N
         "reconnect.backoff.max.ms": session_timeout_ms // 6,  # by default longer than this session
     }
     settings = [part for name, value in properties.items() for part in ("-X", f"{name}={value}")]
-    # Whole lines at a time, so that records and log do not mix. -E: it stays when all brokers are down.
+    # Whole lines at once, so that records and log do not mix. -E: it keeps running when all brokers are down.
     kcat = ["stdbuf", "-oL", "-eL", "kcat", "-q", "-J", "-E", "-b", bootstrap, "-d", "cgrp", *settings]
     follow([*kcat, "-G", group, topic], Member())
 

@@ -1,4 +1,4 @@
-"""Clients of other languages, built once per machine into the user's cache, and kcat, a system's package."""
+"""Clients in other languages, built once per machine into the user's cache, and kcat, a system package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.cache import digest, filled_once
 
 @dataclass(frozen=True)
 class KafkaJs(ProgramClient):
-    """Programs for Node.js; npm installs what they need beside a copy of them."""
+    """Programs for Node.js; npm installs their dependencies beside a copy of them."""
 
     def version(self) -> str:
         manifest = self._folder() / "node_modules" / "kafkajs" / "package.json"
@@ -43,7 +43,7 @@ class FranzGo(ProgramClient):
     """A Go program."""
 
     def version(self) -> str:
-        """As the built program says."""
+        """The version reported by the built program."""
         told = run(["go", "version", "-m", *self.command()])
         (version,) = re.findall(r"\sgithub\.com/twmb/franz-go\s+v(\S+)", told)
         return str(version)
@@ -59,7 +59,7 @@ class FranzGo(ProgramClient):
 
 @dataclass(frozen=True)
 class Kcat(ProgramClient):
-    """kcat behind a wrapper that puts its output into the story's lines."""
+    """kcat behind a wrapper that converts its output into the story's lines."""
 
     def version(self) -> str:
         found = re.search(r"Version (\S+) .*(librdkafka [\d.]+)", run(["kcat", "-V"]))
@@ -88,7 +88,7 @@ def _digest(sources: Sequence[Path]) -> str:
 def _npm_install(sources: Sequence[Path], folder: Path) -> None:
     for source in sources:
         shutil.copy(source, folder)
-    # What these packages would run on installation is not needed, nor is a lock file.
+    # These packages' install scripts are not needed, nor is a lock file.
     options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     run(["npm", "install", *options], folder)
 
@@ -99,5 +99,5 @@ def _go_build(folder: Path) -> None:
 
 KAFKAJS: Final = KafkaJs("kafkajs", ("none", "gzip", "snappy", "zstd"), looks_only_when_joining=True)
 FRANZ_GO: Final = FranzGo("franz-go", ALL_CODECS, may_rejoin=True)
-# It takes no token from outside, and no broker lets it in that has librdkafka before 2.6.1 and SCRAM.
+# It takes no token from outside, and its librdkafka before 2.6.1 cannot log in with SCRAM anywhere.
 KCAT: Final = Kcat("kcat", ALL_CODECS, doors=("mTLS", "PLAIN"))

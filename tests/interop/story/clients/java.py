@@ -25,7 +25,7 @@ class JavaClient(StockClient):
     """Kafka's Java client with one of its assignors; the programs are compiled once per machine."""
 
     assignor: str
-    """By the name of its class."""
+    """Its class name."""
 
     def version(self) -> str:
         return _kafka_version(clients_classpath())
@@ -50,13 +50,13 @@ class JavaClient(StockClient):
         return [*java(self.classpath()), name, *arguments]
 
     def classpath(self) -> str:
-        """With its programs."""
+        """Includes its programs."""
         return compiled(sorted((PROGRAMS / "java").glob("*.java")), clients_classpath())
 
 
 @dataclass(frozen=True)
 class ConsoleTools(ProgramClient):
-    """What stands in Kafka's bin folder, behind a wrapper that turns its output into the story's lines."""
+    """The tools in Kafka's bin folder, behind a wrapper that converts their output into the story's lines."""
 
     def version(self) -> str:
         return _kafka_version(tools_classpath())
@@ -69,14 +69,14 @@ class ConsoleTools(ProgramClient):
         return [sys.executable, "-m", f"{wrapped.__name__}.console", *java(self.classpath()), "--"]
 
     def classpath(self) -> str:
-        """With the class `Tools`, which runs them."""
+        """Includes the class `Tools`, which runs them."""
         return compiled(
             [PROGRAMS / "wrapped" / "Tools.java", PROGRAMS / "java" / "Lines.java"], tools_classpath()
         )
 
 
 def compiled(sources: Sequence[Path], classpath: str) -> str:
-    """A class path with these sources, compiled, before `classpath`."""
+    """`classpath`, preceded by these sources in compiled form."""
     contents = digest(classpath, *(source.read_bytes() for source in sources))
 
     def compile_into(folder: Path) -> None:
@@ -86,7 +86,7 @@ def compiled(sources: Sequence[Path], classpath: str) -> str:
 
 
 def _kafka_version(classpath: str) -> str:
-    """As the kafka-clients jar there says."""
+    """The version in the kafka-clients jar there."""
     (jar,) = Path(classpath).parent.glob("kafka-clients-*.jar")
     with zipfile.ZipFile(jar) as archive:
         lines = archive.read("kafka/kafka-version.properties").decode().splitlines()
@@ -96,7 +96,7 @@ def _kafka_version(classpath: str) -> str:
 
 JAVA: Final = JavaClient("java-client", ALL_CODECS, "RangeAssignor")
 JAVA_COOPERATIVE: Final = JavaClient("java-client-cooperative", ALL_CODECS, "CooperativeStickyAssignor")
-# Of what the Java client does behind them, the two most used.
+# The two doors most used, of those that the Java client behind these tools supports.
 CONSOLE: Final = ConsoleTools(
     "kafka-console-tools", ALL_CODECS, doors=("mTLS", "SCRAM-SHA-256", "SCRAM-SHA-512")
 )

@@ -1,4 +1,4 @@
-"""Clients whose three programs are one, told by its first argument which of them to be."""
+"""Clients whose three programs are one; its first argument selects which to be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUILD_SECONDS_MAX: Final = 300
 class ProgramClient(StockClient):
     @abstractmethod
     def command(self) -> list[str]:
-        """How the program is called; its arguments follow."""
+        """The program's command line; its arguments follow."""
 
     def produce(self, bootstrap: str, topic: str, codec: str, first: int, count: int) -> list[str]:
         return [*self.command(), "produce", bootstrap, topic, codec, str(first), str(count)]
@@ -40,7 +40,7 @@ def need(*tools: str, hint: str) -> None:
 
 
 def run(command: Sequence[str], folder: Path | None = None) -> str:
-    """What a tool prints. Raises RuntimeError with all that it said if it fails."""
+    """A tool's output. Raises RuntimeError with everything it printed if it fails."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_SECONDS_MAX)
     except subprocess.TimeoutExpired as expired:

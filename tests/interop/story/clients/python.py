@@ -1,4 +1,4 @@
-"""The clients that are Python packages: a module each in `tests/interop/programs/python`."""
+"""The clients that are Python packages: one module each in `tests/interop/programs/python`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.interop.story.clients.program import ALL_CODECS, ProgramClient
 
 @dataclass(frozen=True)
 class PythonClient(ProgramClient):
-    """Its name is its package's."""
+    """Its name is that of its package."""
 
     module: str
 
@@ -28,4 +28,4 @@ CONFLUENT: Final = PythonClient("confluent-kafka", ALL_CODECS, "confluent")
 KAFKA_PYTHON: Final = PythonClient("kafka-python", ALL_CODECS, "kafka_python")
 AIOKAFKA: Final = PythonClient("aiokafka", ALL_CODECS, "aiokafka")
 MUSTER: Final = PythonClient("muster-kafka", ALL_CODECS, "muster")
-"""Our own client lives through what stock clients do."""
+"""Our own client, treated like stock clients."""
