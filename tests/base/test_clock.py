@@ -15,7 +15,7 @@ from tests.support.facts import until
 
 
 class RecordingLoop:
-    """The two methods of a loop that LoopClock uses, with time in the test's hand."""
+    """The two loop methods that LoopClock uses, with time controlled by the test."""
 
     def __init__(self) -> None:
         self.now_s = 10.0
@@ -61,8 +61,8 @@ def test_a_time_that_has_passed_is_now() -> None:
 
 
 async def test_time_passes_within_a_turn_of_the_loop() -> None:
-    """A loop that kept its time for the turn would let a lease be used for the rest of it that ran out while
-    the process was stopped there."""
+    """If time stood still during a turn of the loop, a lease that expired while the process was stopped there
+    could be used for the rest of the turn."""
     clock = LoopClock(asyncio.get_running_loop())
     start_ms, deadline_s = clock.now_ms(), time.monotonic() + 30
     while clock.now_ms() < start_ms + 2:
@@ -156,12 +156,12 @@ def test_a_timer_that_fails_at_the_end_of_a_pause_keeps_no_other_from_running() 
 
 @pytest.mark.parametrize("clock_of", [LoopClock, lambda loop: PausableClock(LoopClock(loop))])
 async def test_a_timer_is_gone_once_it_is_over(clock_of: Callable[[Any], Any]) -> None:
-    """Without a search for garbage, which takes long where there is much that is none."""
+    """Freed without a garbage collection, which is slow when many objects are alive."""
     clock = clock_of(asyncio.get_running_loop())
     fired = asyncio.Event()
 
     def left() -> list[Any]:
-        """Those of an earlier test may be anywhere."""
+        """Timers of this clock only; those of an earlier test may still exist."""
         return [
             each
             for each in gc.get_objects()
@@ -177,7 +177,7 @@ async def test_a_timer_is_gone_once_it_is_over(clock_of: Callable[[Any], Any]) -
         assert left()
         cancelled.cancel()
         await fired.wait()
-        over.cancel()  # which may be
+        over.cancel()  # allowed
         del cancelled, over
         await until(lambda: not left())
     finally:

@@ -1,4 +1,4 @@
-"""How often something is told."""
+"""How often something is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes without a network on one store and one clock, and what works under their leases."""
+"""Nodes without a network that share a store and a clock, and the holders that work under their leases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL = {Lease(kind, number) for kind in KINDS for number in range(50)}
 
 
 class UnreliableStore(MemoryStore):
-    """A store that does not do a thing about leases when the test says so."""
+    """A store whose lease calls fail or hang when the test says so."""
 
     broken = False
 
@@ -34,7 +34,7 @@ class UnreliableStore(MemoryStore):
         self.claims: list[int] = []
         self.announcements: list[int] = []
         self.releases: list[int] = []
-        """How many leases each call was about."""
+        """Number of leases in each call."""
 
     async def announce(self, grants: Sequence[Grant]) -> None:
         if self.silent:
@@ -61,7 +61,7 @@ class UnreliableStore(MemoryStore):
 
 
 class Holder:
-    """What works under the leases of one kind: notes what it is told, and rests when the test lets it."""
+    """Works under the leases of one kind: records its calls, and comes to rest when the test lets it."""
 
     def __init__(self, kind: LeaseKind) -> None:
         self.kind = kind
@@ -106,7 +106,7 @@ class Node:
         return self
 
     def pause(self) -> None:
-        """As SIGSTOP does: nothing runs, and what the store answers is not heard."""
+        """As SIGSTOP does: nothing runs, and the store's answers do not arrive."""
         self.clock.pause()
         self.store.pause()
 
@@ -121,7 +121,7 @@ class Node:
         return {lease for lease in ALL if self.membership.serving(lease)}
 
     def names(self) -> dict[Lease, int]:
-        """Whom its clients are sent to for each lease, of those that have anybody."""
+        """The node to which it sends clients, for each lease that has one."""
         holders = self.membership.topology.holders
         return {lease: grant.node_id for lease, grant in holders.items() if grant.announced}
 
@@ -141,7 +141,7 @@ class Cluster:
         return started
 
     def agree(self, *live: int) -> bool:
-        """Whether all of them send clients to the same node for every lease, and to the right one."""
+        """Whether all live nodes send clients to the right node for every lease."""
         right = {lease: node_id for node_id in live for lease in share(node_id, *live)}
         return all(self.nodes[node_id].names() == right for node_id in live)
 
@@ -149,7 +149,7 @@ class Cluster:
         return all(self.nodes[n].serves() == self.nodes[n].owns() == share(n, *live) for n in live)
 
     async def passes(self, ms: int, step_ms: int = 100) -> None:
-        """Time passes in steps small enough for renewals to be sent and answered in between."""
+        """Let time pass in steps small enough for renewals to be sent and answered in between."""
         for _ in range(ms // step_ms):
             self.clock.advance(step_ms)
             await turns()

@@ -1,4 +1,4 @@
-"""From claiming a lease to sending clients there: only when what is served under it is loaded, and then soon
+"""From claiming a lease to sending clients to its holder: only once what it serves is loaded, and then soon
 on every node."""
 
 from __future__ import annotations
@@ -133,5 +133,5 @@ async def test_all_nodes_agree_when_a_node_has_come_left_or_died(cluster: Cluste
     await cluster.nodes[2].membership.stop()
     await until(lambda: cluster.agree(1, 3), "agreement without who left")
     cluster.nodes[3].membership.kill()
-    await cluster.passes(TERM_MS)  # and not a renewal longer
+    await cluster.passes(TERM_MS)  # not a renewal interval longer
     await until(lambda: cluster.agree(1), "agreement without who died")

@@ -1,4 +1,4 @@
-"""What waits for a lease's holder to come to rest."""
+"""Waiting for a lease's holder to come to rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_a_rest_is_awaited_as_a_coroutine_is() -> None:
 
 
 async def test_a_broker_that_dies_in_the_turn_of_a_handover_leaves_nothing_unawaited() -> None:
-    """A coroutine that nobody awaits is complained about, and warnings are errors here."""
+    """Python warns about a coroutine that is never awaited, and warnings are errors here."""
 
     async def come_to_rest() -> None:
         raise AssertionError("nobody waits any more")

@@ -1,4 +1,4 @@
-"""What a node may do with its leases, and when: no store, no clock."""
+"""What a node may do with its leases, and when, without a store or a clock."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_lease_with_a_replica_list_is_wanted_by_the_first_of_it_that_is_there(
 
     assert wanting(1, 2, 3) == [3]
     assert wanting(1, 2) == [1]
-    assert len(wanting(2, 4)) == 1  # nobody of the list: any other
+    assert len(wanting(2, 4)) == 1  # nobody on the list is there: any other node
     assert [home(listed, [1, 2, 3], {listed: 2}, replicas)] == [2]
     assert home(listed, [], {}, replicas) is None
 
@@ -187,7 +187,7 @@ def test_what_is_wanted_follows_everything_that_decides_it() -> None:
     ):
         for pinned in ({}, {here: 2}):
             pins.clear()
-            pins |= pinned  # as those change who have given it: in place
+            pins |= pinned  # changed in place, as callers do
             found = remembered.of(node_id, node_ids, of_kinds, pins, replicas, older)
             assert found == wanted(node_id, node_ids, of_kinds, pins, replicas, older)
             assert found is remembered.of(node_id, list(node_ids), dict(of_kinds), pins, replicas, older)
@@ -206,7 +206,7 @@ def test_what_is_on_its_way_out_is_neither_claimed_nor_given_up_again() -> None:
 
 
 def test_what_the_store_calls_ours_and_belongs_to_another_is_given_up() -> None:
-    """Its state was lost while it was to move: nobody serves it, so it counts for no bound."""
+    """Its state was lost while it was to move: nobody serves it, so it does not count towards the bound."""
     assert plan(held(), set(), {A: grant(A)}, give_up_max=0) == Plan([], [grant(A)], None)
 
 
@@ -235,7 +235,7 @@ def test_what_is_ready_is_announced_once() -> None:
     leases = held(grant(A), grant(B, epoch=2))
     assert leases.unannounced() == []
     leases.loaded(grant(A))
-    leases.loaded(grant(B, epoch=1))  # it was claimed anew meanwhile
+    leases.loaded(grant(B, epoch=1))  # it was claimed again meanwhile
     assert leases.unannounced() == [grant(A)]
     leases.announced(grant(A))
     leases.announced(grant(B, epoch=1))

@@ -1,4 +1,4 @@
-"""Nodes that share a store: who claims, renews, hands over and stops serving when."""
+"""Nodes that share a store: when each claims, renews, hands over and stops serving."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_beside_a_node_that_does_not_know_transactions_the_others_hold_all
 
     assert sum(shares()) == 50
     assert min(shares()) > 10
-    # The last but one leaves: nothing is kept for the one that could not hold it.
+    # The last but one leaves: nothing is kept for the node that cannot hold it.
     await newer[0].membership.stop()
     await until(lambda: shares() == [0, 50])
 
@@ -246,7 +246,7 @@ async def test_a_pause_shorter_than_the_term_costs_nothing(cluster: Cluster) -> 
 async def test_a_node_whose_registration_ran_out_registers_again_before_it_looks_at_placement(
     cluster: Cluster,
 ) -> None:
-    """It would find no node at all, and give up every lease it has."""
+    """Otherwise it would find no node at all and give up all its leases."""
     (node,) = await cluster.start(1)
     await cluster.store.remove_node(1, cluster.nodes[1].row.incarnation)
     await turns()
@@ -273,7 +273,7 @@ async def test_a_lease_whose_state_was_lost_is_claimed_under_a_new_epoch(cluster
     node.membership.reclaim(lease, 1)
     assert not node.membership.serving(lease)
     await until(lambda: node.epoch(lease) == 2, "the new epoch")
-    node.membership.reclaim(lease, 1)  # Said of the old epoch: the present one stays.
+    node.membership.reclaim(lease, 1)  # Refers to the old epoch; the current one stays.
     await turns()
     assert node.epoch(lease) == 2
     assert node.membership.epoch(lease) == 2

@@ -1,5 +1,5 @@
-"""Leases on the move: a few at a time when there is no hurry, all at once when somebody has died, and never
-for longer than they have to be."""
+"""Leases on the move: a few at a time when there is no hurry, all at once when a node has died, and never for
+longer than necessary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.facts import turns, until
 
 
 def slow_to_load(cluster: Cluster, node_id: int) -> Node:
-    """A node that loads when the test says so, whatever the kind."""
+    """A node that loads leases of any kind only when the test says so."""
     node = cluster.nodes[node_id] = Node(node_id, cluster.store, cluster.clock)
     for holder in node.holders.values():
         holder.loads_at_once = False
@@ -78,7 +78,7 @@ async def test_all_leases_of_the_dead_are_taken_at_once_in_calls_of_a_bounded_si
 
 
 async def test_what_was_refused_is_asked_for_again_soon(cluster: Cluster) -> None:
-    """The store may refuse what nobody holds, while one who has died has a lock on it there."""
+    """The store may refuse a free lease while a dead node still holds a lock on it."""
     (node,) = await cluster.start(1)
     lease = Lease(LeaseKind.GROUP, 7)
     claim = cluster.store.claim
@@ -88,7 +88,7 @@ async def test_what_was_refused_is_asked_for_again_soon(cluster: Cluster) -> Non
         return [*granted, None]
 
     cluster.store.claim = refuse  # type: ignore[method-assign,assignment]
-    node.store.__dict__.pop("claim", None)  # it remembers the method
+    node.store.__dict__.pop("claim", None)  # it caches the method
     node.membership.reclaim(lease, 1)
     await turns()
     assert node.epoch(lease) == 1
@@ -152,7 +152,8 @@ async def test_who_leaves_renews_what_it_still_has(cluster: Cluster) -> None:
 
 
 async def test_who_leaves_hands_over_nothing_to_one_that_seems_dead(cluster: Cluster) -> None:
-    """All it would get would wait for the end of its term, and so would whoever leaves."""
+    """Whatever it got would be unavailable until its term ends, and the leaving node would have to wait that
+    long."""
     await cluster.start(1, 2, 3)
     await cluster.passes(TERM_MS // 3)
     cluster.nodes[3].membership.kill()
@@ -215,7 +216,7 @@ async def test_where_all_are_drained_they_serve(cluster: Cluster) -> None:
 
 
 async def test_a_store_that_is_away_for_less_than_the_term_costs_nothing(cluster: Cluster) -> None:
-    """Whenever it begins: after a failure a renewal is tried again soon, not a third of the term later."""
+    """Whenever that begins: a failed renewal is retried soon, not a third of the term later."""
     (node,) = await cluster.start(1)
     for begins_ms in range(0, 1_000, 200):
         await cluster.passes(begins_ms)

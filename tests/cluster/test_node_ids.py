@@ -1,5 +1,5 @@
-"""One id, two brokers: after a death the next one waits, while the first lives it is refused, and whoever
-slept past its term and finds another in its place serves nothing any more."""
+"""One id, two brokers: after a death, the next one waits; while the first lives, it is refused; and a broker
+that slept past its term and was replaced serves nothing more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_renewal_that_reaches_the_store_after_its_sender_died_only_makes
     again = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
     starting = asyncio.ensure_future(again.start())
     await cluster.passes(TERM_MS // 2)
-    await cluster.store.register_node(node.row)  # held up on its way
+    await cluster.store.register_node(node.row)  # delayed on its way
     await cluster.passes(TERM_MS - 100)
     assert not starting.done()
     await cluster.passes(500)
@@ -95,7 +95,7 @@ async def test_a_node_that_slept_and_was_replaced_serves_and_releases_nothing(cl
 
 
 async def test_a_node_replaced_while_it_claims_begins_nothing(cluster: Cluster) -> None:
-    """As on machines whose clocks do not run alike: what is granted then is the other's."""
+    """As when clocks run differently: whatever is granted then belongs to the other node."""
     first, old = await cluster.start(1, 2)
     cluster.store.answers_claims.clear()
     first.membership.kill()
@@ -114,13 +114,13 @@ async def test_a_node_replaced_while_it_claims_begins_nothing(cluster: Cluster) 
 async def test_a_node_that_was_replaced_learns_of_it_at_its_next_look_and_claims_nothing_more(
     cluster: Cluster,
 ) -> None:
-    """What it claimed would be the other's, since leases are held by node id."""
+    """Whatever it claimed would belong to the other, since leases are held by node id."""
     first, old = await cluster.start(1, 2)
     await cluster.store.remove_node(2, old.row.incarnation)
     await cluster.store.register_node(Node(2, cluster.store, cluster.clock).row)
     cluster.store.claims.clear()
     first.membership.kill()
-    cluster.store.let_pass(TERM_MS, {2})  # all its leases are to be had
+    cluster.store.let_pass(TERM_MS, {2})  # all of the first node's leases are free
     await until(old.membership.superseded.is_set, "the news")
     assert cluster.store.claims == []
     assert old.owns() == old.serves() == set()

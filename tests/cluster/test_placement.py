@@ -1,4 +1,4 @@
-"""Which shard has a group or a partition, which node a shard, and which brokers a new partition."""
+"""Which shard holds a group or partition, which node a shard, and which brokers a new partition."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_replicas_are_on_different_brokers_and_leaders_and_replicas_even(factor:
 
 
 def test_the_replicas_beside_one_leader_differ() -> None:
-    """So that what a broker led that dies goes to several others."""
+    """So that the partitions of a dead leader go to several other brokers."""
     lists = replica_lists(60, 2, dict.fromkeys(range(1, 7)))
     assert {len({each[1] for each in lists if each[0] == leader}) for leader in range(1, 7)} == {5}
 

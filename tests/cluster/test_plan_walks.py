@@ -1,5 +1,5 @@
-"""The pure parts of several nodes beside a model of the store, through random lives: never two who serve a
-lease, bounded steps, and in the end everybody has what placement gives him."""
+"""The pure parts of several nodes against a model of the store, through random lives: a lease is never served
+by two nodes, steps are bounded, and in the end every node has what placement gives it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLAIMS_MAX, MOVES_MAX = 4, 3
 
 @dataclass
 class Store:
-    """Grants and registrations with when they run out."""
+    """Grants and registrations with their expiry times."""
 
     now_ms: int = 0
     epochs: Counter[Lease] = field(default_factory=Counter)
@@ -116,7 +116,7 @@ class Node:
                 self.loading.append(granted)
 
     def load(self) -> None:
-        """One shard has been loaded, and one has come to rest."""
+        """Finish loading one shard, and bring one to rest."""
         if self.stands_still:
             return
         if self.loading:
@@ -161,7 +161,7 @@ class World:
             node.runs()
 
     def step(self, ms: int, *, all_load: bool) -> None:
-        """Some time passes, and everybody does something."""
+        """Let some time pass and every node act."""
         self.passes(ms)
         for node in self.nodes.values():
             node.round()
@@ -171,7 +171,7 @@ class World:
         self.check()
 
     def unserved(self) -> int:
-        """Leases from which nobody can be served."""
+        """Number of leases that nobody serves."""
         now_ms = self.store.now_ms
         served = [
             grant
@@ -194,7 +194,7 @@ class World:
                     assert self.store.has(grant), f"{lease} is served and the store knows nothing of it"
 
     def goes_on(self, what: str, rounds: int) -> None:
-        """Until nobody has anything to do."""
+        """Step until every lease is in its place."""
         for _ in range(rounds):
             self.step(100, all_load=False)
             if self.is_placed():
@@ -228,8 +228,8 @@ def test_leases_have_one_holder_and_get_where_they_belong(
     for node in world.nodes.values():
         node.stands_still = False
     if world.nodes:
-        # Whoever has died runs out in a term; each lease may then have to be given up by one and taken by
-        # another, a few at a time, one loaded in each round.
+        # Dead nodes expire within a term. Then each lease may have to be given up by one node and taken by
+        # another, a few at a time, with one loaded in each round.
         world.goes_on("not everybody has what is his", 200)
 
 
@@ -271,14 +271,14 @@ def test_a_drained_node_keeps_nothing_unless_all_are(ids: set[int], data: st.Dat
 
 
 def test_another_that_takes_the_node_id_finds_nobody_serving() -> None:
-    """Its registration decides, not the later end of a lease that was claimed since."""
+    """Its registration decides, not the later expiry of a lease claimed since."""
     store = Store()
     old = Node(1, store)
     old.renew()
     store.now_ms = 900
     old.round()
     assert old.held.grants()
-    store.now_ms = TERM_MS  # the registration has run out, the leases have 900 ms to go
+    store.now_ms = TERM_MS  # the registration has expired; the leases have 900 ms left
     assert store.nodes() == []
     assert store.holders()
     assert not any(old.held.serving(lease, store.now_ms) for lease in ALL)

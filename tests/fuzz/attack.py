@@ -1,6 +1,7 @@
-"""Connections that send a broker what no client would: garbage, half requests, too much at once, nothing.
+"""Connections that send a broker what no client would: garbage, partial requests, too much at once, or
+nothing.
 
-Connection number n of a seed always sends the same bytes in the same manner.
+Connection number n of a seed always sends the same bytes in the same way.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ MANNERS: Final = {
     "sips": 5,
     "never finishes": 10,
 }
-"""asks: waits until all it sent was looked at; cuts: is reset at some byte; closes: ends at some byte;
-half-closes: says that it will send no more; dribbles: sends byte by byte; reads nothing: takes
-no answer and stays; sips: asks rightly for much, takes few bytes at a time from a small window, and stays;
-never finishes: sends part of a request and stays."""
+"""asks: waits until all it sent has been looked at; cuts: is reset after some byte; closes: closes after some
+byte; half-closes: announces that it will send no more; dribbles: sends byte by byte; reads nothing: reads no
+response and stays; sips: sends valid requests for much data, reads few bytes at a time through a small
+window, and stays; never finishes: sends part of a request and stays."""
 
 _AT_ONCE: Final = 24
 _STAYING_MAX: Final = 64
 _PATIENCE_S: Final = 0.5
-"""For an answer that may be meant to take long, such as a join that waits; nothing is concluded."""
+"""How long to wait for a response that may rightly be slow, such as to a parked join. A timeout proves
+nothing."""
 
-_LIVE_FIRST: Final = 1 << 39  # so that the inputs are others than those judged without a broker
+_LIVE_FIRST: Final = 1 << 39  # so that the inputs differ from those judged without a broker
 _FRAMES_MAX: Final = 64
 _WINDOW_BYTES: Final = 2_048
 _SIPS_MAX: Final = 200
@@ -58,13 +60,13 @@ class Sent(NamedTuple):
     connections: int
     frames: int
     answered_to_the_end: int
-    """Connections on which the broker answered a right request behind everything else."""
+    """Connections on which the broker answered a valid request sent after everything else."""
     closed: int
     """Connections that the broker closed."""
 
 
 def script(inputs: Inputs, number: int) -> Script:
-    """What connection `number` does."""
+    """Return what connection `number` does."""
     rng = random.Random((inputs.seed << 40) + _LIVE_FIRST + number * _FRAMES_MAX)
     (manner,) = rng.choices(list(MANNERS), list(MANNERS.values()))
     frames = rng.choice((1, 1, 2, 3, 5)) if manner != "reads nothing" else rng.randint(5, _FRAMES_MAX)
@@ -82,7 +84,7 @@ def script(inputs: Inputs, number: int) -> Script:
 
 
 def attack(port: int, seed: int, numbers: range, report: Connection) -> None:
-    """Play the connections `numbers`, some at once; for a process of its own."""
+    """Play the connections `numbers`, some at once. Runs in a process of its own."""
     report.send(asyncio.run(_attack(port, Inputs(seed), numbers)))
 
 
@@ -116,7 +118,7 @@ async def _play_all(port: int, scripts: Iterator[Script], staying: deque[asyncio
 
 
 async def _connect(port: int, *, small: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """`small`: the system takes few bytes for it, so that the broker is held up soon."""
+    """`small` gives the socket a small receive buffer, so that the broker soon has to wait when writing."""
     if not small:
         return await asyncio.open_connection("127.0.0.1", port)
     made = socket.socket()
@@ -140,11 +142,11 @@ async def _sip(reader: asyncio.StreamReader) -> tuple[bool, bool]:
 async def _play(
     each: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[bool, bool]:
-    """Whether the last request was answered, and whether the broker closed the connection."""
+    """Return whether the last request was answered, and whether the broker closed the connection."""
     if each.manner == "dribbles":
         for at in range(len(each.stream[:_DRIBBLED_MAX])):
             writer.write(each.stream[at : at + 1])
-            await asyncio.sleep(0)  # one by one, others' turns between them
+            await asyncio.sleep(0)  # byte by byte, letting other tasks run in between
             if writer.is_closing():
                 return False, True
         writer.write(each.stream[_DRIBBLED_MAX:])

@@ -1,4 +1,5 @@
-"""The broker under attack, a process of its own; who attacks it, in others; and tidying up behind them."""
+"""Runs the broker under attack in a process of its own and its attackers in others, and cleans up after
+them."""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ from tests.fuzz.run import Failed
 from tests.support.asked import Asked, Gone
 
 Attack = Callable[..., None]
-"""`attack(*arguments, report)`: what a process does to the broker; the last thing it sends is its outcome."""
+"""`attack(*arguments, report)`: what a process does to the broker. The last thing it sends is its result."""
 
 SETTLED_S: Final = 120.0
-"""Longer than a vanished member can keep a join waiting."""
+"""Longer than a vanished member can keep a join parked."""
 
 _DELETED_AT_ONCE: Final = 1_000
 
 
 @asynccontextmanager
 async def broker(repeat: str) -> AsyncIterator[Asked]:
-    """One that runs until the end of the block, and ends well behind it. Whatever goes wrong is raised as
-    Failed, with `repeat`, which says how to do it again, and the end of its log."""
+    """A broker that runs until the end of the block and must exit cleanly after it. Any failure is raised as
+    Failed, with `repeat`, which says how to reproduce it, and the end of the broker's log."""
     with tempfile.TemporaryDirectory(prefix="muster-fuzz-") as directory:
         command = (sys.executable, "-m", "tests.fuzz.served", str(Path(directory) / "data"))
         served = Asked(command, Path(directory) / "log")
@@ -49,7 +50,7 @@ async def broker(repeat: str) -> AsyncIterator[Asked]:
 
 
 async def settled(served: Asked, fact: Callable[[dict[str, Any]], bool], before: object = None) -> Any:
-    """The facts, once `fact` is true of them. Raises Failed when that takes longer than SETTLED_S."""
+    """Return the facts once `fact` is true of them. Raises Failed if that takes longer than SETTLED_S."""
     good, now = await served.until(fact, SETTLED_S)
     if not good:
         raise Failed(f"left behind: {now}, before: {before}")
@@ -57,15 +58,15 @@ async def settled(served: Asked, fact: Callable[[dict[str, Any]], bool], before:
 
 
 async def from_processes(attack: Attack, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Run `attack(*share, report)` in a process for each share; what each reported. From other processes, so
-    that it slows the bystanders through the broker alone."""
+    """Run `attack(*share, report)` in a process for each share and return what each reported. Separate
+    processes slow the bystanders only through the broker."""
     async with attackers(attack, shares) as reports:
         return [await asyncio.to_thread(report.recv) for report in reports]
 
 
 @asynccontextmanager
 async def attackers(attack: Attack, shares: Sequence[tuple[Any, ...]]) -> AsyncIterator[list[Connection]]:
-    """The same while the block runs; it talks with them."""
+    """The same while the block runs, which can exchange messages with the processes."""
     context = multiprocessing.get_context("spawn")
     workers = []
     try:
@@ -87,14 +88,14 @@ async def attackers(attack: Attack, shares: Sequence[tuple[Any, ...]]) -> AsyncI
 
 
 def attackers_cpu_s() -> float:
-    """User and system time of all processes that `attackers` has had so far, and that have ended."""
+    """User and system time of all processes of `attackers` that have ended so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 async def tidy(port: int, *, topics: Collection[str] = (), groups: Collection[str] = ()) -> None:
-    """Delete all topics but these, and all groups without members but these: what a client asked for is no
-    leak."""
+    """Delete all topics except `topics` and all groups without members except `groups`: what a client asked
+    for is not a leak."""
     async with await Patient.connect(port) as wire:
         known = await wire.call(MetadataRequest(topics=None), 8)
         names = [each.name for each in known.topics if not each.is_internal and each.name not in topics]

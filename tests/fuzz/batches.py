@@ -1,4 +1,5 @@
-"""Record batches that went wrong: in the header, in the records under a right checksum, in what is packed."""
+"""Damaged record batches: in the header, in the records under a correct checksum, or in the compressed
+bytes."""
 
 from __future__ import annotations
 
@@ -39,17 +40,17 @@ _WIDE: Final = (*_NUMBERS, (1 << 63) - 1, -(1 << 63), 1 << 40)
 _LARGE_BYTES: Final = 1 << 16
 
 BOMB_BYTES: Final = 64 << 20
-"""What a bomb unpacks to: four times what any topic of the tests takes."""
+"""The decompressed size of a bomb: four times what any topic of the tests accepts."""
 
 
 class Batch(NamedTuple):
     data: bytes
     plain: bytes
-    """Its records, unpacked."""
+    """Its records, decompressed."""
 
 
 class Batches:
-    """Valid batches of every codec and shape, and bombs; all from one seed."""
+    """Valid batches of every codec and shape, and bombs, all from one seed."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(f"{seed} batches")
@@ -59,8 +60,8 @@ class Batches:
         self._bombs: list[bytes] = []
 
     def make(self, rng: random.Random) -> bytes:
-        """One batch, or a few, that may be right."""
-        # Large ones take their time, and differ from small ones only in their packed blocks.
+        """Return one batch or a few, possibly valid."""
+        # Large ones are slow, and differ from small ones only in their compressed blocks.
         batch = rng.choice(self._large if rng.random() < 0.005 else self._small)
         data = batch.data
         match rng.randrange(16):
@@ -81,12 +82,12 @@ class Batches:
         return resealed(data[:HEADER_BYTES] + garbage(rng, 200))
 
     def bomb(self, rng: random.Random) -> bytes:
-        """A small batch that unpacks to BOMB_BYTES, and may say it holds any number of records."""
+        """A small batch that decompresses to BOMB_BYTES and may claim to hold any number of records."""
         bomb = rng.choice(self.bombs())
         return resealed(_with_odd_fields(rng, bomb, (57, 23))) if rng.random() < 0.5 else bomb
 
     def bombs(self) -> list[bytes]:
-        """One of each codec; packing them takes a moment."""
+        """One bomb of each codec. Compressing them takes a moment."""
         if not self._bombs:
             for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
                 header = build([Record(0, 0, None, b"")], codec=codec)[:HEADER_BYTES]
@@ -95,7 +96,7 @@ class Batches:
 
 
 def resealed(batch: bytes) -> bytes:
-    """`batch` with the length and checksum that its bytes have, if it holds a header at all."""
+    """`batch` with its length and checksum corrected to match its bytes, if it holds a header at all."""
     if len(batch) < HEADER_BYTES:
         return batch
     sealed = bytearray(batch)
@@ -118,10 +119,10 @@ def _with_odd_fields(rng: random.Random, batch: bytes, only: tuple[int, ...] = (
 
 
 def _repacked(rng: random.Random, batch: Batch) -> bytes:
-    """The batch with its records damaged before they were packed, so that codec and checksum are right."""
+    """The batch with its records damaged before compression, so that codec and checksum are right."""
     codec = Codec(rng.randrange(5)) if rng.random() < 0.3 else Codec.NONE
     plain = damaged(rng, batch.plain)
-    bare = codec is Codec.SNAPPY and rng.random() < 0.5  # as librdkafka packs it: one block, no framing
+    bare = codec is Codec.SNAPPY and rng.random() < 0.5  # as librdkafka compresses it: one block, no framing
     packed = bytes(cramjam.snappy.compress_raw(plain)) if bare else compress(codec, plain)
     header = bytearray(batch.data[:HEADER_BYTES])
     header[_ATTRIBUTES_AT + 1] = header[_ATTRIBUTES_AT + 1] & ~_CODEC_MASK | codec

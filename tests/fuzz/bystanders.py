@@ -1,7 +1,7 @@
-"""Clients that do nothing unusual while others attack the broker: a group's member, a producer, a consumer.
+"""Clients that behave normally while others attack the broker: a group member, a producer, a consumer.
 
-They fail with an AssertionError when they get an error, miss or repeat a record, or lose their membership.
-How long their requests take is kept and not judged: it is the machine's as much as the broker's.
+They fail with an AssertionError if they get an error, miss or repeat a record, or lose their membership.
+Their request times are recorded but not judged: they depend on the machine as much as on the broker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _EVERY_S: Final = 0.05
 TOPIC: Final = "bystanders-topic"
 GROUP: Final = "bystanders-group"
 BYSTANDERS: Final = 3
-"""Their connections."""
+"""Number of their connections."""
 
 
 class Patient(Wire):
-    """A client that waits long for its answers."""
+    """A client that waits a long time for its responses."""
 
     async def receive_bytes(self, deadline_s: float = DEADLINE_S) -> bytes:
         return await super().receive_bytes(deadline_s)
@@ -45,7 +45,7 @@ async def create_topic(port: int, name: str, partitions: int) -> None:
 
 
 class Bystanders:
-    """`start`, and `finish` when the attack is over."""
+    """Call `start` before the attack, and `finish` when it is over."""
 
     def __init__(self) -> None:
         self.worst_ms = {"heartbeat": 0.0, "produce": 0.0, "fetch": 0.0}
@@ -67,7 +67,7 @@ class Bystanders:
         ]
 
     async def more(self, requests: int) -> None:
-        """Return when each of them has had so many more answers. Raises what went wrong."""
+        """Return when each of them has received that many more responses. Raises whatever went wrong."""
         wanted = {what: count + requests for what, count in self.counts.items()}
         async with self._answered:
             enough = self._answered.wait_for(
@@ -82,7 +82,7 @@ class Bystanders:
                 task.result()
 
     async def finish(self) -> None:
-        """Let each finish what it is doing, and the consumer read to the end. Raises what went wrong."""
+        """Let each finish its current work, and the consumer read to the end. Raises whatever went wrong."""
         self._over.set()
         for task in self._tasks:
             await task

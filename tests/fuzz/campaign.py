@@ -1,4 +1,4 @@
-"""Fuzzing a live broker for a long time: rounds of everything, while its other clients must not notice."""
+"""Fuzzes a live broker for a long time, in rounds of every attack. Its other clients must not notice."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.held import LEFT
 _ATTACKERS: Final = 2
 _WRONG_SHOWN: Final = 5
 _MEANWHILE: Final = 20
-"""Requests of each bystander that are to be answered while the idle connections stand."""
+"""Requests of each bystander to be answered while the idle connections are open."""
 
 
 class Sizes(NamedTuple):
-    """How much of everything is in a round. The sweep is always whole."""
+    """How much of each attack a round contains. The sweep is always complete."""
 
     garbage: int = 2_000
     idle: int = 10_000
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def run(seed: int, cpu_minutes: float, sizes: Sizes = _WHOLE, say: Callable[[str], None] = print) -> Outcome:
-    """Rounds until broker and attackers together have had `cpu_minutes` of the processor; one at least.
+    """Run rounds, at least one, until broker and attackers together have used `cpu_minutes` of CPU time.
     Raises Failed."""
     return asyncio.run(_run(seed, cpu_minutes, sizes, say))
 
@@ -87,7 +87,7 @@ def run(seed: int, cpu_minutes: float, sizes: Sizes = _WHOLE, say: Callable[[str
 async def _run(seed: int, cpu_minutes: float, sizes: Sizes, say: Callable[[str], None]) -> Outcome:
     async with broker(f"seed {seed}") as served:
         campaign = _Campaign(served, seed, sizes)
-        # What a first round leaves in caches and to the allocator is no growth.
+        # What the first round leaves in caches and in the allocator does not count as growth.
         await campaign.round(0)
         await tidy(campaign.port)
         before = await settled(served, lambda now: now["connections"] == now["connection_tasks"] == 0)
@@ -122,7 +122,7 @@ async def _run(seed: int, cpu_minutes: float, sizes: Sizes, say: Callable[[str],
 
 
 class _Campaign:
-    """Rounds against one broker."""
+    """Rounds against a single broker."""
 
     def __init__(self, served: Asked, seed: int, sizes: Sizes) -> None:
         self.port = int(served.ready_line)
@@ -133,7 +133,7 @@ class _Campaign:
         self._sizes = sizes
 
     async def round(self, number: int) -> None:
-        """Everything once."""
+        """Run every attack once."""
         await create_topic(self.port, FAMILIAR, 4)
         sent = await garbage(self.port, self._seed, number * self._sizes.garbage, self._sizes.garbage)
         self.outcome.sent = Sent(*map(sum, zip(self.outcome.sent, sent, strict=True)))
@@ -143,7 +143,7 @@ class _Campaign:
         self.outcome.flooded += sum(flooded)
 
     async def tidied(self) -> str:
-        """Whether the broker is as it was, with nobody but the bystanders there; what it holds, in words.
+        """Check that the broker is as before, with only the bystanders connected, and describe what it holds.
         Raises Failed."""
         await tidy(self.port, topics=(TOPIC,), groups=(GROUP,))
         now = await settled(
@@ -178,11 +178,11 @@ class _Campaign:
             raise Failed(f"seed {self._seed}, sweep {number}: {len(wrong)} answers went wrong\n{shown}")
 
     async def _idle(self, number: int) -> None:
-        """Connections that say nothing, while the bystanders go on; then all of them go at once."""
+        """Hold idle connections while the bystanders go on; then close all of them at once."""
         shares = self._shares(number, self._sizes.idle)
         async with attackers(flood.stand_idle, shares) as reports:
             stand = sum([await asyncio.to_thread(report.recv) for report in reports])
-            # The last ones may stand before the broker's door, accepted by the system.
+            # The last ones may still be in the listen backlog, accepted only by the system.
             self._note(await settled(self._served, lambda now: now["connections"] >= stand, stand))
             if self.bystanders is not None:
                 await self.bystanders.more(_MEANWHILE)

@@ -1,6 +1,7 @@
-"""Connections by the thousand: those that stand and say nothing, and those that come and go at once.
+"""Thousands of connections: those that stay open and send nothing, and those that come and go at once.
 
-Each function is for a process of its own. Connections are reset at the end, so that no port is left waiting.
+Each function runs in a process of its own. Connections are reset at the end, so that no port stays in
+TIME_WAIT.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _REQUEST: Final = encode_request(18, 0, 1, None, ApiVersionsRequest())
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 _AT_ONCE: Final = 64
 _CONNECTED_S: Final = 600.0
-"""For all of them, on a machine that has other things to do."""
+"""For all of them together, on a busy machine."""
 _IN_ORDER: Final = 0.05
-"""Share of the flood that says goodbye: each keeps a port of this machine busy for a minute."""
+"""Share of the flood that closes in order: each keeps a port of this machine busy for a minute."""
 
 
 def stand_idle(port: int, seed: str, count: int, report: Connection) -> None:
-    """Open `count` connections, say nothing on most, report how many stand, and wait to be told to go. As
-    many as a tenth begin a request and never finish it; these are beside the `count`."""
+    """Open `count` connections, send nothing on most, report how many are open, and wait for the word to
+    close. A tenth as many again begin a request and never finish it; they are not part of `count`."""
     report.send(load.run(_stand(port, random.Random(f"{seed} idle"), count, report)))
 
 
@@ -60,11 +61,12 @@ async def _connected(port: int, count: int) -> list[load.Link]:
 
 
 def _nothing(frame: bytes) -> None:
-    """Answers are of no interest."""
+    """Ignore responses."""
 
 
 def connect_flood(port: int, seed: str, count: int, report: Connection) -> None:
-    """Connect `count` times, as fast as it goes, and be gone: reset, closed, or with a word or two."""
+    """Connect `count` times as fast as possible and disconnect: reset or closed, some after sending a few
+    bytes."""
     report.send(load.run(_flood(port, random.Random(f"{seed} flood"), count)))
 
 

@@ -1,4 +1,4 @@
-"""Input number n of a seed: always the same bytes, without making those before it."""
+"""Input number n of a seed: always the same bytes, without generating the inputs before it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.fuzz.mutations import damaged, garbage, lying, regrouped, repeated
 from tests.protocol.sampling import sample, versions_of
 
 FAMILIAR: Final = "fuzz"
-"""The one name that many requests use: a topic and a group that the live broker has."""
+"""The single name that many requests use: a topic and a group that exist on the live broker."""
 
 _SAMPLES: Final = 3
-"""Valid messages for each message and version."""
+"""Valid messages per message type and version."""
 
 _DEEP_BYTES_MAX: Final = 1 << 18
 _REQUEST_HEADER: Final = structs.Struct(">hhih")
 
 
 class Valid(NamedTuple):
-    """A valid message. `data` is all of it: a frame without its size, or a stored record's bytes."""
+    """A valid message. `data` is the whole of it: a frame without its size, or a stored record's bytes."""
 
     cls: type[Message]
     version: int
@@ -37,7 +37,7 @@ class Valid(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What to decode. `kind` is one of KINDS, and says how."""
+    """The bytes to decode. `kind` is one of KINDS and says how to decode them."""
 
     kind: str
     cls: type[Message] | None
@@ -61,8 +61,8 @@ _WEIGHTS: Final = {
 }
 KINDS: Final = tuple(_WEIGHTS)
 """request, response: a frame; record: a coordinator record's key or value, or a member's blob; batch: record
-batches; body: random bytes behind a request's header; stream: what a socket gives, sizes included; deep: a
-request with as many elements as fit; bomb: a batch that unpacks to far more than allowed."""
+batches; body: random bytes after a request header; stream: what a socket receives, sizes included; deep: a
+request with as many elements as fit; bomb: a batch that decompresses to far more than allowed."""
 
 LIVE_KINDS: Final = {"request": 500, "body": 60, "deep": 2, "stream": 60}
 
@@ -113,7 +113,7 @@ class Inputs:
         return Input(kind, None, 0, self._stream(rng))
 
     def prepare(self) -> None:
-        """Make what is otherwise made when it is first needed, and takes memory of its own."""
+        """Build in advance what would otherwise be built on first use and takes memory of its own."""
         self._batches.bombs()
 
     # --- kinds ---
@@ -135,7 +135,7 @@ class Inputs:
         return Input(kind, valid.cls, valid.version, data)
 
     def _deep(self, rng: random.Random) -> Input:
-        """As many elements as fit, of an array as deep in the message as there is."""
+        """As many elements as fit, in an array nested as deep in the message as possible."""
         while True:
             valid = rng.choice(self.requests)
             if valid.marked.elements:
@@ -147,7 +147,7 @@ class Inputs:
                 return Input("deep", valid.cls, valid.version, data)
 
     def _stream(self, rng: random.Random) -> bytes:
-        """Frames with right and wrong sizes, run together, cut off, or nothing of the kind."""
+        """Frames with right and wrong sizes, concatenated or cut off, or plain garbage."""
         if rng.random() < 0.3:
             return garbage(rng, 300)
         stream = b""
@@ -188,7 +188,7 @@ def _response(key: int, version: int, rng: random.Random) -> Valid:
 
 
 def _record(cls: type[Message], version: int, rng: random.Random) -> Valid:
-    """A key behind its record type, a value or blob behind its version."""
+    """A key after its record type, a value or blob after its version."""
     first = version if cls.__schema__.api_key is None else cls.__schema__.api_key
     mark = Mark(0, 2, "h", "value", first)
     return _behind(structs.pack(">h", first), (mark,), sample(cls, version, rng), version)
@@ -208,8 +208,8 @@ def _behind(head: bytes, marks: tuple[Mark, ...], message: Message, version: int
 
 
 def _familiar(message: Any, rng: random.Random) -> Any:
-    """The message with some of its names FAMILIAR and its partitions small, so that it means something to a
-    broker."""
+    """The message with some of its names set to FAMILIAR and its partitions small, so that it means something
+    to a broker."""
     if isinstance(message, ApiVersionsRequest):
         return message
     for field in type(message).__fields__:

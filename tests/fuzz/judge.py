@@ -1,8 +1,8 @@
-"""What may become of an input: a message, or DecodeError, soon. Whatever else is a Wrong.
+"""Every input must give a message or a DecodeError, and soon. Anything else is a Wrong.
 
-The decoders run as the broker, a client and the store run them. Of every TWIN_EVERY-th input the compiled
-codec's answer is held against the plain constructs', and what was accepted against itself, written and read
-again.
+Runs the decoders as the broker, a client and the store do. For every TWIN_EVERY-th input, the compiled
+codec's result is compared with that of the plain constructs, and an accepted message with itself after
+encoding and decoding it again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.fuzz.inputs import Input
 
 TWIN_EVERY: Final = 100
 EXPLAINED_EVERY: Final = 10
-"""Of so many refused inputs one is read again by the plain constructs to name the field at fault, which takes
+"""One refused input in so many is read again by the plain constructs to name the field at fault, which takes
 ten times as long as refusing it."""
 
 CPU_SECONDS_MAX: Final = 10.0
-"""Of the process's own time, so that a busy machine makes no difference. The slowest inputs need a tenth."""
+"""CPU time of the process, so that a busy machine makes no difference. The slowest inputs need a tenth."""
 
 ELEMENTS_MAX: Final = Settings().request_elements_max
 _UNPACKED_BYTES_MAX: Final = 1 << 18
@@ -56,11 +56,11 @@ _BLOBS: Final[dict[type[Message], Any]] = {
 
 
 class Wrong(AssertionError):
-    """An input got another answer than a message or DecodeError. The text says which."""
+    """An input gave something other than a message or a DecodeError. The text says what."""
 
 
 def judge(given: Input, number: int) -> bool:
-    """Decode the input; whether it was accepted. Raises Wrong."""
+    """Decode the input and return whether it was accepted. Raises Wrong."""
     codec.EXPLAINED_BYTES_MAX = _EXPLAINED_BYTES if number % EXPLAINED_EVERY == 0 else 0  # type: ignore[misc]
     began = time.process_time()
     try:
@@ -98,7 +98,7 @@ def _accepted(given: Input, number: int) -> bool:
 
 
 def _receive(stream: bytes, number: int) -> None:
-    """What a broker does with the bytes of a connection, up to its handlers."""
+    """What a broker does with the bytes of a connection, up to the request handlers."""
     splitter = FrameSplitter(admit=check_request_size)
     pieces = [stream]
     if number % 8 == 0:
@@ -134,13 +134,13 @@ def _request(frame: bytes, number: int) -> None:
 
 
 def _quietly(decode: Any, blob: bytes) -> None:
-    """As the group does: members may carry what they like."""
+    """As the group does: members may send any blob."""
     with suppress(DecodeError):
         decode(blob)
 
 
 def _respond(given: Input) -> None:
-    """What a client does with a response it asked for."""
+    """What a client does with the response to its request."""
     assert given.cls is not None
     api_key = given.cls.__schema__.api_key
     assert api_key is not None
@@ -163,14 +163,14 @@ def _recover(given: Input, number: int) -> None:
 
 
 def _unpack(given: Input, number: int) -> bool:
-    """What a broker does with produced batches, and what a reader of the log does."""
+    """What a broker does with produced batches, and what a reader of the log does with them."""
     produced = _produced(given.data, number)
     for position, header in batches(given.data):
         crc_matches(given.data, position, header)
         unpacked = payload(given.data, position, header, bytes_max=_UNPACKED_BYTES_MAX)
         whole = _walked(unpacked, header)
         read = _read(given.data, position, header)
-        # What is let into a log can be read by whoever fetches it.
+        # Whatever is accepted into a log must be readable by whoever fetches it.
         if whole and read is None:
             raise Wrong("check_records accepts what records refuses")
         if whole and read != list(range(header.base_offset, header.next_offset)):
@@ -198,11 +198,11 @@ _TOPICS: Final = tuple(
     for name in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 )
 _REPACKED_EVERY: Final = 16
-"""Of so many batches one is for a topic that packs its records otherwise: that is a matter of the codecs."""
+"""One batch in so many is for a topic with another compression type, which mostly tests the codecs."""
 
 
 def _produced(data: bytes, number: int) -> bool:
-    """Whether the batch may enter a log."""
+    """Return whether the batch may enter a log."""
     topic = _TOPICS[number // _REPACKED_EVERY % len(_TOPICS)] if number % _REPACKED_EVERY == 0 else _TOPICS[0]
     try:
         validate(data, topic, _NOW_MS, zstd_allowed=number % 5 != 0)
@@ -215,8 +215,8 @@ def _produced(data: bytes, number: int) -> bool:
 
 
 def _hold_against_the_twin(given: Input) -> None:
-    """The same message or the same refusal from both codecs; and what is accepted is itself when written and
-    read again."""
+    """Both codecs must give the same message or refuse alike, and an accepted message must survive encoding
+    and decoding."""
     if given.cls is None or len(given.data) > _TWIN_BYTES_MAX:
         return
     cls, version, data = given.cls, given.version, given.data
@@ -235,7 +235,7 @@ def _hold_against_the_twin(given: Input) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two outcomes are equal, where a NaN equals a NaN; by `==` it equals nothing."""
+    """Whether two outcomes are equal, counting NaN as equal to NaN, unlike `==`."""
     if one == other:
         return True
     if type(one) is not type(other):
@@ -265,9 +265,10 @@ def _body_at(given: Input) -> int | None:
 def _outcome(
     twin: Any, cls: type[Message], version: int, data: bytes, offset: int, elements_max: int
 ) -> tuple[Any, Any, Any]:
-    """Message, its repr (which tells True from 1) and where it ends; or what refused it."""
+    """The message, its repr (which distinguishes True from 1) and where it ends; or DecodeError if it was
+    refused."""
     try:
         message, end = twin.decode_prefix(cls, version, data, offset, elements_max)
-    except DecodeError:  # bytes may be wrong and too many at once, and the twins find one or the other first
+    except DecodeError:  # bytes may be both invalid and too many, and each twin may find either first
         return DecodeError, None, None
     return message, repr(message), end

@@ -1,4 +1,4 @@
-"""An attack on a live broker, and what it leaves behind: nothing."""
+"""Attacks a live broker, which must keep nothing of it afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.asked import Asked
 from tests.support.held import LEFT
 
 GROWTH_BYTES_MAX: Final = 96 << 20
-"""Resident memory that may be gone for good, to the allocator and to caches, after a warm-up."""
+"""Resident memory that may be lost for good, to the allocator and to caches, after a warm-up."""
 
 _WARM_UP: Final = 1_000
 _ATTACKERS: Final = 2
@@ -39,13 +39,13 @@ class Outcome(NamedTuple):
 
 
 def told_of_others(counts: dict[str, int], worst_ms: dict[str, float]) -> str:
-    """What the bystanders did meanwhile."""
+    """Describe what the bystanders did meanwhile."""
     worst = ", ".join(f"{what} {ms:.0f} ms" for what, ms in worst_ms.items())
     return f"others meanwhile: {sum(counts.values()):,} requests, no error; the slowest: {worst}"
 
 
 def told_of_growth(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What the broker held before and holds now."""
+    """Describe what the broker held before and holds now."""
     return (
         f"resident {before['resident_bytes'] >> 20} MiB before, {after['resident_bytes'] >> 20} MiB after; "
         + ", ".join(f"{what} {before[what]} -> {after[what]}" for what in LEFT)
@@ -53,7 +53,7 @@ def told_of_growth(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def run(seed: int, connections: int, first: int = 0) -> Outcome:
-    """Attack a broker with so many connections of a seed, from number `first` on. Raises Failed."""
+    """Attack a broker with `connections` connections of a seed, from number `first` on. Raises Failed."""
     return asyncio.run(_run(seed, connections, first))
 
 
@@ -64,7 +64,7 @@ async def _run(seed: int, connections: int, first: int) -> Outcome:
 
 async def _attacked(served: Asked, seed: int, connections: int, first: int) -> Outcome:
     port = int(served.ready_line)
-    # Warmed up by another part of the seed, so that one connection can be repeated alone.
+    # Warmed up with another part of the seed, so that a single connection can be repeated alone.
     await create_topic(port, FAMILIAR, 4)
     await garbage(port, seed, first + (1 << 20), min(_WARM_UP, connections))
     await tidy(port)
@@ -86,7 +86,7 @@ async def _attacked(served: Asked, seed: int, connections: int, first: int) -> O
 
 
 async def garbage(port: int, seed: int, first: int, connections: int) -> Sent:
-    """What `attack` does, from processes of its own."""
+    """What `attack` does, from separate processes."""
     processes = min(_ATTACKERS, connections)
     shares = [
         (port, seed, range(first + index, first + connections, processes)) for index in range(processes)
@@ -95,7 +95,7 @@ async def garbage(port: int, seed: int, first: int, connections: int) -> Sent:
 
 
 def check_growth(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Raises Failed when memory is gone for good."""
+    """Raises Failed if memory is lost for good."""
     grown = after["resident_bytes"] - before["resident_bytes"]
     if grown > GROWTH_BYTES_MAX:
         raise Failed(f"the broker has grown by {grown >> 20} MiB for good")

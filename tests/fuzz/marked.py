@@ -1,7 +1,8 @@
-"""Valid messages whose bytes are understood: where each length, count, tag, marker and number stands.
+"""Valid messages whose bytes are understood: where each length, count, tag, marker and number is.
 
-An encoder of its own, from the declarations, so that a mutation can lie about one length and leave everything
-else right. It is slow and only writes the corpus; a test holds that it writes what the codec writes.
+A separate encoder, built from the declarations, so that a mutation can falsify one length and leave
+everything else right. It is slow and only writes the corpus; a test checks that it writes what the codec
+writes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from muster.protocol.source import uvarint
 from muster.protocol.types import Array, BytesType, FixedWidth, Float64, StringType, Uuid
 
 VARINT: Final = "varint"
-"""The code of an unsigned varint; every other mark's code is a letter of the struct module."""
+"""Code of an unsigned varint. Every other mark's code is a letter of the struct module."""
 
 
 class Mark(NamedTuple):
-    """A number that stands at `at`, `width` bytes long, and what it says: "length" (of a string or bytes),
-    "count" (of an array), "tags", "tag", "size" (of a tagged field), "marker" (of a nullable struct) or
-    "value"."""
+    """A number `width` bytes long at `at`, and its meaning: "length" (of a string or bytes), "count" (of an
+    array), "tags", "tag", "size" (of a tagged field), "marker" (of a nullable struct) or "value"."""
 
     at: int
     width: int
@@ -31,7 +31,7 @@ class Mark(NamedTuple):
     number: int
 
     def written(self, number: int) -> bytes:
-        """`number` as it would stand here; cut to what the encoding can carry."""
+        """Encode `number` as it would appear here, truncated to what the encoding can carry."""
         if self.code == VARINT:
             return uvarint(number & 0xFFFF_FFFF)
         bits = 8 * self.width
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 
 
 class Element(NamedTuple):
-    """One element of an array: its bytes, and which of the marks counts it."""
+    """One element of an array: its bytes, and the index of the mark that counts it."""
 
     counter: int
     begin: int
@@ -53,7 +53,7 @@ class Marked(NamedTuple):
 
 
 def marked(message: Message, version: int) -> Marked:
-    """The message's bytes in `version`, and the marks in them."""
+    """Return the message's bytes in `version`, and their marks."""
     writer = _Writer()
     writer.struct(message_layout(type(message), version), message)
     return Marked(bytes(writer.data), tuple(writer.marks), tuple(writer.elements))
@@ -75,7 +75,7 @@ class _Writer:
         for each in written:
             assert each.field.tag is not None
             self._number(VARINT, "tag", each.field.tag)
-            # How many bytes the size takes is known only when the value is written.
+            # The width of the size is known only once the value is written.
             inside = _Writer()
             inside._value(each.field.type, each.nullable, _get(message, each), whole)
             self._number(VARINT, "size", len(inside.data))
@@ -89,7 +89,7 @@ class _Writer:
                 self.struct(layout(wire_type, whole.version, flexible=whole.flexible), value)
         elif wire_type is Uuid:
             self.data += value.bytes
-        elif wire_type == Float64:  # marked as the whole number with the same bits
+        elif wire_type == Float64:  # marked as the integer with the same bits
             self._number("q", "value", *structs.unpack(">q", structs.pack(">d", value)))
         elif isinstance(wire_type, FixedWidth):
             self._number(wire_type.code, "value", value)

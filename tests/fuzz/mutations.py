@@ -1,4 +1,4 @@
-"""Bytes that went wrong: at random, and where it hurts."""
+"""Damaged bytes: at random, and where it hurts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.protocol.source import uvarint
 from tests.fuzz.marked import VARINT, Element, Mark, Marked
 
 EDGE_BYTES: Final = (0x00, 0x01, 0x02, 0x7F, 0x80, 0xFF)
-"""At which varints, lengths and markers change their meaning."""
+"""Bytes at which varints, lengths and markers change their meaning."""
 
 _EDGES: Final = (
     *(0, 1, 2, -1, -2, 0x7E, 0x7F, 0x80, 0x81, 0x3FFF, 0x4000, 0x7FFF, 0x8000, 0x8001, 0xFFFF),
@@ -19,7 +19,7 @@ _NEAR: Final = (-2, -1, 1, 2, 3, 10)
 
 
 def garbage(rng: random.Random, length_max: int) -> bytes:
-    """Random bytes; half of the time mostly those of EDGE_BYTES."""
+    """Random bytes; half of the time mostly from EDGE_BYTES."""
     length = rng.randrange(length_max + 1)
     if rng.random() < 0.5:
         return rng.randbytes(length)
@@ -27,7 +27,8 @@ def garbage(rng: random.Random, length_max: int) -> bytes:
 
 
 def damaged(rng: random.Random, data: bytes, times_max: int = 4) -> bytes:
-    """`data` with a few bytes changed, inserted, removed, or all cut off from some place on."""
+    """`data` with a few changes: bytes changed, inserted, removed or repeated, or the rest replaced by
+    garbage."""
     broken = bytearray(data)
     for _ in range(rng.randint(1, times_max)):
         at = rng.randrange(len(broken) + 1)
@@ -48,13 +49,13 @@ def damaged(rng: random.Random, data: bytes, times_max: int = 4) -> bytes:
 
 
 def lying(rng: random.Random, valid: Marked) -> bytes:
-    """`valid` with one to three of its lengths, counts, tags, markers or numbers replaced, nothing else
-    touched."""
+    """`valid` with one to three of its lengths, counts, tags, markers or numbers replaced, and everything
+    else unchanged."""
     if not valid.marks:
         return valid.data
     chosen = {rng.randrange(len(valid.marks)) for _ in range(rng.randint(1, 3))}
     data = valid.data
-    for index in sorted(chosen, reverse=True):  # from the end, so that the positions before it stay right
+    for index in sorted(chosen, reverse=True):  # from the end, so that earlier positions stay valid
         mark = valid.marks[index]
         data = data[: mark.at] + _lie(rng, mark) + data[mark.at + mark.width :]
     return data
@@ -70,8 +71,7 @@ def _lie(rng: random.Random, mark: Mark) -> bytes:
 
 
 def odd_varint(rng: random.Random, number: int) -> bytes:
-    """`number` written longer than needed (which is allowed up to five bytes), too long, or without an
-    end."""
+    """`number` encoded longer than needed (allowed up to five bytes), too long, or unterminated."""
     written = bytearray(uvarint(number & 0xFFFF_FFFF))
     written[-1] |= 0x80
     written += b"\x80" * rng.randrange(10)
@@ -81,7 +81,7 @@ def odd_varint(rng: random.Random, number: int) -> bytes:
 
 
 def _with_unknown_tags(rng: random.Random, mark: Mark) -> bytes:
-    """More tags than there were, each with its value, in order or not."""
+    """More tags than before, each with its value, in order or not."""
     count = rng.randint(1, 4)
     tags = b""
     for tag in rng.sample((0, 1, 2, 3, 5, 100, 127, 128, 20_000, 0xFFFF_FFFF), count):
@@ -92,8 +92,7 @@ def _with_unknown_tags(rng: random.Random, mark: Mark) -> bytes:
 
 
 def regrouped(rng: random.Random, valid: Marked, bytes_max: int = 4096) -> bytes:
-    """`valid` with one array's element repeated, or gone, and its count right, wrong by a little, or as it
-    was."""
+    """`valid` with an element of one array repeated or removed, and its count right or off by one."""
     if not valid.elements:
         return lying(rng, valid)
     element = rng.choice(valid.elements)
@@ -103,7 +102,7 @@ def regrouped(rng: random.Random, valid: Marked, bytes_max: int = 4096) -> bytes
 
 
 def repeated(valid: Marked, element: Element, times: int, wrong_by: int = 0) -> bytes:
-    """`valid` with an element standing there `times` times, and its array's count wrong by `wrong_by`."""
+    """`valid` with `element` occurring `times` times, and its array's count wrong by `wrong_by`."""
     data, mark = valid.data, valid.marks[element.counter]
     return b"".join(
         (

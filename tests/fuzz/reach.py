@@ -1,7 +1,7 @@
-"""Which branches the inputs reach: coverage.py in branch mode, over a smaller run.
+"""Reports which branches the inputs reach: coverage.py in branch mode, over a smaller run.
 
-The files are protocol/ and what of the server bytes pass on their way to a handler. Every compiled decoder is
-measured too, as a file of its own. Must be the first to import muster.
+It covers protocol/ and the server code that bytes pass through on their way to a handler. Every compiled
+decoder is measured too, as a file of its own. This module must be the first to import muster.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def print_reach(seed: int, count: int) -> None:
 
 
 def _decoders_to_files(directory: Path) -> None:
-    """Have every decoder compiled from a file, so that its branches can be told apart."""
+    """Compile every decoder from a file, so that its branches can be distinguished."""
     from muster.protocol import compiler
 
     def compiled(generated: Any, cls: Any, version: int, name: str) -> Any:
@@ -114,7 +114,7 @@ def _print(files: dict[str, Any], count: int) -> None:
         lines = Path(path).read_text().splitlines()
         for begin, end in told["missing_branches"]:
             condition = lines[begin - 1].strip()
-            # A negative end is the way out of the function or comprehension that begins there.
+            # A negative end is the exit of the function or comprehension that begins there.
             taken = "true" if end == begin + 1 else f"to line {end}" if end > 0 else "to its end"
             if _DECODERS in Path(path).parts:
                 conditions[f"{condition} {'true' if taken == 'true' else 'false'}"] += 1

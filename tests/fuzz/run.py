@@ -1,4 +1,4 @@
-"""Inputs by the million, in processes whose memory is limited."""
+"""Runs millions of inputs, in processes with limited memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from tests.fuzz.inputs import KINDS, Inputs
 from tests.fuzz.judge import Wrong, judge
 
 MEMORY_BYTES: Final = 256 << 20
-"""What a process may take (RLIMIT_AS) beyond what it has when its corpus stands; more ends in MemoryError."""
+"""Memory a process may allocate (RLIMIT_AS) beyond its size once its corpus is built; more ends in
+MemoryError."""
 
 _STUCK_SECONDS: Final = 300.0
-"""Without a next input: the process hangs. An input may take `judge.CPU_SECONDS_MAX` of the processor."""
+"""A process that starts no new input for this long hangs. An input may take `judge.CPU_SECONDS_MAX` of CPU
+time."""
 
 _TELL_SECONDS: Final = 30.0
 
@@ -32,22 +34,22 @@ class Result(NamedTuple):
     tally: Tally
     seconds: float
     memory_bytes: int
-    """The most resident memory of a process."""
+    """Maximum resident memory of any process."""
 
 
 class Failed(AssertionError):
-    """Some input went wrong; the text says which, and how to repeat it."""
+    """An input went wrong. The text says which, and how to reproduce it."""
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process grow by so much, and no further."""
+    """Let this process grow by `more_bytes` and no further."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def try_one(inputs: Inputs, number: int) -> tuple[str, bool]:
-    """Judge one input: its kind, and whether it was accepted. Raises Failed."""
+    """Judge one input; return its kind and whether it was accepted. Raises Failed."""
     given = inputs.make(number)
     try:
         return given.kind, judge(given, number)
@@ -58,7 +60,7 @@ def try_one(inputs: Inputs, number: int) -> tuple[str, bool]:
 
 
 def run(seed: int, count: int, processes: int) -> Result:
-    """Judge inputs 0 to `count` of a seed. Raises Failed for the first that goes wrong."""
+    """Judge inputs 0 to `count` of a seed. Raises Failed for the first one that goes wrong."""
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     progress = context.RawArray("q", processes)
@@ -134,7 +136,7 @@ def _repeat(seed: int, number: int) -> str:
 
 
 def check_reach(tally: Tally) -> None:
-    """Inputs that are all refused, or all accepted, would prove little. Raises Failed."""
+    """Raises Failed if a kind's inputs were all accepted or all refused, since that would prove little."""
     for kind in KINDS:
         refused, accepted = tally[kind, False], tally[kind, True]
         if not refused or (not accepted and kind not in ALWAYS_REFUSED):
@@ -144,7 +146,7 @@ def check_reach(tally: Tally) -> None:
 
 
 def table(tally: Tally) -> str:
-    """How many inputs of each kind were accepted and refused, for people."""
+    """A readable table of how many inputs of each kind were accepted and refused."""
     lines = [f"{'kind':10}{'accepted':>12}{'refused':>12}"]
     lines += [f"{kind:10}{tally[kind, True]:12,}{tally[kind, False]:12,}" for kind in KINDS]
     return "\n".join(lines)

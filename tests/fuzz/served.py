@@ -1,7 +1,7 @@
-"""A broker in a process of its own that tells what it holds: `python -m tests.fuzz.served DIRECTORY`.
+"""A broker in a process of its own that reports what it holds: `python -m tests.fuzz.served DIRECTORY`.
 
-It prints its port, then a line of facts for each line it is sent; at the end of its input it stops. Beyond
-MEMORY_BYTES above what it has at the start it gets no memory. Warnings and errors go to standard error.
+It prints its port, then a line of facts for each line it reads, and stops at the end of its input. It may
+allocate at most MEMORY_BYTES more than it has at the start. Warnings and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.held import held
 
 MEMORY_BYTES: Final = 1 << 30
 SESSION_MS_MAX: Final = 30_000
-"""The longest a member that is gone may keep others waiting."""
+"""The longest a vanished member may keep others waiting."""
 
 
 async def serve(directory: str) -> None:
@@ -34,7 +34,7 @@ async def serve(directory: str) -> None:
             group_min_session_timeout_ms=1,
             group_max_session_timeout_ms=SESSION_MS_MAX,
             request_receive_timeout_ms=20_000,
-            lease_term_ms=60_000,  # a machine that has no time for a broker takes no group from it
+            lease_term_ms=60_000,  # so that a broker short of CPU time does not lose its groups
         )
     )
     await brokers.start()

@@ -33,14 +33,14 @@ from tests.fuzz.mutations import damaged, garbage
 
 INPUTS: Final = 10_000_000
 _HANDSHAKE_EVERY: Final = 20
-"""Of so many inputs one is a handshake, which takes as long as the others together."""
+"""One input in so many is a handshake, which takes as long as all the others together."""
 
 _ALICE: Final = {name: ScramCredential.of_password(name, "pencil", 4096) for name in HASHES}
 _TOKEN: Final = "eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ.eyJzdWIiOiJhIiwiZXhwIjo5OTk5OTk5OTk5fQ.AAAA"
 
 
 class _PlainExchange(PlainExchange):
-    """Without the hashing, which takes milliseconds whatever was sent."""
+    """Skips the hashing, which takes milliseconds whatever was sent."""
 
     async def _check(self, user: str, password: str) -> tuple[bool, bool]:
         return user == "alice", False
@@ -87,7 +87,7 @@ def _token(rng: random.Random, valid: bytes) -> bytes:
 
 
 def try_tokens(rng: random.Random) -> str:
-    """One exchange; how far it came."""
+    """Run one exchange and return how far it came."""
     name = rng.choice(list(_MECHANISMS))
     exchange = _MECHANISMS[name]()
     reached = "first"
@@ -118,7 +118,7 @@ def _step(exchange: Exchange, token: bytes) -> bytes:
 
 
 class _Socket(asyncio.Transport):
-    """Takes everything."""
+    """Accepts everything written to it."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.7", 50_000)})
@@ -159,7 +159,7 @@ class Shaking:
         raise LetIn("a handshake without a certificate was finished")
 
     def try_one(self, rng: random.Random) -> str:
-        """One handshake, in pieces; how it ended."""
+        """Run one handshake, fed in pieces, and return how it ended."""
         secured: Secured = self._handshakes.accept()
         socket = _Socket()
         secured.connection_made(socket)

@@ -1,8 +1,8 @@
-"""Every API in every version over live connections: valid requests of random content, versions and APIs that
-there are not, and the same once more with a lie in it.
+"""Every API in every version over live connections: valid requests with random content, nonexistent versions
+and APIs, and the valid requests again with a lie in them.
 
-A valid request is answered with a response that reads as its declaration says; only those of `PARKING` may
-take their time, and only of a Produce without acks nothing is asked.
+A valid request must get a response that decodes as declared. Only those in `PARKING` may take their time, and
+a Produce without acks is not checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.fuzz.mutations import lying
 from tests.protocol.sampling import sample, versions_of
 
 PARKING: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.FETCH})
-"""What a broker may keep for as long as the request says."""
+"""Requests that a broker may park for as long as they say."""
 
 _PATIENCE_S: Final = 0.5
 _AT_ONCE: Final = 24
@@ -39,8 +39,8 @@ _NO_VERSIONS: Final = (-1, 99, 32767, -32768)
 _KEY_AND_VERSION: Final = struct.Struct(">hh")
 
 Tally = Counter[tuple[int, int, bool, str]]
-"""(API key, version, whether it was valid, what became of it) -> requests. What became of them: "answered",
-"kept" (parked, or the protocol has no answer), "closed"."""
+"""(API key, version, whether it was valid, outcome) -> requests. The outcome is "answered", "kept" (parked,
+or the protocol has no response) or "closed"."""
 
 
 Swept = tuple[Tally, list[str], set[int]]
@@ -66,7 +66,7 @@ def asks(inputs: Inputs, served: set[int], sweep: int) -> list[Ask]:
     for each in inputs.requests:
         frame = each.marked.data
         key, version = _KEY_AND_VERSION.unpack_from(frame)
-        # Without acks a Produce that fails closes the connection, and one that does not has no answer.
+        # Without acks, a Produce that fails closes the connection, and one that succeeds has no response.
         made.append(Ask(key, version, frame, key in served and key != ApiKey.PRODUCE))
         made.append(Ask(key, version, lying(rng, each.marked), False))
     for version in versions_of(api.versions(ApiKey.PRODUCE)):
@@ -78,7 +78,7 @@ def asks(inputs: Inputs, served: set[int], sweep: int) -> list[Ask]:
         some = rng.choice([each for each in inputs.requests if _key(each) == key])
         first, last = api.versions(key)
         for version in (first - 1, last + 1, *_NO_VERSIONS):
-            # Too new a version of ApiVersions is answered, by KIP-511.
+            # A version of ApiVersions that is too new is answered (KIP-511).
             frame = _KEY_AND_VERSION.pack(key, version) + some.marked.data[4:]
             made.append(Ask(key, version, frame, False))
     for unknown in _NO_KEYS:
@@ -93,8 +93,8 @@ def _key(each: Valid) -> int:
 
 
 def sweep(port: int, seed: int, number: int, share: tuple[int, int], report: Connection) -> None:
-    """Ask every `share[1]`-th request from `share[0]` on, for a process of its own; reports (what became of
-    them, what went wrong, the API keys the broker serves)."""
+    """Send every `share[1]`-th request from `share[0]` on, in a process of its own. Reports (the outcomes,
+    what went wrong, the API keys the broker serves)."""
     report.send(asyncio.run(_sweep(port, Inputs(seed), number, share)))
 
 
@@ -130,7 +130,7 @@ async def _ask_all(port: int, left: Iterator[Ask], tally: Tally, wrong: list[str
 async def _ask(
     ask: Ask, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[str, str | None]:
-    """What became of it, and what is wrong with that."""
+    """Return the outcome, and what is wrong with it."""
     writer.write(len(ask.frame).to_bytes(4, "big") + ask.frame)
     if ask.api_key not in PARKING:
         writer.write(_LAST)
@@ -148,7 +148,7 @@ async def _ask(
 
 
 def _misread(ask: Ask, answer: bytes) -> str | None:
-    """What is wrong with the answer to a valid request."""
+    """Return what is wrong with the response to a valid request."""
     correlation_id = int.from_bytes(ask.frame[4:8], "big")
     try:
         answered_id, at = decode_response_header(ask.api_key, ask.version, answer)
@@ -165,7 +165,7 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def unasked(tally: Tally, served: Iterable[int]) -> list[str]:
-    """The APIs and versions of a broker that were never answered, of those that are not parked."""
+    """Return the APIs and versions of a broker that were never answered, apart from those that park."""
     return [
         f"{ApiKey(key).name} v{version}"
         for key in served

@@ -1,7 +1,7 @@
-"""Whatever the bytes: a message or DecodeError, soon. A small part of what `make fuzz` does, and that it
-would see what is wrong.
+"""Any bytes give a message or a DecodeError, and soon. Runs a small part of `make fuzz` and checks that it
+would notice a fault.
 
-A failure names the seed and the input; `python -m tests.fuzz --seed 4711 --input 123` repeats it.
+A failure names the seed and the input; `python -m tests.fuzz --seed 4711 --input 123` reproduces it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_an_input_is_the_same_whatever_came_before_it(inputs: Inputs) -> None:
     assert Inputs(SEED + 1).make(1) != inputs.make(1)
 
 
-# --- that it would see what is wrong ---
+# --- that it would notice a fault ---
 
 
 def beat(number: int = 1) -> tuple[Input, int]:
@@ -121,7 +121,7 @@ def test_memory_is_limited() -> None:
 
 
 def test_more_elements_than_accepted_are_refused_before_any_is_made() -> None:
-    """The most objects that bytes can ask for: a topic in a Metadata request v9 takes two bytes."""
+    """The most objects that bytes can ask for: a topic in a Metadata v9 request takes two bytes."""
     count = 200_000
     body = UnsignedVarint().build(count + 1) + b"\x01\x00" * count + bytes(4)
     cls = api.request_class(api.ApiKey.METADATA)

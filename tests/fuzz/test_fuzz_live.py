@@ -1,4 +1,4 @@
-"""An attack on a live broker, a small part of what `make fuzz` and `make fuzz-live` do."""
+"""An attack on a live broker: a small part of what `make fuzz` and `make fuzz-live` do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When two codecs agree."""
+"""When the results of two codecs count as equal."""
 
 from __future__ import annotations
 

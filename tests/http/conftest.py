@@ -1,4 +1,4 @@
-"""Brokers in the test's own loop, with what they show over HTTP."""
+"""Brokers in the test's own loop, with their HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shown:
 
     @property
     def port(self) -> int:
-        """Of the first broker."""
+        """The first broker's port."""
         return self.broker.port
 
     @property
@@ -47,12 +47,12 @@ class Shown:
         return self.page.feed
 
     async def get(self, path: str, **request: Any) -> tuple[int, Any]:
-        """Status and JSON."""
+        """Get a path and return its status and JSON."""
         async with self.http.get(self.page.url + path, **request) as answer:
             return answer.status, json.loads(await answer.text())
 
     async def text(self, path: str) -> str:
-        """What is no JSON."""
+        """Get a path that is not JSON and return its text."""
         async with self.http.get(self.page.url + path) as answer:
             assert answer.status == 200
             return await answer.text()
@@ -63,7 +63,7 @@ class Shown:
             await each.catalogue.refresh()
 
     async def groups_of_brokers(self) -> dict[int, str]:
-        """A group id for each broker, by node id, which that broker coordinates."""
+        """For each broker, by node id, a group id that it coordinates."""
         topology = self.broker.topology
 
         def found() -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""A member of a group that has one topic, of which only partitions are named."""
+"""A member of a group with a single topic, so that calls name only partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.wire import Wire
 
 
 class Member:
-    """One connection and the member that speaks over it, which does what it is told."""
+    """One connection and the member that uses it, controlled by the test."""
 
     def __init__(self, member: members.Member) -> None:
         self._member = member
@@ -50,14 +50,14 @@ class Member:
         await self._member.ask_for_id()
 
     async def ask_to_join(self) -> None:
-        """Send a JoinGroup that counts; the answer is for `joined`."""
+        """Send the JoinGroup that takes effect; `joined` reads the response."""
         await self._member.ask_to_join()
 
     async def joined(self) -> None:
         await self._member.joined()
 
     async def sync(self, assigned: dict[str, list[int]] | None = None) -> None:
-        """As the leader with what each member is assigned of the topic, as another without."""
+        """As the leader, pass the partitions assigned to each member; as a follower, pass nothing."""
         await self._member.ask_to_sync(
             {
                 member_id: [(self.topic, partition) for partition in partitions]
@@ -88,7 +88,7 @@ class Member:
         await self._member.leave()
 
     async def produce(self, partition: int, count: int) -> None:
-        """Append that many records."""
+        """Append `count` records."""
         records = [Record(each, 1_000 + each, None, b"v") for each in range(count)]
         part = ProduceRequest.PartitionProduceData(index=partition, records=build(records))
         parts = ProduceRequest.TopicProduceData(name=self.topic, partition_data=[part])

@@ -1,4 +1,4 @@
-"""Groups as JSON: all, one, what happened, and why."""
+"""Groups as JSON: the list, a single group, what happened, and why."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_deleted_group_is_gone_and_its_past_is_not(shown: Shown, member:
 async def test_a_group_of_another_process_says_which_broker_to_ask_and_where(show: Show) -> None:
     shown = await show(brokers=2, advertised_http="pages.example:8080")
     group = (await shown.groups_of_brokers())[2]
-    # As if broker 2 were another process's: the others know it by the cluster alone.
+    # As if broker 2 ran in another process, so that it is known only through the cluster.
     shown.brokers._running.discard(1)
     try:
         status, answer = await shown.get(f"/api/groups/{group}")

@@ -16,7 +16,7 @@ from tests.support.wire_configs import BROKER, SET, altering
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, the store is waited for."""
+    """Wait for the store, however slow the machine is."""
     monkeypatch.setattr(cluster_facts, "_ASK_S", 60.0)
 
 
@@ -32,7 +32,7 @@ async def test_brokers_say_what_they_hold_and_how_they_are(show: Show) -> None:
         assert held == body["shards"][kind]
     assert body["without_broker"] == 0
     assert [each["controller"] for each in body["brokers"]] == [True, False]
-    shown.brokers._running.discard(1)  # as if it were another process's
+    shown.brokers._running.discard(1)  # as if it ran in another process
     try:
         _, body = await shown.get("/api/brokers")
         other = body["brokers"][1]

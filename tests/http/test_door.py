@@ -1,4 +1,4 @@
-"""Connections: so many, and none that asks nothing."""
+"""Connections: only so many, and none without a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.facts import DEADLINE_S
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
-    """The other side closed it, within the deadline."""
+    """Return whether the other side closed the connection within the deadline."""
     async with asyncio.timeout(DEADLINE_S):
         try:
             return await reader.read() == b""
@@ -21,7 +21,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_above_the_limit_connections_are_closed(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await shown.get("/healthz"))[0] == 200  # over one connection that is kept
+    assert (await shown.get("/healthz"))[0] == 200  # over one connection that stays open
     monkeypatch.setattr(door, "CONNECTIONS_MAX", 1)
     reader, writer = await asyncio.open_connection("127.0.0.1", shown.page.port)
     assert await closed(reader)
@@ -37,7 +37,7 @@ async def test_who_asks_nothing_is_closed_and_who_asks_is_not(
     stream = await shown.http.get(shown.page.url + "/api/events/stream")
     assert await closed(silent)
     silent_writer.close()
-    # It was made after the one that is closed by now, and would be closed soon if it were to be.
+    # The stream is older than this connection, so it would be closed by then if it were to be closed at all.
     later, later_writer = await asyncio.open_connection("127.0.0.1", shown.page.port)
     assert await closed(later)
     later_writer.close()

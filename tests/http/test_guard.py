@@ -1,4 +1,4 @@
-"""Who may ask, how errors look, and what a browser is told to refuse."""
+"""Who may send requests, how errors look, and what a browser is told to refuse."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_names_of_this_machine_are_answered(shown: Shown, host: str) -> No
 
 
 async def test_the_name_that_is_advertised_is_answered(show: Show) -> None:
-    shown = await show(advertised_http="pages.example:443")  # a proxy on this machine passes it on
+    shown = await show(advertised_http="pages.example:443")  # as forwarded by a proxy on this machine
     assert (await ask(shown, "GET", "/api/groups", Host="pages.example"))[0] == 200
     assert (await ask(shown, "GET", "/api/groups", Host="pages.example.org"))[0] == 421
 
@@ -84,7 +84,7 @@ async def test_records_can_be_kept_off_the_page(show: Show) -> None:
 async def test_on_every_interface_any_name_is_answered(show: Show) -> None:
     shown = await show(http="0.0.0.0:0", http_insecure=True)
     assert (await ask(shown, "GET", "/api/groups", Host="broker-1:8080"))[0] == 200
-    assert shown.brokers.page is None  # which is no address to send others to
+    assert shown.brokers.page is None  # not an address that others could use
     assert shown.page.url == f"http://localhost:{shown.page.port}"
 
 
@@ -113,7 +113,7 @@ async def test_an_error_of_ours_shows_nothing_of_the_inside(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged = io.StringIO()
-    # Whatever a command in this process has set up before.
+    # Replace whatever a command in this process has set up before.
     for name, value in {
         "level": log.LEVELS["error"],
         "stream": logged,
@@ -144,7 +144,7 @@ async def test_the_page_loads_from_here_alone_and_is_kept_by_the_browser(shown: 
     assert {Path(each).suffix for each in files} == {".css", ".js", ".svg"}
     for path in ("/", *files):
         text = await shown.text(path)
-        # Nothing from anywhere else, and nothing that a strict policy would have to allow.
+        # Nothing from other hosts, and nothing that a strict policy would have to allow.
         assert not re.findall(r"https?://(?!www\.w3\.org/)", text), path
         assert not re.findall(r"\son\w+=|\sstyle=|@import", text), path
         async with shown.http.get(shown.page.url + path) as first:

@@ -22,7 +22,7 @@ async def test_not_ready_while_a_lease_is_not_announced(
 
     async def loading(kind):  # type: ignore[no-untyped-def]
         found = dict(await holders(kind))
-        if not found:  # nobody holds a lease of replica lists: there are none
+        if not found:  # there are no replica lists, so nobody holds a lease of them
             return found
         number, grant = next(iter(found.items()))
         return {**found, number: grant._replace(announced=False)}

@@ -1,4 +1,5 @@
-"""What the overview says of groups: how often they rebalance, why last, and how their lag developed."""
+"""What the overview says of groups: how often they rebalance, why they last did, and how their lag
+developed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.support.each import each
 
 
 async def rebalance(member: Member) -> None:
-    """The leader joins again."""
+    """Rebalance, by having the leader join again."""
     await member.alone([0, 1, 2])
 
 

@@ -1,4 +1,4 @@
-"""Who is let in where a token is wanted, and what those hear that are not."""
+"""Who is let in when a token is required, and what everyone else is told."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
 
 @pytest.fixture
 async def locked(show: Show, file: Path, lines: Lines) -> Shown:
-    """One broker in test mode that wants the token, and answers failures at once."""
+    """One broker in test mode that requires the token and answers failed logins at once."""
     shown = await show(http_token_file=str(file), connection_failed_authentication_delay_ms=0)
     await shown.create_topic()
     return shown
@@ -66,7 +66,7 @@ async def test_without_it_nothing_is_told(locked: Shown, lines: Lines, path: str
         assert answer.headers["Cache-Control"] == "no-store"
         assert await answer.json() == {"error": "a login is required: the token of --http-token-file"}
     assert await status(locked, "/test/clock/advance", "POST") == 401
-    assert lines.why == []  # every browser begins so
+    assert lines.why == []  # every browser starts like this
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,8 @@ async def test_pages_of_others_may_not_use_a_browser_s_login_to_change_anything(
 
 
 async def test_a_page_whose_name_was_pointed_here_may_not_change_anything(show: Show) -> None:
-    """Where everyone is let in, on every interface: by its own name for this address it is no other page."""
+    """Everyone is let in, on every interface. Under its own name for this address, the page counts as
+    same-origin."""
     shown = await show(http="0.0.0.0:0", http_insecure=True, advertised_http="pages.example:80")
 
     async def change(host: str, **headers: str) -> Any:
@@ -206,4 +207,4 @@ async def test_a_page_whose_name_was_pointed_here_may_not_change_anything(show: 
     assert "pages may not change anything under the name 'evil.example'" in answer["error"]
     assert (await change("pages.example", Origin="http://pages.example"))[0] == 200
     assert (await change("10.0.0.7:80", Origin="http://10.0.0.7:80"))[0] == 200
-    assert (await change("broker-1:8080"))[0] == 200  # no browser
+    assert (await change("broker-1:8080"))[0] == 200  # not a browser

@@ -1,4 +1,4 @@
-"""`/metrics`: text that Prometheus reads, and figures that are true."""
+"""`/metrics`: text that Prometheus can read, with correct figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.facts import until
 
 
 class Samples(NamedTuple):
-    """What one scrape says."""
+    """The result of one scrape."""
 
     values: dict[tuple[str, frozenset[tuple[str, str]]], float]
     kinds: dict[str, str]
@@ -30,7 +30,7 @@ class Samples(NamedTuple):
         return self.values.get((name, frozenset(labels.items())))
 
     def of(self, name: str) -> list[dict[str, str]]:
-        """The labels of all series of that name."""
+        """The labels of every series with that name."""
         return [dict(labels) for each, labels in self.values if each == name]
 
 
@@ -86,7 +86,7 @@ async def test_rebalances_are_counted_by_cause_and_diagnosis(shown: Shown, membe
     first = await scrape(shown)
     joined = {"group": "billing", "cause": "member joined", "diagnosis": "new-member"}
     assert first.value("muster_group_rebalances_total", **joined) == 1
-    # Nobody speaks for it while time passes, so its session expires.
+    # The member sends nothing while time passes, so its session expires.
     await shown.brokers.advance(40_000, expire_all=True)
     await shown.journalled("rebalance_completed", times=2)
     found = await scrape(shown)
@@ -278,7 +278,7 @@ def test_groups_that_another_process_has_are_forgotten_and_those_on_the_move_are
     made = Tallies()
     made.observe([entry("member_added"), entry("member_added", "audit")])
     made.keep({"audit"}, {7})
-    assert set(made.groups) == {"billing", "audit"}  # its shard is here: it is being loaded
+    assert set(made.groups) == {"billing", "audit"}  # its shard is here and being loaded
     made.keep({"audit"}, {8})
     assert set(made.groups) == {"audit"}
 

@@ -148,7 +148,7 @@ def test_a_refusal_is_one_line(tmp_path: Path, keys: Keys) -> None:
 
 
 def warnings(log: Path) -> list[dict[str, str]]:
-    """What was logged, but for how it is said everywhere."""
+    """The warnings in the log."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [each for each in lines if each["level"] == "warning"]
 

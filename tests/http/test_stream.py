@@ -1,4 +1,4 @@
-"""Events: the newest, and as they come; and what becomes of those who do not keep up."""
+"""Events: the newest, and new ones as they happen; and what happens to readers that do not keep up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Reader:
         self.answer = answer
 
     async def next(self) -> Event:
-        """The next event; comments and settings are passed over."""
+        """Return the next event, skipping comments and settings."""
         fields: dict[str, str] = {}
         async with asyncio.timeout(DEADLINE_S):
             while True:
@@ -144,7 +144,7 @@ async def test_a_reader_that_stops_reading_is_cut_and_nobody_waits_for_it(
         slow.sendall(b"GET /api/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         watching = shown.page_feed
         await until(lambda: watching.subscribers == 1)
-        # More than the buffers of both sides hold, and more than may wait.
+        # More than the buffers of both sides and the queue can hold.
         big = "x" * 20_000
         number = 0
         async with asyncio.timeout(DEADLINE_S):
@@ -161,7 +161,7 @@ async def test_a_reader_that_stops_reading_is_cut_and_nobody_waits_for_it(
 async def test_a_reader_that_falls_behind_is_told_so_at_the_end(shown: Shown) -> None:
     async with reading(shown) as reader:
         await until(lambda: shown.page_feed.subscribers == 1)
-        # In one turn of the loop, so that nothing of it can be written meanwhile.
+        # In one turn of the loop, so that none of it can be written in between.
         shown.broker.journal.add([entry(number) for number in range(feed.WAITING_MAX + 1)])
         event = await reader.next()
         assert (event.name, event.data["why"]) == (

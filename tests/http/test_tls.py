@@ -1,4 +1,4 @@
-"""HTTPS: the same as over HTTP, with what TLS listeners have."""
+"""HTTPS: everything that HTTP serves, with the features of TLS listeners."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_above_the_limit_connections_are_closed(
     secured: Shown, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = keys.context()
-    assert (await secured.get("/healthz", ssl=tls))[0] == 200  # over one connection that is kept
+    assert (await secured.get("/healthz", ssl=tls))[0] == 200  # over one connection that stays open
     monkeypatch.setattr(door, "CONNECTIONS_MAX", 1)
     async with asyncio.timeout(DEADLINE_S):
         try:

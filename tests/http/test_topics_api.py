@@ -21,7 +21,7 @@ from tests.support.wire import Wire
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, disk and store are waited for."""
+    """Wait for disk and store, however slow the machine is."""
     monkeypatch.setattr(topic_facts, "_MEASURE_S", 60.0)
     monkeypatch.setattr(topics_api, "_LOOK_S", 60.0)
 
@@ -200,7 +200,7 @@ async def test_records_of_another_process_name_its_broker(show: Show) -> None:
     topic = shown.broker.catalogue.named("orders")
     other = shown.brokers.brokers[1]
     theirs = next(each for each in range(20) if other.partitions.leader_epoch(topic, each) is not None)
-    shown.brokers._running.discard(1)  # as if it were another process's
+    shown.brokers._running.discard(1)  # as if it ran in another process
     try:
         status, body = await shown.get(f"/api/topics/orders/partitions/{theirs}/records")
         assert status == 421

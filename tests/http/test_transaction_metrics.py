@@ -24,7 +24,7 @@ def ids(found: Samples) -> dict[str, float]:
 
 
 def ended(found: Samples) -> dict[str, float]:
-    """By cause, those that there are."""
+    """Nonzero counts by cause."""
     name = "muster_transactions_ended_total"
     return {each["cause"]: count for each in found.of(name) if (count := found.value(name, **each))}
 

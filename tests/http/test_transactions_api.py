@@ -1,4 +1,4 @@
-"""Transactions as JSON: where the ids stand, and who holds back whom since when."""
+"""Transactions as JSON: the state of their ids, and who holds back whom since when."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def now_ms(shown: Shown) -> int:
 
 
 async def is_over(shown: Shown, producer: Transactional) -> None:
-    """Returns when its transaction has all its markers."""
+    """Return when the producer's transaction has all its markers."""
     shard = shown.broker.transaction_runtime.hosts()[
         shown.broker.transaction_runtime.number_of(producer.id)
     ].machine
@@ -139,7 +139,7 @@ async def test_one_that_is_under_way_holds_back_who_stands_there(shown: Shown, m
             "more_groups": 0,
             "broker": 1,
         }
-        # Only who reads uncommitted records gets beyond.
+        # Only readers of uncommitted records get beyond it.
         assert await member.commit({0: 6}) is ErrorCode.NONE
         assert (await listed(shown))["held_back"][0]["groups"] == []
         await open.end(commits=False)
@@ -160,7 +160,7 @@ async def test_one_that_nobody_will_end_hangs_until_an_admin_ends_it(unverified:
         await stray.write(0, 2, at_ms=since_ms)
         await open.begin(0)
         await open.write(0, 1, at_ms=now_ms(shown))
-        await open.write(1, 1, at_ms=now_ms(shown))  # it has not added this one
+        await open.write(1, 1, at_ms=now_ms(shown))  # a partition it has not added
         both = (await listed(shown))["held_back"]
         assert [(each["partition"], each["verdict"], each["why"]) for each in both] == [
             (0, "hanging", f"no coordinator knows producer id {STRAY[0]}"),
@@ -185,7 +185,7 @@ async def test_one_that_nobody_will_end_hangs_until_an_admin_ends_it(unverified:
     assert (left["verdict"], left["transactional_id"]) == ("under way", "etl-1")
     _, events = await shown.get("/api/events")
     (entry,) = [each for each in events["entries"] if each["type"] == "transaction_ended_by_client"]
-    assert entry["partitions"] == [["orders", 0]]  # that which there is
+    assert entry["partitions"] == [["orders", 0]]  # the one that exists
     assert entry["text"].endswith(f"aborted the transaction of producer {STRAY[0]} on 1 partition")
 
 
@@ -199,7 +199,7 @@ async def test_when_it_began_is_known_after_a_restart(tmp_path: Path, show: Show
     await shown.page.close()
     await shown.brokers.stop()
     again = await show(**kept)
-    assert (await listed(again))["held_back"] == []  # nobody has asked for the partition
+    assert (await listed(again))["held_back"] == []  # nobody has requested the partition yet
     async with await Member.connect(again.port) as member:
         await member.produce(0, 1)
     (held,) = (await listed(again))["held_back"]
@@ -225,7 +225,7 @@ async def test_another_process_knows_its_own_ids(show: Show) -> None:
     port = shown.brokers.brokers[leader - 1].port
     async with await Transactional.stray(port) as stray:
         await stray.write(0, 1, at_ms=now_ms(shown) - MINUTE_MS)
-    shown.brokers._running.discard(2 - leader)  # as if it were another process's
+    shown.brokers._running.discard(2 - leader)  # as if it ran in another process
     try:
         body = await listed(shown)
         mine, other = (here, there) if leader == 1 else (there, here)
@@ -237,7 +237,7 @@ async def test_another_process_knows_its_own_ids(show: Show) -> None:
         assert refused["error"].startswith(
             f"transactional id {other!r} is coordinated by broker {elsewhere['node_id']}"
         )
-        # Whether it hangs, the other process may know; after all timeouts everyone does.
+        # The other process may know whether it hangs; after all timeouts, every process does.
         assert [each["verdict"] for each in body["held_back"]] == ["coordinated elsewhere"]
         await shown.brokers.advance(20 * MINUTE_MS + 1)
         assert [each["verdict"] for each in (await listed(shown))["held_back"]] == ["hanging"]

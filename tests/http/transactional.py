@@ -1,4 +1,4 @@
-"""A producer of transactions on one connection, which does what it is told."""
+"""A transactional producer on one connection, controlled by the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNVERIFIED = {"transaction_partition_verification_enable": False}
 
 
 class Transactional:
-    """Of one topic. A client of the first generation, which adds partitions itself."""
+    """Writes to one topic. A client of the first generation, which adds partitions itself."""
 
     def __init__(self, wire: Wire, id: str, producer: Producer, topic: str) -> None:
         self._wire = wire
@@ -30,7 +30,7 @@ class Transactional:
     async def connect(
         cls, port: int, id: str = "etl-1", *, topic: str = "orders", timeout_ms: int = 60_000
     ) -> Self:
-        """One that its coordinator knows."""
+        """A producer known to its coordinator."""
         wire = await Wire.connect(port)
         answer = await wire.call(starting(id, timeout_ms=timeout_ms), 4)
         assert answer.error_code == 0
@@ -38,7 +38,7 @@ class Transactional:
 
     @classmethod
     async def stray(cls, port: int, *, topic: str = "orders") -> Self:
-        """One that writes past all coordinators, so that nobody ends its transaction."""
+        """A producer that bypasses all coordinators, so that nobody ends its transaction."""
         return cls(await Wire.connect(port), "stray", STRAY, topic)
 
     async def __aenter__(self) -> Self:
@@ -53,7 +53,7 @@ class Transactional:
         assert set(added(answer).values()) == {0}
 
     async def write(self, partition: int, count: int, *, at_ms: int) -> None:
-        """Records that its transaction has not decided about."""
+        """Write records whose transaction is still undecided."""
         batch = build(
             [Record(number, at_ms, b"k", b"v") for number in range(count)],
             producer_id=self.producer[0],
@@ -69,7 +69,7 @@ class Transactional:
         assert answer.responses[0].partition_responses[0].error_code == 0
 
     async def commit_offset(self, group: str, partition: int, offset: int) -> None:
-        """As part of the transaction."""
+        """Commit an offset as part of the transaction."""
         answer = await self._wire.call(adding_offsets(self.id, self.producer, group), 3)
         assert answer.error_code == 0
         part = TxnOffsetCommitRequest.Partition(

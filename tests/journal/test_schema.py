@@ -1,4 +1,4 @@
-"""The schema, the published file, and what is really written say the same."""
+"""The schema, the published file and the entries actually written agree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recorder(broker: int = 1) -> Recorder:
 
 
 def event(name: str, **given: object) -> Event:
-    """An event of a class, with None where nothing is given."""
+    """An event of the named class, with None for every field not given."""
     kind = getattr(events, name)
     filled = dict.fromkeys(own_fields(kind)) | given
     made: Event = kind(5, "orders", 3, Trigger.REQUESTED, None, None, **filled)
@@ -53,7 +53,7 @@ def event(name: str, **given: object) -> Event:
 
 
 def test_what_is_published_is_the_schema() -> None:
-    """If not: python -m muster.coordinator.journal.schema docs"""
+    """To update the files: python -m muster.coordinator.journal.schema docs"""
     assert SCHEMA.read_text(encoding="utf-8") == text()
     assert json.loads(text()) == json_schema()
     published = SCHEMA.with_name("journal.md").read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def test_every_story_of_the_core_is_told_in_valid_entries() -> None:
             if entry.type not in seen:
                 validator().validate(json.loads(entry.to_json()))
         seen.update(entry.type for entry in entries)
-    # What the stories do not have is told by tests of their own.
+    # Types missing from the stories are covered by tests of their own.
     assert {each.name for each in TYPES} - seen.keys() - FROM_ELSEWHERE <= {
         "heartbeat_late",
         "metadata_changed",

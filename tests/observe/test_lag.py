@@ -1,4 +1,4 @@
-"""How far groups are behind: in records, in time, and what the journal is told of it."""
+"""How far groups lag behind, in records and in time, and what the journal records of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP = "orders"
 TOPIC_IDS = {"t": UUID(int=1), "u": UUID(int=2)}
 
 
-# --- the history of a log's end -----------------------------------------------------------------------------
+# --- the history of a log end offset ------------------------------------------------------------------------
 
 
 def history(*points: tuple[int, int]) -> History:
@@ -39,7 +39,7 @@ def test_a_record_was_written_between_two_looks() -> None:
     assert ends.written_ms(9) is None
     assert ends.written_ms(10) == 0
     assert ends.written_ms(15) == 500
-    # Nothing came from 1,000 to 3,000.
+    # Nothing was written from 1,000 to 3,000.
     assert ends.written_ms(19) == 900
     assert ends.written_ms(20) == 3_000
     assert ends.written_ms(25) == 3_500
@@ -80,7 +80,7 @@ def test_a_random_history_is_never_off_by_more_than_a_gap() -> None:
 
 
 class World:
-    """Partitions with ends, and groups with offsets."""
+    """Partitions with log end offsets, and groups with committed offsets."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -124,7 +124,7 @@ class World:
         self.offsets.setdefault(group_id, {})[topic, partition] = committed
 
     async def settle(self) -> None:
-        """Return when nothing is being looked at."""
+        """Return when no lookup is in progress."""
         await until(lambda: self.recovery._task is None and self.lag._sampling is None, "the end of looking")
 
     async def advance(self, ms: int) -> None:
@@ -146,7 +146,8 @@ class World:
         self.told(("rebalance_completed", {}))
 
     def lags(self) -> list[tuple[int, bool]]:
-        """What was written: the records behind, and whether it says that the group has recovered."""
+        """The entries written: the lag in records, and whether the entry says that the group has
+        recovered."""
         return [(each.data["total"], each.data.get("recovered", False)) for each in self.entries]
 
 
@@ -198,12 +199,12 @@ async def test_the_lag_in_seconds_while_somebody_asks(world: World) -> None:
     await world.advance(SAMPLE_MS)
     world.clock.advance(1_000)
     [lag] = world.lag.of(GROUP)
-    # Half of the ten records that came within the five seconds.
+    # Half of the ten records written within the five seconds.
     world.commit(15)
     assert (lag.lag, lag.seconds) == (10, 6.0)
     [lag] = world.lag.of(GROUP)
     assert (lag.lag, lag.seconds) == (5, 3.5)
-    # What has come since the last sample came since then.
+    # Records written since the last sample count as written since that sample.
     world.log("t", 0, 30)
     world.commit(20)
     [lag] = world.lag.of(GROUP)
@@ -264,7 +265,7 @@ async def test_partitions_beyond_the_bound_are_not_looked_at(
     assert world.lag.total(GROUP) is None
 
 
-# --- what the journal is told -------------------------------------------------------------------------------
+# --- what the journal records -------------------------------------------------------------------------------
 
 
 async def test_a_group_that_caught_up_after_a_rebalance(world: World) -> None:
@@ -288,7 +289,7 @@ async def test_a_group_that_caught_up_after_a_rebalance(world: World) -> None:
     await world.advance(4_000)
     assert world.lags() == [(2, True)]
     assert world.entries[0].data["partitions"] == [["t", 0, 398, 2]]
-    # Having said so once is enough.
+    # Recorded once is enough.
     await world.advance(20_000)
     assert world.lags() == [(2, True)]
 
@@ -302,7 +303,7 @@ async def test_a_group_whose_lag_did_not_grow_has_nothing_to_recover_from(world:
     world.commit(99)
     await world.advance(1_000)
     assert world.lags() == [(1, False)]
-    # It is not looked at any more before the next entry is due.
+    # It is not looked up again before the next entry is due.
     assert world.clock.next_ms() == world.clock.now_ms() + 2 * FIRST_MS
 
 
@@ -352,7 +353,7 @@ async def test_what_is_not_known_is_left_out(world: World) -> None:
     world.commit(98)
     world.rebalance_begins()
     assert world.recovery.of_rebalance(GROUP) == {}
-    # But then it is asked for.
+    # But then it is looked up.
     await world.advance(0)
     assert world.recovery.of_rebalance(GROUP) == {"lag": 2, "lag_partitions": [["t", 0, 98, 2]]}
 

@@ -1,5 +1,5 @@
-"""What is told of transactions: counts of all, a line and an entry for those that their producer did not
-end."""
+"""What is reported of transactions: counts of all, and a log line and a journal entry for those not ended by
+their producer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Life:
         self.endings.observe(7, events)
 
     def run(self, *, commits: bool, took_ms: int) -> None:
-        """A transaction that its producer ends."""
+        """Run a transaction that its producer ends."""
         producer = self.core.start()
         self.core.add(producer, T0)
         self.pass_time(took_ms)

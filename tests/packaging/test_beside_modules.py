@@ -1,4 +1,4 @@
-"""muster as it is installed here, compiled or not, in a program whose own modules have the names of its
+"""muster as installed here, compiled or not, in a program whose own modules share the names of its
 packages."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What mypyc reads otherwise than Python does, or refuses at run time alone, stands in no compiled module.
+"""Compiled modules contain nothing that mypyc treats differently from Python or refuses only at run time.
 
-Each rule is a fault that was met once; ARCHITECTURE.md ("Compiled") says more of them.
+Each rule is a fault met once; ARCHITECTURE.md ("Compiled") explains them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def patterns() -> list[str]:
-    """Of the modules that pyproject.toml lists."""
+    """The patterns of compiled modules in pyproject.toml."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     libraries = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["compiled"]
     return [pattern for of_library in libraries.values() for pattern in of_library]
 
 
 def compiled() -> list[Path]:
-    """Those of them that are sources."""
+    """The source files that match them, without `__init__.py`."""
     found = [path for pattern in patterns() for path in sorted(ROOT.glob(pattern))]
     return [path for path in found if path.name != "__init__.py"]
 
@@ -45,7 +45,7 @@ def faults(source: str) -> Iterator[str]:
 
 
 def _caught_twice(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """One name for exceptions of different types: it has the type of the first."""
+    """One name for exceptions of different types: mypyc gives it the type of the first."""
     types: dict[str, set[str]] = defaultdict(set)
     for node in _own(function):
         if isinstance(node, ast.ExceptHandler) and node.name is not None and node.type is not None:
@@ -56,7 +56,7 @@ def _caught_twice(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[
 
 
 def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """What stands in a function, and not in those within."""
+    """The nodes of a function, without those of functions nested in it."""
     for child in ast.iter_child_nodes(function):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -64,7 +64,7 @@ def _own(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _moved_within(subscript: ast.Subscript) -> Iterator[str]:
-    """`data[at : (at := at + size)]`: `at` is read when it has moved."""
+    """`data[at : (at := at + size)]`: `at` is read after it has moved."""
     if isinstance(subscript.slice, ast.Slice) and isinstance(subscript.slice.lower, ast.Name):
         named = subscript.slice.lower.id
         for node in ast.walk(subscript.slice):
@@ -73,7 +73,7 @@ def _moved_within(subscript: ast.Subscript) -> Iterator[str]:
 
 
 def _told_before(cls: ast.ClassDef, module: ast.Module) -> Iterator[str]:
-    """A NamedTuple's field of a class that comes later in the file, which is a crash, or of `object`."""
+    """A NamedTuple field whose class is defined later in the file, which crashes, or is `object`."""
     if not any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in cls.bases):
         return
     later = {each.name for each in module.body if isinstance(each, ast.ClassDef) and each.lineno > cls.lineno}
@@ -85,7 +85,7 @@ def _told_before(cls: ast.ClassDef, module: ast.Module) -> Iterator[str]:
 
 
 def _ends_elsewhere(loop: ast.For) -> Iterator[str]:
-    """`for _ in range(count)` that sets `count`: it ends at what that has become."""
+    """`for _ in range(count)` that sets `count`: the loop ends at the new value."""
     if not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
         return
     end = loop.iter.args[0] if len(loop.iter.args) == 1 else loop.iter.args[1]

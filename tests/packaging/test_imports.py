@@ -1,6 +1,6 @@
-"""Imports go round in no circle of more than two files; those for type checkers count.
+"""No import cycle has more than two files. Imports for type checkers count.
 
-Which part may import which is said by the contracts of import-linter in pyproject.toml.
+The import-linter contracts in pyproject.toml say which part may import which.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ CIRCLE_MAX = 2
 
 
 def circles(graph: grimp.ImportGraph) -> list[list[str]]:
-    """The modules that import one another, directly or by way of others, largest circle first."""
+    """The modules that import one another, directly or indirectly, largest cycle first."""
     left, found = set(graph.modules), []
     while left:
         module = left.pop()

@@ -23,9 +23,9 @@ print(muster.protocol.__file__)
 """
 
 STATIC = Path("coordinator/web/static")
-"""What the page is made of."""
+"""The page's files."""
 FORMAT = "pyspark_muster.py"
-"""Beside the package: where Spark looks for the format "muster"."""
+"""Next to the package, where Spark looks for the format "muster"."""
 LOGGING = "muster/pipeline/log4j2.properties"
 
 WITHOUT_SPARK = """
@@ -102,7 +102,7 @@ def test_installed_wheel_beside_a_users_own_modules(archives: tuple[Path, Path],
 
 
 def test_installed_wheel_without_the_extra(archives: tuple[Path, Path], tmp_path: Path) -> None:
-    """Nothing but the pipeline's work needs Spark, and its command says what to install."""
+    """Only the pipeline's work needs Spark, and its command says what to install."""
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     run(*pip, "--target", site, archives[1])

@@ -1,4 +1,4 @@
-"""Nodes with a post each, on one store, and a handler that the test has a say in."""
+"""Nodes with a post each on a shared store, and a handler controlled by the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 
 
 def markers(*producer_ids: int, topic: str = "orders") -> WriteTxnMarkersRequest:
-    """A question: a marker for each."""
+    """A question with one marker for each producer."""
     topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=[0])]
     return WriteTxnMarkersRequest(
         markers=[
@@ -44,7 +44,7 @@ def results(*producer_ids: int) -> WriteTxnMarkersResponse:
 
 
 class LetterStore(MemoryStore):
-    """Notes the letters that are posted; loses them, holds them up and fails when the test says so."""
+    """Records the letters posted; loses or delays them, or fails, when the test says so."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(now_ms=clock.now_ms)
@@ -65,7 +65,7 @@ class LetterStore(MemoryStore):
 
 
 class Peer:
-    """A broker as far as the post goes. It answers with the producer ids of the question."""
+    """A broker reduced to its post. It answers with the producer ids of the question."""
 
     def __init__(self, node_id: int, store: Store, clock: ManualClock) -> None:
         self.node_id = node_id

@@ -1,4 +1,4 @@
-"""Transaction coordinators are asked little about many transactions, and each hears of its own answer."""
+"""Transaction coordinators get few questions about many transactions, and each caller gets its own answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE = ErrorCode.NONE
 
 
 class Nodes:
-    """A broker, and what it asks of itself and of another."""
+    """A broker, and the questions it asks itself and another broker."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, list[str]]] = []
@@ -32,7 +32,7 @@ class Nodes:
         self.may_answer.set()
         self.refusals: list[Exception] = []
         self.codes: dict[str, ErrorCode] = {}
-        """Of an id's partitions, where it is not NONE."""
+        """Error codes of an id's partitions, where not NONE."""
         self.error_code = NONE
         self.markers = Markers(
             self.ask,

@@ -1,4 +1,4 @@
-"""Markers on their way to the leaders of partitions: to whom, how often, until when."""
+"""Markers on their way to partition leaders: to whom, how often and until when."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def due(
 
 
 class Cluster:
-    """Nodes that answer what the test says, and remember what they were asked."""
+    """Nodes that answer as the test says and record what they were asked."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.leaders: dict[tuple[str, int], int] = {A0: 1, A1: 2, B0: 1}
         self.leaderless: set[tuple[str, int]] = set()
         self.unheard: dict[tuple[str, int], int] = {}
-        """What reading the topics brings."""
+        """Leaders that become known once the topics are read."""
         self.codes: dict[tuple[str, int], list[ErrorCode]] = {}
-        """What each partition answers in turn; NONE after that."""
+        """Error codes with which each partition answers in turn; NONE after that."""
         self.refusals: list[Exception] = []
         self.asked: list[tuple[int, WriteTxnMarkersRequest]] = []
         self.under: list[tuple[Lease, int] | None] = []
         self.lost = 0
-        """So many questions never come to an answer."""
+        """Number of questions still to go unanswered."""
         self.answering = asyncio.Event()
         self.answering.set()
         self.store_fails = 0
@@ -126,7 +126,7 @@ class Cluster:
         return codes.pop(0) if codes else ErrorCode.NONE
 
     def sent(self) -> list[tuple[int, list[tuple[int, list[str]]]]]:
-        """What was asked: the node, and of each marker the producer and its partitions."""
+        """What was asked: the node, and each marker's producer and partitions."""
         return [
             (
                 node_id,
@@ -146,7 +146,7 @@ class Cluster:
         ]
 
     def passing(self, fact: Callable[[], object]) -> Callable[[], object]:
-        """`fact`, with time that passes as often as it is asked for."""
+        """`fact`, advancing the clock on every call."""
 
         def now() -> object:
             self.clock.advance(20)
@@ -279,7 +279,7 @@ async def test_a_leader_that_does_not_know_the_partition_is_believed_when_the_st
     cluster.codes[A0] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     cluster.markers.observe(SHARD, EPOCH, [due(A0)])
     await until(cluster.passing(lambda: cluster.done() == [A0]))
-    assert len(cluster.asked) == 2  # the topic is there: its leader had not heard of it
+    assert len(cluster.asked) == 2  # the topic exists, but its leader did not know it yet
 
 
 @pytest.mark.parametrize(

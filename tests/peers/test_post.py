@@ -1,4 +1,4 @@
-"""Questions between brokers: answered, refused, lost, late, given up."""
+"""Questions between brokers: answered, refused, lost, late or given up."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_an_answer_that_cannot_be_encoded_is_refused(
 async def test_an_unknown_api_and_an_unknown_version_are_refused(
     peers: list[Peer], store: LetterStore, clock: ManualClock
 ) -> None:
-    """As a newer broker would ask, whose asker then knows."""
+    """As a newer broker would ask, which then learns that this is unsupported."""
     one, two, _ = peers
     for api_key, version in ((12_345, 0), (int(MARKERS), 3)):
         asking = asyncio.ensure_future(one.ask(2, 7))
@@ -119,7 +119,7 @@ async def test_an_unknown_api_and_an_unknown_version_are_refused(
         store.losing = False
         question = decode_frame(store.letters.pop().payload)
         newer = question._replace(api_key=api_key, version=version)
-        # What was asked is noted in the asker's terms, and an answer has to repeat it.
+        # The asker keeps what it asked, and an answer must repeat it.
         (ticket,) = one.post._asked
         asked = one.post._asked[ticket]
         one.post._asked[ticket] = asked._replace(api_key=api_key, version=version)  # type: ignore[arg-type]
@@ -287,7 +287,7 @@ async def test_a_paused_asker_finds_its_answer_or_its_timeout_when_it_goes_on(
 async def test_what_a_paused_node_asks_under_a_lost_lease_is_not_sent(
     peers: list[Peer], store: LetterStore
 ) -> None:
-    """It stands still between its decision and the letter."""
+    """It is paused between its decision and the letter."""
     one, two, _ = peers
     (grant,) = await store.claim([A], 1, 1_000_000)
     assert grant is not None
@@ -324,7 +324,7 @@ async def test_a_killed_node_receives_and_answers_nothing(
     for asking in (unanswered, later):
         assert (await refused(asking)).code is ErrorCode.REQUEST_TIMED_OUT
     assert await one.ask(3, 10) == results(10)
-    # Another one comes with its id, and hears nothing of what was the old one's.
+    # A new node takes its id and receives nothing meant for the old one.
     await store.remove_node(2, two.incarnation)
     again = await Peer(2, store, clock).start()
     assert await one.ask(2, 11) == results(11)
@@ -335,7 +335,7 @@ async def test_a_killed_node_receives_and_answers_nothing(
 async def test_an_answer_is_for_the_incarnation_that_asked(
     peers: list[Peer], store: LetterStore, clock: ManualClock
 ) -> None:
-    """Tickets of another one that comes with its id begin anew."""
+    """A new node with the same id starts its tickets over."""
     one, two, _ = peers
     two.may_answer.clear()
     unanswered = asyncio.ensure_future(one.ask(2, 7))

@@ -1,12 +1,11 @@
-"""Captures golden frames: stock clients talk to Apache Kafka through a proxy that writes down what it
-carries.
+"""Captures golden frames: stock clients talk to Apache Kafka through a proxy that records what it carries.
 
 python -m tests.protocol.capture [SCENARIO ...]
 
-starts Apache Kafka, takes every client below through one scenario (topics, idempotent producing, a group of a
+starts Apache Kafka, runs one scenario with every client below (topics, idempotent producing, a group of a
 dynamic and a static member that rebalances, commits, look-ups, deletions; security, quotas and features;
-transactions), and rewrites the files in `golden/`; with names (java_security), only those. Only needed when
-a client or Kafka becomes newer; the tests read the files and need neither.
+transactions), and rewrites the files in `golden/`; with names (java_security), only those. It is only needed
+when a client or Kafka is upgraded; the tests read the files and need neither.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ _GROUP: Final = "golden-group"
 class RecordingProxy:
     """Forwards frames between clients and a broker, and keeps those whose messages we declare.
 
-    The broker's own address in responses is replaced by the proxy's, so that clients stay with it; what is
-    kept is what the broker sent.
+    In responses, the proxy's address replaces the broker's own, so that clients stay with the proxy; the
+    frames kept are those the broker sent.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -76,7 +75,7 @@ class RecordingProxy:
         self._thread.join(_DEADLINE_SECONDS)
 
     def frames(self) -> list[GoldenFrame]:
-        """For each message and version the shortest frame and the longest that is not too long."""
+        """The shortest frame of each message and version, and the longest one that is not too long."""
         chosen = []
         for (message, version), frames in sorted(self._frames.items()):
             by_length = sorted((frame for frame in frames if len(frame) <= _FRAME_BYTES_MAX), key=len)
@@ -149,7 +148,7 @@ def until(fact: Callable[[], object]) -> None:
 
 
 def untyped(module: str) -> Any:
-    """A client's module; what is in it no type checker knows."""
+    """A client's module, whose contents no type checker knows."""
     return importlib.import_module(module)
 
 
@@ -313,7 +312,7 @@ def _run_java(program: str, *arguments: str) -> None:
 
 
 def coordinator_records(bootstrap: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """All that stands in `__consumer_offsets`, tombstones included."""
+    """All records of `__consumer_offsets`, tombstones included."""
     ck = untyped("confluent_kafka")
     reader = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True})
     topic = "__consumer_offsets"
@@ -334,7 +333,7 @@ def coordinator_records(bootstrap: str) -> Iterator[tuple[bytes, bytes | None]]:
 def few_of_each_kind(
     records: Iterable[tuple[bytes, bytes | None]],
 ) -> list[tuple[bytes, bytes | None]]:
-    """The shortest and the longest of the records with one record type and value version."""
+    """The shortest and the longest record of each record type and value version."""
     kinds: dict[tuple[bytes, bytes | None], list[tuple[bytes, bytes | None]]] = {}
     for key, value in records:
         kinds.setdefault((key[:2], None if value is None else value[:2]), []).append((key, value))
@@ -361,7 +360,7 @@ def main(names: Sequence[str]) -> None:
     for name, scenario in clients():
         if names and scenario.__name__ not in names:
             continue
-        # A broker each: what one client leaves behind (groups, offsets) is not what the next one should see.
+        # Each client gets its own broker, so that it does not see what others left behind (groups, offsets).
         with ApacheKafka() as kafka, RecordingProxy(kafka.host, kafka.port) as proxy:
             scenario(f"{proxy.host}:{proxy.port}")
             frames = proxy.frames()

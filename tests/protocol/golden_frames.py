@@ -1,9 +1,9 @@
 """Reads and writes the files of golden bytes.
 
-A file of frames holds what one client and one broker said to each other. A frame is a line with the message's
-name and version, and lines of its bytes in hexadecimal, header included, size left out; an empty line
-follows. The file of records holds what that left in `__consumer_offsets`: a line for the key, and one for the
-value, which is empty for a tombstone.
+A file of frames holds what one client and one broker sent to each other. A frame is a line with the message's
+name and version, then lines with its bytes in hexadecimal, with the header but without the size, then an
+empty line. The file of records holds what that left in `__consumer_offsets`: a line for the key, and one for
+the value, which is empty for a tombstone.
 """
 
 from __future__ import annotations

@@ -12,15 +12,15 @@ from muster.protocol.message import Field, StructType, Versions
 from muster.protocol.types import ZERO_UUID, Array
 
 SEED: Final = int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(2**32)))
-"""Another seed in every run; set MUSTER_TEST_SEED to repeat one."""
+"""A different seed in every run; set MUSTER_TEST_SEED to repeat one."""
 
 _ELEMENTS_MAX = 3
 _ALPHABET = "abcXYZ059._- é猫😀"
 
 
 def sample(cls: Any, version: int, rng: random.Random, *, own: bool = True) -> Any:
-    """A message or struct of type `cls` that encodes in `version`: fields the version lacks hold their
-    defaults, and unless `own`, those that are muster's own do too."""
+    """A message or struct of type `cls` that encodes in `version`. Fields that the version lacks hold their
+    defaults, and so do muster's own fields unless `own`."""
     values = {
         field.name: _value(field, version, rng, own) if own or not field.own else field.make_default()
         for field in cls.__fields__
@@ -35,7 +35,7 @@ def sample(cls: Any, version: int, rng: random.Random, *, own: bool = True) -> A
 
 
 def sampler(*key: object) -> random.Random:
-    """A generator of its own for a test case, so that cases do not depend on each other's order."""
+    """A separate generator for a test case, so that cases do not depend on their order."""
     return random.Random(f"{SEED} {' '.join(map(str, key))}")
 
 
@@ -61,7 +61,7 @@ def _single(wire_type: Any, name: str, version: int, rng: random.Random, own: bo
     if name == "error_code" or name.endswith("_error_code"):
         return rng.randint(-1, 133)
     if name.endswith("_ms"):
-        # Real durations and times: other codecs read them into types that hold no more.
+        # Realistic durations and times: other codecs read them into types that hold no more.
         return rng.choice((0, 1, 300_000, 2**31 - 1 if wire_type.name == "Int32" else 2**41 - 1))
     return _PRIMITIVES[wire_type.name](rng)
 

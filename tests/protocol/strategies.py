@@ -1,4 +1,4 @@
-"""Hypothesis strategies: messages that a version can carry, and bytes that went wrong."""
+"""Hypothesis strategies: messages that a version can carry, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _BYTES = st.sampled_from((0x00, 0x01, 0x02, 0x0F, 0x10, 0x7F, 0x80, 0xFF)) | st.
 
 @st.composite
 def mutations(draw: st.DrawFn, data: bytes) -> bytes:
-    """`data` with one to three bytes changed, or cut, or doubled, or run together."""
+    """`data` with one to three changes: a byte changed or inserted, a few removed, or the rest cut off."""
     mutated = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(mutated)))

@@ -1,6 +1,7 @@
-"""Built-in codecs of a compiled wheel: which they are, and that they do what those made on first use do.
+"""The built-in codecs of a compiled wheel: which ones there are, and that they do the same as those made on
+first use.
 
-In the compiled build the machine code is tested, elsewhere the same source as Python runs it.
+The compiled build tests the machine code; other builds run the same source as Python.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ COMPILED = build() == "compiled"
 OFFSETS = "muster.protocol.generated.offsets"
 STRANGER = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 WRONG = (None, -1, 2**70, "text", b"bytes", [None], object(), STRANGER, 0.5)
-"""Values that most fields do not take."""
+"""Values that most fields do not accept."""
 REFUSALS = (DecodeError, structs.error, IndexError, UnicodeDecodeError)
 """What a `compiler.Decoder` may raise."""
 
@@ -47,7 +48,7 @@ of_each_codec = each(
 
 @cache
 def generated(declaring: str) -> dict[str, Any]:
-    """The functions of a module that is built, run as Python."""
+    """The functions of a built module, run as Python."""
     of_family = [listed for listed in CODECS if listed.cls.__module__ == declaring]
     module: dict[str, Any] = {}
     exec(compile(building.module_text(declaring, of_family), declaring, "exec"), module)
@@ -117,7 +118,7 @@ def test_it_is_the_same_codec(kind: str, cls: type[Message], version: int) -> No
 
 
 def decoded(decode: Any, data: bytes, end: int, elements: int) -> object:
-    """What becomes of the bytes; the repr tells True from 1, and NaN is NaN in it."""
+    """The outcome of decoding the bytes; the repr distinguishes True from 1, and NaN equals NaN in it."""
     try:
         message, position = decode(data, 0, end, elements)
     except REFUSALS as error:
@@ -133,7 +134,7 @@ def encoded(encode: Any, message: Message) -> object:
 
 
 def damaged(data: bytes, rng: random.Random) -> Iterator[bytes]:
-    """Bytes cut off, and others that mean something else."""
+    """The bytes cut off somewhere, and with a few bytes changed."""
     yield data[: rng.randrange(len(data) + 1)]
     for _ in range(3):
         other = bytearray(data)
@@ -143,7 +144,7 @@ def damaged(data: bytes, rng: random.Random) -> Iterator[bytes]:
 
 
 def damage(message: Any, rng: random.Random) -> None:
-    """Give some field, at any depth, a value that may not be its own."""
+    """Give a field, at any depth, a value that it may not accept."""
     chosen = rng.choice(list(inside(message)))
     field = rng.choice(type(chosen).__fields__)
     setattr(chosen, field.name, rng.choice(WRONG))

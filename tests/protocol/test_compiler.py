@@ -33,7 +33,7 @@ from tests.support.each import each
 
 @record(versions="0-3", flexible="2+")
 class Everything(Message):
-    """Every wire type, and every way Kafka uses one, which no single message of Kafka does."""
+    """Every wire type, and every way Kafka uses one. No single message of Kafka has them all."""
 
     @struct
     class Pair(Struct):
@@ -182,7 +182,7 @@ def test_refused_bytes_name_the_field(encoded: str, reason: str) -> None:
     data = bytes.fromhex(encoded)
     with pytest.raises(DecodeError, match=f"^Little v1: .*{reason}"):
         codec.decode(Little, 1, data)
-    # Both refuse by themselves, though the words are mostly the reference's.
+    # Both refuse on their own, though the words are mostly the reference's.
     assert not compiled_accepts(data)
     with pytest.raises(DecodeError):
         reference.decode(Little, 1, data)
@@ -345,7 +345,7 @@ def test_decode_prefix_and_offset() -> None:
 
 
 def test_long_garbage_is_refused_without_the_slow_twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference would name the field, but needs time in proportion to what a stranger sent."""
+    """The reference would name the field, but takes time proportional to what a stranger sent."""
 
     def too_slow(*_: object) -> None:
         pytest.fail("the reference was asked")

@@ -1,4 +1,4 @@
-"""The batch that ends a transaction, byte for byte, and what is read out of it."""
+"""The batch that ends a transaction, byte for byte, and what is read from it."""
 
 from __future__ import annotations
 

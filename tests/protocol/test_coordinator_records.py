@@ -1,5 +1,5 @@
-"""The records of `__consumer_offsets`: bytes written out by hand from the schemas, and what readers must
-forgive."""
+"""The records of `__consumer_offsets`: bytes written by hand from the schemas, and what readers must
+tolerate."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_only_a_key_is_encoded_as_a_key() -> None:
         encode_key(offset_value())
 
 
-# Each version of the value, and what of `offset_value()` it keeps.
+# Each version of the value, and what of `offset_value()` it loses.
 OFFSET_VALUES = [
     (0, "0000000000000000002a0001 6d00000000000003e8", {"expire_timestamp": -1, "leader_epoch": -1}),
     (1, "0001000000000000002a0001 6d00000000000003e800000000000007d0", {"leader_epoch": -1}),
@@ -113,7 +113,7 @@ def test_offset_value_v4_is_flexible_and_carries_the_topic_id_as_a_tag() -> None
 
 def test_offset_values_are_written_in_the_version_kafka_writes() -> None:
     assert offset_commit_value_version(offset_value(expire_timestamp=-1)) == 4
-    # An expiry of its own exists in v1 alone, at the price of leader epoch and topic id.
+    # Only v1 has an expiry of its own, at the price of leader epoch and topic id.
     assert offset_commit_value_version(offset_value(expire_timestamp=2000)) == 1
 
 
@@ -193,7 +193,7 @@ PRODUCER_KEY_BYTES = bytes.fromhex("2711 0000000000000029")
 
 
 def test_records_of_transactions() -> None:
-    """A store that was written keeps them: they may get new versions, and never other bytes in this one."""
+    """Existing stores hold them: they may get new versions, but never other bytes in this one."""
     assert encode_key(PENDING_KEY) == PENDING_KEY_BYTES
     assert encode_key(PRODUCER_KEY) == PRODUCER_KEY_BYTES
     offset = offset_value(expire_timestamp=-1)

@@ -1,4 +1,4 @@
-"""Elements that are encoded already, as a message has them in place of a list."""
+"""Elements already encoded, which a message holds in place of a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other protocols are told by their first bytes."""
+"""Other protocols are recognised by their first bytes."""
 
 from __future__ import annotations
 

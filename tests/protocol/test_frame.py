@@ -1,4 +1,4 @@
-"""Frames cut out of a stream, whatever the pieces it comes in."""
+"""Frames are cut out of a stream, whatever pieces it comes in."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ CLIENTS = [
     "kafka_python",
 ]
 GROUPED = ["confluent_kafka", "java", "kafka_python"]
-"""Those whose scenario has a group."""
+"""Clients whose scenario has a group."""
 
 
 def golden() -> Iterator[ParameterSet]:
@@ -87,7 +87,7 @@ def _body(frame: bytes) -> int:
 
 
 NOT_CAPTURED = {"SaslAuthenticateRequest", "SaslAuthenticateResponse"}
-"""No client gets as far with a broker that refuses its SaslHandshake."""
+"""No client gets that far with a broker that refuses its SaslHandshake."""
 
 
 def test_every_message_was_captured() -> None:

@@ -1,4 +1,4 @@
-"""Hashes and orders as Java has them; `tests/cluster/test_placement.py` has more hashes."""
+"""Hashes and orders as in Java; `tests/cluster/test_placement.py` has more hashes."""
 
 from __future__ import annotations
 

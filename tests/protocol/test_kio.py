@@ -1,8 +1,8 @@
 """Byte equality with kio, an independent implementation of Kafka's protocol generated from Kafka's
 definitions.
 
-Random messages cross in both directions: what we encode kio reads as the same values, what kio writes back
-are the same bytes, and those we decode to the message we began with.
+Random messages go both ways: kio decodes what we encode to the same values and encodes these to the same
+bytes, which we decode to the original message.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.support.each import each
 
 MESSAGES_PER_VERSION = 12
 
-# What the wire carries where kio says None.
+# What the wire carries where kio has None.
 _KIO_NONE = {"uuid": ZERO_UUID, "datetime_i64": -1}
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
-# Versions younger than kio 0.6.5.
+# Versions newer than kio 0.6.5.
 UNKNOWN_TO_KIO = {
     ("ApiVersionsRequest", 5),
     ("ApiVersionsResponse", 5),
@@ -107,7 +107,7 @@ def test_versions_kio_does_not_know() -> None:
 
 
 def values_of_ours(message: Struct, version: int) -> Any:
-    """The fields that `version` carries, but for muster's own, nested, as plain values."""
+    """The fields that `version` carries, except muster's own, as nested plain values."""
     values = {}
     for field in type(message).__fields__:
         if version not in field.versions or field.own:
@@ -122,8 +122,8 @@ def values_of_ours(message: Struct, version: int) -> Any:
 
 
 def values_of_kio(entity: Any) -> Any:
-    """kio's dataclasses as the same plain values: it has types of its own for durations, timestamps and error
-    codes."""
+    """The same plain values of kio's dataclasses, which use types of their own for durations, timestamps and
+    error codes."""
     values = {}
     for field in dataclasses.fields(entity):
         value = getattr(entity, field.name)

@@ -62,7 +62,7 @@ def test_as_a_program() -> None:
 
 
 def test_importing_compiles_nothing() -> None:
-    """The server has to be ready in a fraction of a second, and uses few of all versions."""
+    """The server must be ready in a fraction of a second, and uses only a few of all versions."""
     program = (
         "from muster.protocol import api, codec, compiler, header; api.load_messages();"
         "print(compiler.decoder.cache_info().currsize, compiler.encoder.cache_info().currsize)"

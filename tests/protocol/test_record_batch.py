@@ -181,7 +181,7 @@ def test_a_record_set_ends_behind_its_last_batch() -> None:
 
 
 def resealed(batch: bytearray) -> bytes:
-    """The batch with a checksum that fits what it has become."""
+    """The batch with its checksum recomputed."""
     batch[17:21] = pack(">I", google_crc32c.value(bytes(batch[21:])))
     return bytes(batch)
 
@@ -218,8 +218,8 @@ def test_whatever_the_bytes_the_outcome_is_records_or_a_decode_error(codec: Code
 
 @each("number", [0, 1, 31, 32, 63, 64, 4_095, 4_096, 8_191, 8_192, 1_048_576])
 def test_check_and_reader_agree_on_numbers_of_every_length(number: int) -> None:
-    """Varints take one more byte from 64, 8,192 and 1,048,576 on; those of a record stand for lengths, times
-    and offsets."""
+    """Varints take one more byte from 64, 8,192 and 1,048,576 on; a record has them for lengths, times and
+    offsets."""
     content = [
         Record(0, 1_000_000_000, b"k" * number, b""),
         Record(1, 1_000_000_000 + number, b"", b"v" * number),
@@ -243,7 +243,8 @@ def assert_agreement(batch: bytes, content: list[Record]) -> None:
 
 
 def test_check_and_reader_agree_on_damage() -> None:
-    """What the check lets through can be read and is numbered from 0; what it refuses cannot, or is not."""
+    """What the check accepts can be read and is numbered from 0; what it refuses cannot be read, or is
+    not."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -252,7 +253,7 @@ def test_check_and_reader_agree_on_damage() -> None:
     outcomes = {True: 0, False: 0}
     for _ in range(3_000):
         damaged = bytearray(whole)
-        # The numbers of one record stand in its first ten bytes, or around its value.
+        # The numbers of one record are in its first ten bytes, or around its value.
         for _ in range(dice.randint(1, 2)):
             damaged[dice.randrange(61, 61 + 400)] = dice.choice(
                 (0, 1, 0x7F, 0x80, 0x81, 0xFF, dice.randrange(256))
@@ -339,7 +340,7 @@ ZERO, LONG_ZERO = b"\x00", b"\x80\x80\x80\x80\x00"
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, of any size: Kafka's 64 bits are not the end here."""
+    """Zigzag, of any size: not limited to Kafka's 64 bits."""
     zigzag = 2 * value if value >= 0 else -2 * value - 1
     packed = bytearray()
     while zigzag >= 0x80:
@@ -356,7 +357,7 @@ def hand_made(
     length_pad: bytes = b"",
     headers: bytes = ZERO,
 ) -> bytes:
-    """A batch of records with these timestamp deltas. `key` comes with its size; `length_pad` makes the
+    """A batch of records with these timestamp deltas. `key` includes its size; `length_pad` makes the
     record's length longer than it need be."""
     records = b""
     for index, delta in enumerate(deltas):
@@ -371,7 +372,7 @@ def hand_made(
 
 
 def refusals(batch: bytes) -> list[str]:
-    """What the producer's check and the reader say against a batch."""
+    """The errors that the producer's check and the reader raise for a batch."""
     header = record_batch.peek(batch)
     found = []
     for read in (

@@ -46,13 +46,13 @@ def of(records: list[Record], **how: object) -> tuple[bytes, Header]:
 def alike(
     count: int, *, value: bytes | None = b"v" * 20, key: bytes | None = None, step: int = 1
 ) -> list[Record]:
-    """What one program sends: records of one shape, a few each millisecond."""
+    """Records as one program sends them: all of one shape, a few each millisecond."""
     return [Record(index, 1_700_000_000_000 + index // 10 * step, key, value) for index in range(count)]
 
 
 contents = st.lists(
     st.tuples(
-        st.integers(0, 2),  # how many offsets are left out before it
+        st.integers(0, 2),  # how many offsets are skipped before it
         st.integers(-300, 300) | st.integers(-(2**62), 2**62),
         st.none() | st.binary(max_size=3) | st.binary(min_size=60, max_size=70),
         st.none() | st.binary(max_size=3) | st.binary(min_size=8180, max_size=8200),
@@ -114,7 +114,7 @@ def test_one_that_is_different_ends_a_run(count: int, place: int, value: bytes, 
 
 @pytest.mark.interpreted
 def test_runs_are_taken_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one by one: a fast path that is never taken would agree as well."""
+    """Not one by one: a fast path that is never taken would agree too."""
     taken: list[int] = []
     take = record_reader._take_run
     monkeypatch.setattr(record_reader, "_take_run", lambda *args: taken.append(take(*args)) or taken[-1])  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_runs_are_taken_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def damage(data: bytearray, rng: random.Random) -> None:
-    """Change something behind the header, where its meaning is likely to change."""
+    """Change something after the header, where its meaning is likely to change."""
     for _ in range(rng.randint(1, 3)):
         place = rng.randrange(HEADER_BYTES, len(data))
         match rng.randrange(4):
@@ -199,7 +199,7 @@ def test_timestamps_are_of_64_bits_whatever_the_delta(base: int, delta: int) -> 
 
 
 def test_a_varint_that_is_longer_than_it_needs_to_be() -> None:
-    """A null key may be written in two bytes; a run has to see it as null."""
+    """A null key may be written in two bytes; a run must read it as null."""
     data = bytearray(build([Record(0, 0, None, b"v")])[:HEADER_BYTES])
     for index in range(20):
         body = bytes([0, 0, index * 2, 0x81, 0, 2, ord("v"), 0])

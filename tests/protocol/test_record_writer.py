@@ -1,4 +1,4 @@
-"""The writer of record batches: the bytes are those of its slow twin, and it knows how many they are."""
+"""The record batch writer writes the same bytes as its slow twin, and knows how many they are."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_many_records_agree_as_well() -> None:
 
 @given(given=contents(NEAR), room=st.integers(61, 30_000))
 def test_it_grows_to_the_size_allowed_and_no_further(given, room) -> None:  # type: ignore[no-untyped-def]
-    """But for the first record, which has to go somewhere."""
+    """Except for the first record, which must go somewhere."""
     writer, taken = RecordBatchWriter(), []
     for timestamp, key, value, headers in given:
         before = writer.size_bytes
@@ -74,7 +74,7 @@ def test_it_grows_to_the_size_allowed_and_no_further(given, room) -> None:  # ty
             taken.append(Record(len(taken), timestamp, key, value, headers))
             assert writer.size_bytes <= room or len(taken) == 1
         else:
-            # What it takes here is a little more than alone, where the deltas are 0.
+            # It takes a little more here than alone, where the deltas are 0.
             assert before + (alone.size_bytes - 61) + 20 > room
         assert writer.count == len(taken)
     assert writer.packed(Codec.NONE).batch() == build(taken)
@@ -110,7 +110,7 @@ def test_what_is_as_good_as_bytes_is_taken() -> None:
 
 
 def test_a_batch_can_be_numbered_anew() -> None:
-    """What is sent again under another epoch has the same records."""
+    """A batch sent again under another epoch has the same records."""
     writer = RecordBatchWriter()
     writer.append(5, b"k", b"v", (("h", None),))
     packed = writer.packed(Codec.LZ4)

@@ -1,6 +1,6 @@
 """The compiled codec against its slow twin: the same bytes out, the same value or the same refusal back.
 
-A handful of examples for each message and version in an ordinary run. More of them:
+An ordinary run tries a handful of examples for each message and version. To try more:
 
     MUSTER_TWIN_EXAMPLES=200 pytest tests/protocol/test_twins.py
 """
@@ -33,7 +33,7 @@ twins = settings(
 
 
 def outcome(decode: Any, cls: type[Message], version: int, data: bytes) -> object:
-    """What `decode` makes of the bytes; the repr tells True from 1, which equality does not."""
+    """The outcome of `decode`; the repr distinguishes True from 1, which equality does not."""
     try:
         message = decode(cls, version, data)
     except DecodeError:
@@ -63,7 +63,7 @@ def test_twins_agree(cls: type[Message], version: int) -> None:
             compiled = outcome(codec.decode, cls, version, mutated)
             assert compiled == outcome(reference.decode, cls, version, mutated)
             if compiled is not DecodeError:
-                # What was accepted means something: it can be written, and reads as the same again.
+                # What was accepted means something: it can be encoded, and decodes to the same message again.
                 accepted = codec.decode(cls, version, mutated)
                 assert codec.decode(cls, version, codec.encode(accepted, version)) == accepted
 
@@ -82,7 +82,7 @@ def test_every_prefix_is_refused(cls: type[Message], version: int) -> None:
 
 
 def _smallest(cls: type[Message], version: int) -> bytes:
-    """The bytes of the message whose fields are as empty as they may be."""
+    """The bytes of the message whose fields are as empty as possible."""
     return reference.encode(_empty(cls), version)
 
 

@@ -1,5 +1,5 @@
-"""A core small enough to see through, a store that answers when the test lets it, and leases that the test
-holds."""
+"""A core small enough to understand, a store that answers when the test lets it, and leases controlled by the
+test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record(number: int) -> Record:
 
 
 class CounterShard:
-    """Keeps a list of numbers as hard state. Its operations are named for what the host has to do with
+    """Keeps a list of numbers as hard state. Its operations are named after what the host must do with
     them."""
 
     def __init__(self, number: int) -> None:
@@ -105,7 +105,7 @@ class CounterShard:
         step.reply(request)
 
     def read(self, request: object, step: Step) -> None:
-        """All numbers: hard state."""
+        """Reply with all numbers, which are hard state."""
         step.reads_hard_state = True
         step.reply(list(self.numbers))
 
@@ -123,7 +123,7 @@ class CounterShard:
         self.parked.append(step.ticket)
 
     def wake(self, request: object, step: Step) -> None:
-        """Answers everyone parked, together with a record."""
+        """Answer all parked requests, along with a record."""
         step.rows.append(record(99).row())
         self.apply(*step.rows[0])
         for parked in self.parked:
@@ -137,7 +137,7 @@ class CounterShard:
         step.reply(None)
 
     def refuse(self, request: object, step: Step) -> None:
-        """A refusal; one that read hard state first when `request` says so."""
+        """Refuse the request; if `request` is true, after reading hard state."""
         step.reads_hard_state = bool(request)
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "refused")
 
@@ -152,7 +152,7 @@ class CounterShard:
 
 
 class HeldStore(MemoryStore):
-    """Keeps appends back while `held`, and notes each transaction."""
+    """Holds back appends between `hold` and `let_go`, and records each transaction."""
 
     def __init__(self, *, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms=now_ms)
@@ -185,7 +185,7 @@ class HeldStore(MemoryStore):
 
 
 class HandLeases:
-    """Says what the test wants, and notes what it is asked to claim again."""
+    """Answers as the test wants, and records what it is asked to reclaim."""
 
     def __init__(self) -> None:
         self.lapsed = False
@@ -213,9 +213,9 @@ class Bench:
         at_once: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        """`at_once`: requests go by `call_at_once`, the fast twin of `call`."""
+        """`at_once`: requests use `call_at_once`, the fast twin of `call`."""
         self.at_once = at_once
-        # What Heartbeat and OffsetFetch are of the real core.
+        # As Heartbeat and OffsetFetch in the real core.
         small = {CounterShard.beat: Traits(reads=True), CounterShard.read: Traits(reads=True)}
         self.operations = {**OPERATIONS, **small}
         self.clock = ManualClock()
@@ -247,7 +247,7 @@ class Bench:
 
     @property
     def shard(self) -> CounterShard:
-        """The last one made."""
+        """The shard made last."""
         return self.shards[-1]
 
     async def claim(self, *leases: Lease) -> int:

@@ -1,4 +1,4 @@
-"""Promise 9: what happens at the bounds of a shard, and that no caller waits for ever."""
+"""Promise 9: what happens at the bounds of a shard, and that no caller waits forever."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ async def test_a_write_the_store_does_not_confirm_in_time_is_answered_and_still_
 
 
 class GroupBench(Bench):
-    """With groups in its shard."""
+    """A bench whose shard holds groups."""
 
     def make_shard(self, number: int) -> Shard:
         return Shard(number, GroupConfig(group_initial_rebalance_delay_ms=0))
 
     def join(self, member_id: str = "") -> asyncio.Task[Any]:
-        """A JoinGroup of a version in which a client has to come back with its id."""
+        """A JoinGroup of a version in which a client must come back with its id."""
         request = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=10_000,
@@ -199,7 +199,7 @@ async def test_requests_that_have_arrived_come_before_the_timer(bench: Bench) ->
 
 
 async def test_writes_that_wait_too_long_count_once(bench: Bench) -> None:
-    """Telling the shard of the answers that were given up takes no room from those who ask."""
+    """Telling the shard about abandoned answers takes no room from callers."""
     wide = await Bench(Limits(backlog_max=2_000)).start()
     wide.store.hold()
     writes = [wide.call(CounterShard.write, number) for number in range(1_500)]

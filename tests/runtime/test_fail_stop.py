@@ -1,4 +1,4 @@
-"""Promise 6 and 7: a shard that cannot go on stops, says so, and comes back from the store under a new
+"""Promises 6 and 7: a shard that cannot go on stops, says so, and comes back from the store under a new
 epoch."""
 
 from __future__ import annotations
@@ -196,11 +196,11 @@ async def test_disowning_answers_what_is_parked_and_finishes_what_is_written(ben
     await until(written.done)
     assert written.result() == 1
     assert code(parked) == ErrorCode.NOT_COORDINATOR
-    if bench.at_once:  # it was stepped as it came
+    if bench.at_once:  # it was stepped on arrival
         assert unstepped.result() == "alive"
     else:
         assert code(unstepped) == ErrorCode.NOT_COORDINATOR
-    assert "unloaded" in str(parked.exception())  # the core's own word
+    assert "unloaded" in str(parked.exception())  # the core's own text
     assert bench.shard.told[-1] == "unload"
     late = bench.call(CounterShard.beat)
     await until(late.done)

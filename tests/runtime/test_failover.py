@@ -93,7 +93,7 @@ class Cluster:
         await self.placed(*self.brokers)
 
     def is_placed(self, *live: int) -> bool:
-        """Everybody serves what is his, and everybody knows of it."""
+        """Whether every broker serves its shards and knows the coordinator of every group."""
         brokers = [self.brokers[node_id] for node_id in live]
         return all(broker.shards() == share(broker.node_id, *live) for broker in brokers) and all(
             broker.membership.topology.coordinator(group_id) is not None
@@ -111,7 +111,7 @@ class Cluster:
             await turns(20)
 
     def coordinator(self, group_id: str) -> Broker:
-        """Whom FindCoordinator names, at any of the live brokers."""
+        """The broker that FindCoordinator names, on any live broker."""
         node = self.brokers[self.live[0]].membership.topology.coordinator(group_id)
         assert node is not None
         return self.brokers[node.node_id]
@@ -123,7 +123,7 @@ class Cluster:
 
 
 class Consumer:
-    """A group of one, and what it remembers."""
+    """The only member of its group, and what it remembers."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self.cluster = cluster
@@ -195,7 +195,7 @@ class Consumer:
         return offset
 
     async def heartbeat(self, broker: Broker | None = None) -> int:
-        """The error code."""
+        """Send a heartbeat and return the error code."""
         request = HeartbeatRequest(
             group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id
         )
@@ -224,7 +224,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def consumers(cluster: Cluster) -> list[Consumer]:
-    """One in each group, all Stable with an offset committed, on three brokers."""
+    """One consumer in each group, all Stable with a committed offset, on three brokers."""
     await cluster.start(1, 2, 3)
     consumers = [Consumer(cluster, group_id) for group_id in GROUPS]
     for number, consumer in enumerate(consumers):
@@ -314,16 +314,16 @@ async def test_a_paused_broker_that_wakes_up_answers_and_writes_nothing(
     await cluster.placed(1, 3)
     await goes_on(consumers)
     cluster.store.transactions.clear()
-    # Requests it had read before it was stopped, taken up before anything else has had a chance to run.
+    # Requests it had read before it was paused, processed before anything else can run.
     answers = [asyncio.ensure_future(consumer.heartbeat(paused)) for consumer in theirs]
     assert {await answer for answer in answers} == {ErrorCode.NOT_COORDINATOR}
-    await cluster.passes(20_000 - TERM_MS)  # Its members' sessions expire, for all it knows.
+    await cluster.passes(20_000 - TERM_MS)  # As far as it knows, its members' sessions have expired.
     paused.resume()
     assert {await consumer.heartbeat(paused) for consumer in theirs[:1]} == {ErrorCode.NOT_COORDINATOR}
     written = {
         (append.lease.number, append.epoch) for appends in cluster.store.transactions for append in appends
     }
-    assert written  # by those who hold the shards now
+    assert written  # by the current holders of the shards
     assert not written & held
 
 

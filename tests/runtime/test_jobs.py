@@ -1,4 +1,4 @@
-"""What a step leaves to threads: it is done, and the shard is told, whatever else the step did."""
+"""Work that a step leaves to threads is done, and the shard is notified, whatever else the step did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.facts import until
 
 class LookingShard(CounterShard):
     def glance(self, request: object, step: Step) -> str:
-        """Returns its answer, and has something looked up."""
+        """Returns its answer and starts a lookup."""
         step.jobs.append(lambda: "found")
         return "answer"
 

@@ -1,4 +1,5 @@
-"""What the core tells is stored with what it tells of, shown in the same order, and costs groups nothing."""
+"""Events of the core are stored with the records they describe, shown in the same order, and cost groups
+nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ OTHER_GROUP = "g"  # shard 3
 
 
 class TellingShard(CounterShard):
-    """Its events are real ones; their generation is the number they are about."""
+    """Its events are real; their generation is the number they concern."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -53,7 +54,7 @@ class TellingShard(CounterShard):
         return {"groups": len(groups)} if groups else {}
 
     def glance(self, request: int, step: Step) -> str:
-        """Returns its answer, and tells an event."""
+        """Returns its answer and emits an event."""
         step.events.append(self._event(request, step.now_ms))
         return "seen"
 
@@ -66,7 +67,7 @@ class TellingShard(CounterShard):
         step.events[:] = [self._event(request, step.now_ms)]
 
     def tell(self, request: int, step: Step) -> None:
-        """An event without a record."""
+        """Emit an event without a record."""
         step.events.append(self._event(request, step.now_ms))
         step.reply("told")
 
@@ -84,7 +85,7 @@ class TellingShard(CounterShard):
 
 
 class JournalStore(HeldStore):
-    """Fails as the test says, for journal rows alone if it says so."""
+    """Fails as the test says, possibly for journal rows only."""
 
     journal_error: StoreError | None = None
 
@@ -167,7 +168,7 @@ async def test_entries_without_records_follow_within_a_moment_and_nobody_waits(b
     assert bench.store.transactions == []
     bench.clock.advance(1)
     await until(lambda: bench.store.transactions, "the transaction")
-    # What is read waits for records, not for entries.
+    # Reads wait for records, not for entries.
     assert await bench.ask(TellingShard.read) == []
     bench.store.let_go()
     await bench.count_transactions(1)
@@ -233,7 +234,7 @@ async def test_records_are_written_without_entries_that_have_no_room(bench: Jour
     assert [len(append.journal) for [append] in bench.store.transactions] == [2, 0]
     assert bench.recorder.dropped == 2
     assert bench.shown() == [1, 2]
-    # For a while it is not tried again.
+    # It is not retried for a while.
     assert await bench.ask(TellingShard.write, 3) == 3
     assert len(bench.store.transactions) == 3
     assert bench.recorder.dropped == 3
@@ -316,7 +317,7 @@ async def test_an_event_that_cannot_be_noted_stops_nothing(bench: JournalBench) 
 
 
 async def give(store: HeldStore, *entries: Entry | bytes) -> int:
-    """Have another broker write these; the epoch it did it in."""
+    """Have another broker write these entries; return the epoch it used."""
     [grant] = await store.claim([LEASE], 1, 3_000)
     assert grant is not None
     values = [each if isinstance(each, bytes) else each.to_json() for each in entries]
@@ -516,7 +517,7 @@ async def test_an_operation_that_returns_its_answer_may_not_write(bench: Journal
 
 
 async def test_one_that_also_writes_is_answered_at_once_where_it_does_not(bench: JournalBench) -> None:
-    """And otherwise when it is durable, whether it returns its answer or replies."""
+    """Otherwise it is answered when durable, whether it returns its answer or replies."""
     for operation in (
         TellingShard.glance,
         TellingShard.write_silently,
@@ -533,7 +534,7 @@ async def test_one_that_also_writes_is_answered_at_once_where_it_does_not(bench:
     assert ask(TellingShard.glance, 1) == "seen"
     assert ask(TellingShard.write_and_return, 2) is LATER
     assert ask(TellingShard.write, 3) is LATER
-    assert ask(TellingShard.refuse, True) is LATER  # it has seen what is not durable
+    assert ask(TellingShard.refuse, True) is LATER  # it has read what is not durable yet
     assert ask(TellingShard.glance, 4) == "seen"
     assert isinstance(ask(TellingShard.refuse, False), KafkaError)
     assert answers == []

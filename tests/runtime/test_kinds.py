@@ -1,4 +1,5 @@
-"""What a runtime says of its shards names their kind: the same numbers stand for groups and transactions."""
+"""A runtime names the kind of its shards in what it logs: groups and transactions use the same shard
+numbers."""
 
 from __future__ import annotations
 

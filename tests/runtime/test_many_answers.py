@@ -1,5 +1,5 @@
-"""A step that answers thousands, as the end of a large group's rebalance does, does not hold up everybody
-else; and most shards never hear of most connections."""
+"""A step that answers thousands, as the end of a large group's rebalance does, holds up nobody else; and most
+shards never hear of most connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test_many_are_answered_over_several_turns_and_others_in_between(bench:
     parked = [bench.call(CounterShard.park) for _ in range(PARKED)]
     await until(lambda: len(bench.shard.parked) == PARKED)
     woke = bench.call(CounterShard.wake)
-    beats: list[int] = []  # how many were answered when each heartbeat was
+    beats: list[int] = []  # how many were answered at each heartbeat
 
     def beat() -> None:
         beats.append(sum(task.done() for task in parked))

@@ -1,5 +1,5 @@
-"""From a lease to a shard that serves, and back: how many are loaded at a time, who is told when one is
-ready, and what becomes of requests that are at the store when the lease goes."""
+"""From a lease to a shard that serves, and back: how many are loaded at a time, who is notified when one is
+ready, and what happens to requests at the store when the lease is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that an operation returns: at once, but not before what they tell of is durable."""
+"""Answers that an operation returns: sent at once, but not before what they report is durable."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_entries_with_long_lists_count_for_more() -> None:
     journal.add([entry("a", 1), entry("b", 2, elements=64)])
     assert journal.groups() == ["a", "b"]
     journal.add([entry("b", 3, elements=64)])
-    # "a" makes room, then the older of b's two, and what is left may be kept.
+    # "a" is dropped to make room, then the older of b's two entries; what is left may be kept.
     assert [each.at_ms for each in journal.of("b")] == [3]
     journal.add([entry("b", 4, elements=800)])
     assert [each.at_ms for each in journal.of("b")] == [4]

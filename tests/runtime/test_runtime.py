@@ -1,4 +1,4 @@
-"""Routing requests to shards, loading, and what every shard is told."""
+"""Routing requests to shards, loading, and what every shard is notified of."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_shard_that_is_loaded_later_is_told_of_the_topics_first_thing(be
 
 
 async def test_the_jobs_of_a_step_are_done_once(bench: Bench) -> None:
-    """Of one that returns its answer and does nothing else, too."""
+    """Even those of a step that only returns its answer."""
     bench.operations[CounterShard.dig] = Traits(returns=True)
     assert bench.runtime.call_at_once(GROUP, CounterShard.dig, 1, CONTEXT, lambda _: None) == "begun"
     await until(lambda: len(bench.shard.told) == 2, "the first job")

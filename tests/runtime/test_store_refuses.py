@@ -1,5 +1,5 @@
-"""A store that takes nothing at the moment, being busy or full, and says that nothing was changed: no reason
-to move the shard or to forget who is in its groups."""
+"""A store that accepts nothing for now because it is busy or full, and reports that nothing was changed, is
+no reason to move the shard or to forget who is in its groups."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
     await turns(200)
     assert len(bench.shards) == made
     assert bench.runtime.shards()[0].failure == "StoreFull: the disk is full"
-    # Nobody is sent elsewhere meanwhile: it is the coordinator all the same.
+    # Meanwhile no client is sent elsewhere: this is still the coordinator.
     waiting = bench.call(CounterShard.write, 3)
     await until(waiting.done)
     assert code(waiting) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,4 +1,4 @@
-"""ACLs: what can be one, what filters select, and what is decided by those in force."""
+"""ACLs: which are valid, what filters select, and what those in force decide."""
 
 from __future__ import annotations
 
@@ -155,8 +155,7 @@ def test_everyone_includes_who_has_not_authenticated() -> None:
 
 
 def test_a_user_who_is_called_star_is_one_user() -> None:
-    """What is his own he has as everyone: there is no other way to name him, as in Kafka. But he is nobody
-    else."""
+    """ACLs can name this user only as everyone, as in Kafka. But ACLs of other users do not apply to him."""
     acls = in_force(made("t"), denying("t", principal="User:bob"), made("t", principal="User:bob"))
     assert not reads(acls, "t", principal="User:*")
 
@@ -259,7 +258,7 @@ def test_bits_are_those_of_operations_that_apply() -> None:
 def plainly(
     acls: Iterable[Acl], default: bool, principal: str, host: str, operation: Operation, name: str
 ) -> bool:
-    """The decision as it is written down."""
+    """The decision, straight from the written rules."""
     about = [
         (pattern, access)
         for pattern, access in acls

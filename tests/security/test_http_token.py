@@ -1,4 +1,4 @@
-"""The token of --http: its file, and how requests show it."""
+"""The token of --http: its file, and how requests present it."""
 
 from __future__ import annotations
 

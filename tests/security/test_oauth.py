@@ -1,4 +1,4 @@
-"""OAUTHBEARER on the server's side: whose tokens are taken, and how the others are refused."""
+"""OAUTHBEARER on the server side: whose tokens are accepted, and how the others are refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class In(NamedTuple):
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Those of a good token; None leaves one out."""
+    """Claims of a good token; None leaves a claim out."""
     now = int(time.time())
     made = {"sub": "alice", "iat": now, "exp": now + 300, "iss": ISSUER, "aud": AUDIENCE, **changes}
     return {
@@ -81,7 +81,7 @@ def signed(
     kid: str = "rsa", algorithm: str = "RS256", headers: Mapping[str, Any] | None = None, **changes: Any
 ) -> str:
     key = PRIVATE.get(kid, PRIVATE["rsa"])
-    with warnings.catch_warnings(action="ignore"):  # of the small key
+    with warnings.catch_warnings(action="ignore"):  # about the small key
         content = json.dumps(claims(**changes)).encode()
         return jwt.PyJWS().encode(content, key, algorithm, headers={"kid": kid, **(headers or {})})
 
@@ -95,7 +95,7 @@ def step(first: bytes, expected: Claims = EXPECTED) -> tuple[bytes, Authenticate
 
 
 def refused(token: str, expected: Claims = EXPECTED) -> str:
-    """Why, for the log. The client is told in two rounds, and always the same."""
+    """Return the reason logged for the refusal. The client is always told the same, in two rounds."""
 
     async def ask() -> str:
         exchange = OAuthBearer(Keys(), expected).begin()
@@ -308,7 +308,7 @@ def test_headers_of_whatever_kind(header: Any) -> None:
     )
 )
 def test_claims_of_whatever_kind(changes: dict[str, Any]) -> None:
-    """Signed by whoever may sign."""
+    """Signed with a key that may sign."""
     text = json.dumps({**claims(), **changes}).encode()
     token = jwt.PyJWS().encode(text, PRIVATE["ed"], "EdDSA", headers={"kid": "ed"})
     reply, who = step(message(token))

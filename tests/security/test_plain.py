@@ -1,4 +1,4 @@
-"""PLAIN on the server's side, against what SCRAM keeps of a password."""
+"""PLAIN on the server side, checked against what SCRAM stores of a password."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_no_utf_8() -> None:
 
 
 def test_the_password_of_either_mechanism() -> None:
-    """They differ when only one was altered; SCRAM lets in with either, too."""
+    """The passwords differ if only one was altered. SCRAM accepts either, too."""
     kept = {
         name: ScramCredential.of_password(name, f"of {name}", 4096 + number)
         for number, name in enumerate(HASHES)
@@ -135,7 +135,7 @@ def test_a_check_takes_as_much_work_whoever_it_is(
 
 
 async def test_only_so_many_passwords_are_hashed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor more when the clients are gone before they are answered."""
+    """Nor any more if the clients disconnect before they are answered."""
     under_way = most = checks = 0
     lock, gate, full = threading.Lock(), threading.Event(), threading.Semaphore(0)
 

@@ -1,6 +1,6 @@
-"""Subjects of certificates, as Java writes them, and the rules that make users of them.
+"""Certificate subjects, as Java writes them, and the rules that map them to users.
 
-The subjects expected are what `X500Principal.getName` of Java 25 returned.
+The expected subjects are what `X500Principal.getName` of Java 25 returned.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_parts_of_several_values() -> None:
         ("RULE:^CN=(.*?),OU=(.*?),.*$/$1@$2/L,RULE:^CN=(.*)$/$1/,DEFAULT", "CN=x,OU=y,O=z", "x@y"),
         ("RULE:^CN=(.*?),OU=(.*?),.*$/$1@$2/L,RULE:^CN=(.*)$/$1/,DEFAULT", "CN=x", "x"),
         ("RULE:CN=(a),.*/$1/", "CN=a", None),
-        ("RULE:CN=(.)/$1/", "CN=ab", None),  # a pattern has to match the whole subject
+        ("RULE:CN=(.)/$1/", "CN=ab", None),  # a pattern must match the whole subject
         (r"RULE:CN=(.*)\/(.*)/$2\/$1/", "CN=a/b", "b/a"),
         ("RULE:CN=(a)|CN=(b)/$1$2/", "CN=b", "b"),
     ],

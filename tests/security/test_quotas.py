@@ -1,4 +1,4 @@
-"""Which quota counts for whom, and what quotas there can be."""
+"""Which quota applies to whom, and which quotas are valid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRECEDENCE: list[tuple[frozenset[tuple[str, str | None]], tuple[str | None, str 
     (frozenset({ETL}), (None, "etl")),
     (frozenset({ANY_CLIENT}), (None, "etl")),
 ]
-"""Kafka's, the most specific first, and who shares each."""
+"""Kafka's order, most specific first, and who shares each quota."""
 
 
 def test_the_most_specific_entity_counts_alone() -> None:

@@ -1,4 +1,4 @@
-"""Rates and buckets, by numbers worked out by hand from Kafka's rules."""
+"""Rates and buckets, checked against numbers worked out by hand from Kafka's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCRAM on the server's side: the RFC's example, muster's client as the other side, and what is refused."""
+"""SCRAM on the server side: the RFC's example, logins by muster's client, and what is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refused(exchange: ScramExchange, token: bytes) -> AuthenticationRefused:
 
 
 def log_in(mechanism: Scram, user: str, password: str) -> str:
-    """As muster's client does, which checks the server, too."""
+    """Log in as muster's client does, which also verifies the server."""
     rounds = ClientScram(mechanism.name, user, password)._rounds("a nonce of the client".replace(" ", "-"))
     exchange = mechanism.begin()
     reply, who = step(exchange, next(rounds))
@@ -149,7 +149,8 @@ def test_made_up_credentials_look_like_those_that_there_are() -> None:
 
 
 def test_nobody_knows_the_password_of_a_user_that_there_is_not() -> None:
-    """Not even who could find the made-up keys: the client's key is behind a hash, and there is a check."""
+    """Not even someone who knows the made-up keys: they hold the client key only as a hash, and unknown users
+    are refused anyway."""
     mechanism = server("SCRAM-SHA-256", {})
     stored = ScramCredential.of_password("SCRAM-SHA-256", "guessed", ITERATIONS[-1])
     mechanism.made_up.of = lambda user, name: stored  # type: ignore[method-assign]
@@ -172,7 +173,7 @@ def test_a_credential_with_few_iterations_lets_nobody_in() -> None:
     [
         b"",
         b"n",
-        b"y,,n=alice,r=x",  # the client could bind a channel
+        b"y,,n=alice,r=x",  # the client supports channel binding
         b"p=tls-unique,,n=alice,r=x",
         b"n,,n=,r=x",
         b"n,,n=alice",
@@ -204,7 +205,7 @@ def test_another_authorization_id() -> None:
 
 
 def proved(first: bytes, *, nonce: str | None = None, cut: int = 0, extra: str = "") -> bytes:
-    """The final message of a client that knows the password, or nearly so."""
+    """The final message of a client that knows the password, correct or slightly altered."""
     fields = {part[:1]: part[2:] for part in first.decode().split(",")}
     unproved = f"c=biws,r={nonce or fields['r']}{extra}"
     salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), base64.b64decode(fields["s"]), int(fields["i"]))

@@ -1,4 +1,4 @@
-"""Unsigned OAUTHBEARER tokens: whose are taken, and how the others are refused."""
+"""Unsigned OAUTHBEARER tokens: whose are accepted, and how the others are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def encoded(value: Any) -> str:
 
 
 def token(header: Any = None, signature: str = "", **changes: Any) -> str:
-    """A good token, but for the changes to its claims; None leaves one out."""
+    """A good token with `changes` to its claims; None leaves a claim out."""
     claims = {"sub": "alice", "iat": NOW_S, "exp": NOW_S + 60, **changes}
     made = {name: value for name, value in claims.items() if value is not None}
     return f"{encoded({'alg': 'none'} if header is None else header)}.{encoded(made)}.{signature}"
@@ -35,7 +35,7 @@ def check(bearer: str, mechanism: UnsecuredOAuthBearer = MECHANISM) -> Authentic
 
 
 def refused(bearer: str) -> str:
-    """Why, for the log; the client is told the same whatever it was."""
+    """Return the reason logged for the refusal; the client is told the same for every reason."""
     with pytest.raises(AuthenticationRefused) as raised:
         check(bearer)
     assert str(raised.value) == REFUSED

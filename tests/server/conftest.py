@@ -16,8 +16,8 @@ StartBrokers = Callable[..., Awaitable[Brokers]]
 
 @pytest.fixture
 async def start_brokers() -> AsyncIterator[StartBrokers]:
-    """Start brokers in memory with these settings, their shards loaded, and leases of `TERM_MS`; they are
-    stopped at the end of the test."""
+    """Start brokers in memory with these settings and leases of `TERM_MS`, and wait until their shards are
+    loaded; they are stopped at the end of the test."""
     started: list[Brokers] = []
 
     async def start(**settings: Any) -> Brokers:

@@ -1,4 +1,4 @@
-"""What tests of an internal topic ask about it."""
+"""Requests that tests send about an internal topic."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.support.wire import Wire
 
 
 class InternalTopic(NamedTuple):
-    """By its name."""
+    """An internal topic, by its name."""
 
     name: str
 
     async def told(self, wire: Wire) -> Any:
-        """The topic as Metadata tells it."""
+        """The topic as Metadata describes it."""
         asked = MetadataRequest(topics=[MetadataRequest.Topic(name=self.name)])
         (topic,) = (await wire.call(asked, 12)).topics
         return topic

@@ -1,4 +1,4 @@
-"""A server of real sockets with made-up sessions: connections alone are under test."""
+"""A server with real sockets and made-up sessions, to test connections alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.protocol.api import ApiKey
 
 Answer = Callable[[Connection, bytes], Awaitable[bytes | None]]
 AnswerAtOnce = Callable[[Connection, bytes], Response | Later | None]
-"""None: it is for `Answer`."""
+"""None: leave it to `Answer`."""
 HEARTBEAT = int(ApiKey.HEARTBEAT)
 DEADLINE_S = 30
 
@@ -31,7 +31,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Gate:
-    """An answer that waits until the test lets it through, and remembers what it was asked."""
+    """An answer that waits until the test lets it through, and records what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -69,14 +69,14 @@ class Server:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def until(self, fact: Callable[[], bool]) -> None:
-        """Wait for something the server does; its loop is ours, so a turn at a time is enough."""
+        """Wait for something the server does; it runs in our loop, so one turn at a time is enough."""
         async with asyncio.timeout(DEADLINE_S):
             while not fact():  # noqa: ASYNC110 - nothing to await: any turn may bring it
                 await asyncio.sleep(0)
 
 
 class MadeUp:
-    """A session of a test: asks `at_once`, and starts a task that awaits `answer` where that has none."""
+    """A session of a test: tries `at_once`, and if that has no answer, starts a task that awaits `answer`."""
 
     client_id = ""
 

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions, DescribeLogDirs, ElectLeaders, DescribeProducers over the wire.
 
-What Apache Kafka answers to the same is in tests/kafka; here is what only shows from outside of one broker,
-or of several, and what a disk can do.
+tests/kafka compares the answers with Apache Kafka's; these tests show what only shows from outside of one
+broker, or of several, and what a disk can do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.wire import Wire
 
 
 def leads(broker: Broker, topic: Topic, partition: int) -> bool:
-    """By the leases it has, whatever it has read of the others'."""
+    """Whether it leads by its own leases, whatever it has read of the others'."""
     return broker.membership.serving(broker.topology.data_lease(topic.topic_id, partition))
 
 
@@ -82,7 +82,7 @@ async def test_a_page_ends_at_two_thousand_partitions(start_brokers: StartBroker
 
 
 def sizes(answer: Any) -> dict[tuple[str, int], int]:
-    """Of the partitions that are not internal."""
+    """Sizes of the partitions that are not internal."""
     (folder,) = answer.results
     assert (answer.error_code, folder.error_code) == (0, 0)
     return {
@@ -180,7 +180,7 @@ async def test_a_partition_without_a_leader_has_nobody_to_elect(
     orphan = next(index for index in range(8) if reading.leader(topic.topic_id, index).node_id == 2)
     led = next(index for index in range(8) if reading.leader(topic.topic_id, index).node_id == 1)
     leases = {lease: grant for lease, grant in reading.holders.items() if grant.node_id == 1}
-    # As it reads when the other broker is dead and nobody has its leases yet.
+    # As it looks when the other broker is dead and nobody has its leases yet.
     bereft = replace(reading, nodes={1: reading.nodes[1]}, holders=leases)
     monkeypatch.setattr(Broker, "topology", property(lambda _: bereft))
     async with await Wire.connect(first.port) as wire:

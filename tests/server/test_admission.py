@@ -21,7 +21,7 @@ HERE, THERE = "127.0.0.1", "127.0.0.2"
 
 
 class Socket(asyncio.Transport):
-    """What became of a connection."""
+    """Records what happens to a connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_overrides(text: str, overrides: dict[str, int]) -> None:
 
 
 async def served(broker: Broker, address: str = HERE, **how: Any) -> Wire | None:
-    """A connection that is answered; None: it was closed."""
+    """A connection that was answered; None if it was closed."""
     wire = await Wire.connect(broker.port, from_host=address, **how)
     try:
         asked = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")

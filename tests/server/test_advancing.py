@@ -40,7 +40,7 @@ SESSION_MS = 10_000
 
 @pytest.fixture(params=["memory", "disk"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Settings of where everything is kept."""
+    """Settings that say where everything is kept."""
     return {} if request.param == "memory" else {"ephemeral": False, "data": str(tmp_path)}
 
 
@@ -88,7 +88,7 @@ async def test_offsets_expire_after_seven_days_for_good(
         began = time.perf_counter()
         await brokers.advance(MINUTE)
         print(f"\nthe last minute of seven days took {time.perf_counter() - began:.4f} s")
-        # In the store before anybody asks.
+        # Gone from the store before anybody asks.
         for number in range(brokers.shards):
             assert await broker.store.load(Lease(LeaseKind.GROUP, number)) == []
         assert await committed(wire) == {}
@@ -118,7 +118,7 @@ async def test_a_hundred_sessions_expire_in_one_move_in_order(start_brokers: Sta
     async with AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(await Wire.connect(broker.port)) for _ in order]
         ids, generation = await hundred_members(brokers, wires)
-        for index in order:  # each is heard of seven milliseconds after the one before
+        for index in order:  # each heartbeat comes seven milliseconds after the one before
             beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=ids[index])
             assert (await wires[index].call(beat, 4)).error_code == ErrorCode.NONE
             await brokers.advance(7, expire_all=True)
@@ -136,7 +136,7 @@ async def test_a_hundred_sessions_expire_in_one_move_in_order(start_brokers: Sta
 
 
 async def hundred_members(brokers: Brokers, wires: Sequence[Wire]) -> tuple[list[str], int]:
-    """Stable members with sessions of 45 seconds, after the initial delay was moved over."""
+    """Stable members with sessions of 45 seconds, after moving the time past the initial delay."""
 
     def joining(member_id: str) -> JoinGroupRequest:
         request = join(member_id=member_id, session_timeout_ms=45 * SECOND)
@@ -147,7 +147,7 @@ async def hundred_members(brokers: Brokers, wires: Sequence[Wire]) -> tuple[list
     for wire, member_id in zip(wires, ids, strict=True):
         await wire.send(joining(member_id), 9)
     await until(lambda: state(brokers) == ("PreparingRebalance", len(wires)))
-    await brokers.advance(MINUTE)  # the delay is begun anew while members come
+    await brokers.advance(MINUTE)  # the delay restarts while members join
     joined = [await wire.receive() for wire in wires]
     assert {each.error_code for each in joined} == {ErrorCode.NONE}
     generation = joined[0].generation_id
@@ -180,7 +180,7 @@ async def test_of_two_members_the_stalled_one_is_evicted(start_brokers: StartBro
         assert removed.member is not None
         assert (removed.member.id, removed.data["connected"]) == (second_id, True)
         assert state(brokers) == ("PreparingRebalance", 1)
-        # The journal has it for good, though nothing else was to be written.
+        # The journal has it durably, though nothing else was to be written.
         lease = Lease(LeaseKind.GROUP, removed.shard)
         rows = await broker.store.read_journal(lease, 0, rows_max=1_000, bytes_max=1 << 20)
         assert removed in [Entry.from_json(row.value) for row in rows]
@@ -212,7 +212,7 @@ async def test_a_member_whose_connection_has_closed_expires(start_brokers: Start
 
 
 async def two_members(first: Wire, second: Wire) -> tuple[str, str]:
-    """In a Stable group; the first leads."""
+    """Two members of a Stable group; the first leads."""
     first_id, generation = await stable_member(first)
     second_id = (await second.call(join(), 9)).member_id
     await second.send(join(member_id=second_id), 9)
@@ -303,7 +303,7 @@ async def test_records_are_stamped_with_the_moved_time_and_go_when_they_are_old(
             await brokers.advance(4 * DAY)
         assert 0 <= stamped[0] - before_ms < MINUTE
         assert 0 <= stamped[1] - before_ms - 4 * DAY < MINUTE
-        # One segment: it goes when its newest record is old, and not before.
+        # One segment: it is removed when its newest record is old, and not before.
         assert (await topic.fetch(name="timed")).log_start_offset == 0
         await brokers.advance(4 * DAY)
         assert (await topic.fetch(2, name="timed")).log_start_offset == 2
@@ -338,7 +338,7 @@ async def three(start_brokers: StartBrokers, kept: dict[str, Any]) -> Brokers:
 
 
 def coordinator(brokers: Brokers, group_id: str = "orders") -> int:
-    """Its index."""
+    """Index of the group's coordinator."""
     (index,) = [
         index
         for index, broker in enumerate(brokers.brokers)
@@ -364,7 +364,7 @@ async def test_the_shards_of_a_killed_broker_move_at_once(
     assert taken_by != index
     held = [len(broker.runtime.hosts()) for broker in brokers.running]
     assert sum(held) == brokers.shards
-    for broker in brokers.running:  # and everybody says so
+    for broker in brokers.running:  # and every broker says so
         async with await Wire.connect(broker.port) as wire:
             found = await wire.call(FindCoordinatorRequest(key="orders"), 2)
             assert found.node_id == brokers.brokers[taken_by].node_id
@@ -413,7 +413,7 @@ async def test_a_broker_that_stood_still_while_time_was_moved_knows_that_it_has_
         member_id, generation = await stable_member(wire)
         beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
         stale.pause()
-        await wire.send(beat, 4)  # read when it goes on
+        await wire.send(beat, 4)  # read when it resumes
         await brokers.advance(TERM_MS)
         assert coordinator(brokers) != index
         stale.resume()
@@ -503,7 +503,7 @@ async def test_only_in_test_mode_and_never_over_a_database(start_brokers: StartB
 
 
 class Store:
-    """Stands in the way of the appends of a broker's store."""
+    """Intercepts the appends of a broker's store."""
 
     def __init__(self, brokers: Brokers) -> None:
         self.store = brokers.brokers[0].store
@@ -533,7 +533,7 @@ async def test_a_store_that_fails_ends_the_move_where_it_has_come_to(start_broke
         before_ms = brokers.now_ms()
         with pytest.raises(NotAtRest, match=r"broker 1: group shard \d+ stopped: StoreError: .*on purpose"):
             await brokers.advance(DAY)
-        assert brokers.now_ms() - before_ms < SESSION_MS + MINUTE  # no further than to where it failed
+        assert brokers.now_ms() - before_ms < SESSION_MS + MINUTE  # no further than where it failed
         store.error = None
         await broker.runtime.loaded()
         await brokers.advance(2 * SESSION_MS)
@@ -554,7 +554,7 @@ async def test_a_store_that_hangs_is_waited_for_no_longer_than_it_may_take(
         with pytest.raises(NotAtRest, match="broker 1: group records are still being written"):
             await brokers.advance(DAY)
         store.hangs.set()
-        # Everybody is heard again.
+        # Clients are heard again.
         beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
         assert (await wire.call(beat, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 

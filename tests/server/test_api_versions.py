@@ -1,4 +1,4 @@
-"""ApiVersions, and that what it advertises is what is served."""
+"""ApiVersions, and that it advertises exactly what is served."""
 
 from __future__ import annotations
 
@@ -143,14 +143,14 @@ def test_a_refusal_can_be_encoded_in_every_version_and_says_the_code(api_key: Ap
         refusal = APIS[api_key].refusal(smallest_request(api_key, version), version, error)
         body = encode(refusal, version)
         assert decode(response_class(api_key), version, body).__class__ is response_class(api_key)
-        # Metadata has only topics' codes before v13, and none was asked for.
+        # Before v13, Metadata has codes only for topics, and none was asked for.
         first_with_a_code = {ApiKey.METADATA: 13, ApiKey.DESCRIBE_LOG_DIRS: 3}
         has_code = version >= first_with_a_code.get(api_key, 0)
         assert (ErrorCode.NOT_COORDINATOR.to_bytes(2, "big") in body) == has_code
 
 
 def smallest_request(api_key: ApiKey, version: int) -> Message:
-    """Something to be answered in each part of the response where a code can stand."""
+    """A request that is answered in each part of the response that can hold a code."""
     match api_key:
         case ApiKey.PRODUCE:
             part = ProduceRequest.PartitionProduceData(index=0, records=None)
@@ -388,7 +388,7 @@ async def test_a_version_above_ours_is_answered_in_the_layout_of_v0(port: int, v
         frame = await wire.receive_bytes()
         # correlation id without a tag block, error 35, one entry: key 18, from 0 to our last
         assert frame.hex() == "00000001" + "0023" + "00000001" + "0012" + "0000" + "0005"
-        assert (await wire.call(SOFTWARE, 4)).error_code == ErrorCode.NONE  # the connection goes on
+        assert (await wire.call(SOFTWARE, 4)).error_code == ErrorCode.NONE  # the connection stays open
 
 
 @pytest.mark.parametrize("name", ["", "-client", "client-", "cli ent", "клиент", "a\n"])
@@ -435,7 +435,7 @@ async def test_an_unknown_api_or_garbage_closes_only_its_own_connection(start_br
             b"\x03\xe7\x00\x00\x00\x00\x00\x01\xff\xff",  # API 999
             b"\x00\x47\x00\x00\x00\x00\x00\x01\xff\xff\x00",  # telemetry
             b"\x00\x03\x00\x0c",  # half a header
-            b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff\xff\xff",  # no Metadata
+            b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff\xff\xff",  # not a Metadata request
             b"",
         ]:
             async with await Wire.connect(broker.port) as wire:
@@ -465,7 +465,7 @@ def test_the_wire_client_and_the_header_agree() -> None:
 
 
 async def test_what_is_not_served_closes_the_connection(start_brokers: StartBrokers) -> None:
-    """Transactions, ACLs, share groups: clients that looked at ApiVersions never ask."""
+    """Such as share groups: clients that looked at ApiVersions never ask."""
     broker = (await start_brokers()).brokers[0]
     missing = sorted(set(ApiKey) - APIS.keys())
     for api_key in missing:

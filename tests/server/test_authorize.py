@@ -1,5 +1,5 @@
-"""The gate of ACLs: every API declares what it needs, and nobody gets by it. What each answers is compared
-with Apache Kafka's answers in `tests/kafka/test_acls.py`."""
+"""The ACL gate: every API declares what it needs, and nobody gets past it. `tests/kafka/test_acls.py`
+compares the answers of each API with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_how_super_users_are_written() -> None:
 
 
 def test_a_broker_that_has_not_read_its_acls_denies() -> None:
-    """Even where it would allow what no ACL is about."""
+    """Even if it would allow resources without ACLs."""
 
     settings = Settings(super_users="admin", allow_everyone_if_no_acl_found=True)
     authorizer = Authorizer(ConfigRows(MemoryStore.__new__(MemoryStore)), settings, ManualClock())
@@ -213,7 +213,7 @@ def test_a_broker_that_has_not_read_its_acls_denies() -> None:
 
 
 async def test_rights_taken_away_end_a_member_s_heartbeats(broker: Broker) -> None:
-    """Which were answered from what was remembered of the first."""
+    """They were answered from what was remembered of the first one."""
     await give(broker, READ_G, creation(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"))
     async with await as_user(broker) as wire:
         protocols = [JoinGroupRequest.Protocol(name="range", metadata=b"")]

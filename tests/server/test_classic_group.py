@@ -46,7 +46,7 @@ def sync(generation_id: int, member_id: str, *assigned: tuple[str, bytes]) -> Sy
 
 
 async def stable_member(wire: Wire) -> tuple[str, int]:
-    """A member alone in a Stable group: its id and the generation."""
+    """Join as the only member of a Stable group; return the member's id and the generation."""
     member_id = (await wire.call(join(), 9)).member_id
     joined = await wire.call(join(member_id=member_id), 9)
     assert joined.error_code == ErrorCode.NONE

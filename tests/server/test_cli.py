@@ -127,7 +127,7 @@ def test_a_directory_in_use_or_unusable_is_one_line(tmp_path: Path) -> None:
 
 
 async def test_nobody_has_to_read_its_log(tmp_path: Path) -> None:
-    # Nothing takes what it writes to stderr before the end, and a pipe holds 64 KiB.
+    # Nothing reads its stderr before the end, and a pipe holds 64 KiB.
     with Served(tmp_path / "data", "--log-level", "debug") as served:
         for _ in range(500):
             async with await Wire.connect(served.port) as wire:
@@ -167,8 +167,8 @@ def test_a_signal_ends_it_in_good_order_and_logs_are_json(tmp_path: Path, number
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    """While it drains: a client that asked for 20 MB and takes none of it is waited for until the grace is
-    over."""
+    """While it drains: until the grace is over, it waits for a client that asked for 20 MB and reads none of
+    it."""
     with Served(tmp_path / "data", "--shutdown-grace-ms", "600000") as served:
         async with await Wire.connect(served.port) as wire:
             await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)
@@ -229,13 +229,13 @@ async def test_memory_of_one_answer_is_there_for_the_next(tmp_path: Path) -> Non
             before = page_faults(served.process.pid)
             for _ in range(10):
                 await fetched()
-            # Of 4 KiB, 2,000 an answer.
+            # Pages of 4 KiB; an answer takes 2,000.
             assert page_faults(served.process.pid) - before < 2_000
 
 
 def test_what_is_imported_only_when_needed_is_not_imported_to_start() -> None:
-    """They would cost a third of the time to ready, and more of the memory: structlog (with rich), what only
-    refusals, packed batches and tests want, and the rules of why."""
+    """They would take a third of the time to start, and more of the memory: structlog (with rich), what only
+    refusals, compressed batches and tests need, and the rules of why."""
     script = (
         "import sys, muster.coordinator.cli\n"
         "import muster.coordinator.server.brokers, muster.coordinator.storage.sqlite\n"
@@ -248,7 +248,7 @@ def test_what_is_imported_only_when_needed_is_not_imported_to_start() -> None:
 
 
 def test_what_a_broker_logs_with_brings_nothing_that_it_does_not_print_with() -> None:
-    """structlog alone would import rich and pygments; who wants rich afterwards gets it."""
+    """structlog by itself would import rich and pygments; rich can still be imported afterwards."""
     script = (
         "import sys\n"
         "from muster.coordinator.base.log import Logger, warm_up\n"

@@ -31,7 +31,7 @@ DEADLINE_S = 20
 
 
 def group_of(broker: Broker) -> str:
-    """A group id whose shard this broker has."""
+    """A group id whose shard this broker holds."""
     names = (f"g{number}" for number in range(10_000))
     return next(name for name in names if broker.membership.serving(broker.topology.group_lease(name)))
 
@@ -48,8 +48,8 @@ async def committed(port: int, group_id: str) -> list[tuple[str, int]]:
 async def test_a_broker_that_has_not_heard_of_a_new_topic_keeps_its_offsets(
     start_brokers: StartBrokers,
 ) -> None:
-    """A name deleted and made anew has another id. Whoever takes a shard over must not judge the offsets of
-    the new topic by the id of the old one."""
+    """A topic deleted and created again has another id. Whoever takes a shard over must not judge the offsets
+    of the new topic by the id of the old one."""
     brokers = await start_brokers(brokers=2)
     first, second = brokers.brokers
     group_id = group_of(first)
@@ -89,7 +89,7 @@ async def test_partitions_move_with_their_records_and_clients_are_led_there(
     )
     async with await Wire.connect(first.port) as wire, await Wire.connect(second.port) as other:
         assert (await wire.call(produce, 12)).responses[0].partition_responses[0].error_code == 0
-        # The wrong one says who is right (KIP-951), in the versions that can.
+        # The wrong broker names the right one (KIP-951), in the versions that can.
         refused = await other.call(produce, 10)
         answer = refused.responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -115,8 +115,8 @@ async def test_partitions_move_with_their_records_and_clients_are_led_there(
 async def test_all_brokers_come_back_at_once_after_a_kill(
     tmp_path: Path, start_brokers: StartBrokers
 ) -> None:
-    """The directory is locked, so a killed process's leases need not run out first; nor do nodes it does not
-    have."""
+    """The directory is locked, so neither the leases of a killed process nor the nodes that are gone need to
+    expire first."""
     before = await start_brokers(brokers=3, ephemeral=False, data=str(tmp_path), lease_term_ms=600_000)
     group_id = group_of(before.brokers[2])
     await before.brokers[0].catalogue.create("t")
@@ -197,7 +197,7 @@ async def test_a_broker_accepts_clients_before_it_has_loaded_everything(
 
 
 async def replaced(broker: Broker) -> None:
-    """Another broker has its node id from now on, as if its registration had run out."""
+    """Give its node id to another broker, as if its registration had expired."""
     mine = next(node for node in await broker.store.nodes() if node.node_id == broker.node_id)
     await broker.store.remove_node(mine.node_id, mine.incarnation)
     other = replace(mine, incarnation=uuid4(), host="other.example", port=9, term_ms=600_000)
@@ -220,7 +220,8 @@ async def test_a_broker_whose_node_id_another_has_taken_dies_and_says_who(
         assert "node id 7 is in use by the broker at other.example:9" in str(why)
         assert brokers.running == [second]
         assert not any(map(first.membership.serving, first.topology.holders))
-        # It has taken nothing along: neither the other's registration nor the other broker of its process.
+        # It has taken nothing down with it: neither the other's registration nor the other broker of its
+        # process.
         assert [(node.node_id, node.host) for node in await second.store.nodes()] == [
             (7, "other.example"),
             (8, "127.0.0.1"),
@@ -241,14 +242,14 @@ async def test_a_process_ends_all_of_whose_brokers_were_replaced(start_brokers: 
 
 
 async def test_a_node_id_that_is_in_use_is_refused(start_brokers: StartBrokers) -> None:
-    """As another process would: with the store of brokers that run, and an incarnation of its own."""
+    """As another process would: with the running brokers' store and an incarnation of its own."""
     brokers = await start_brokers(test_mode=True)
     (running,) = brokers.brokers
     late = brokers._make(0, Settings(port=0).listening(0))
     registering = asyncio.create_task(late.register(await late.bind()))
     async with asyncio.timeout(DEADLINE_S):
         while not registering.done():
-            late.missed(TERM_MS)  # and the one that runs has renewed meanwhile
+            late.missed(TERM_MS)  # and the running one has renewed meanwhile
             await asyncio.sleep(0)
     with pytest.raises(NodeIdTaken, match=f"in use by the broker at 127.0.0.1:{running.port}"):
         await registering
@@ -259,8 +260,8 @@ async def test_a_node_id_that_is_in_use_is_refused(start_brokers: StartBrokers) 
 async def test_a_broker_that_is_cut_off_from_the_store_sends_its_clients_away(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client asks the broker it has for as long as that answers; this one does not know who coordinates its
-    groups now."""
+    """A client keeps asking its broker as long as that answers, but this one does not know who coordinates
+    its groups now."""
     brokers = await start_brokers(brokers=2, test_mode=True)
     cut, other = brokers.brokers
     find = FindCoordinatorRequest(key=group_of(cut))

@@ -59,13 +59,13 @@ async def test_a_group_moves_to_a_broker_without_a_rebalance_and_stays(start_bro
         ).error_code == ErrorCode.NOT_COORDINATOR
     assert await beats(port, member_id, generation) == ErrorCode.NONE
     await brokers.move_coordinator(GROUP, target)  # there already
-    # Another that comes would take its share, were this one not pinned.
+    # A broker that joins would take its share if this shard were not pinned.
     third = next(index for index in range(3) if index not in (first, target))
     await brokers.stop_one(first)
     await brokers.start_one(first)
     await brokers.stop_one(third)
     assert await coordinators(brokers) == {(0, port)}
-    # Once the pinned one goes the group is coordinated elsewhere, and comes back with it.
+    # When the pinned broker leaves, the group is coordinated elsewhere, and returns with it.
     await brokers.stop_one(target)
     await until(lambda: index_of_coordinator_or_none(brokers, first) == first, "the other to take over")
     await brokers.start_one(target)
@@ -74,7 +74,7 @@ async def test_a_group_moves_to_a_broker_without_a_rebalance_and_stays(start_bro
 
 
 def index_of_coordinator_or_none(brokers: Brokers, asked: int) -> int | None:
-    """As the broker `asked` tells it."""
+    """As the broker `asked` reports it."""
     topology = brokers.brokers[asked].topology
     node = topology.coordinator(GROUP)
     return None if node is None else [each.node_id for each in brokers.brokers].index(node.node_id)
@@ -110,7 +110,7 @@ async def test_who_cannot_take_a_group_is_told_so(
     for wrong in ({"shard": 50}, {"shard": -1}, {}, {"shard": 1, "group": GROUP}):
         with pytest.raises(FaultError, match="shard: "):
             await brokers.hold_load(**wrong)
-    # What takes too long is given up, with a sentence.
+    # A move that takes too long is given up, with an explanation.
     await brokers.start_one(target)
     await until(lambda: len(brokers.brokers[target].topology.nodes) == 3, "its registration")
     monkeypatch.setattr(cluster_faults, "MOVE_TIMEOUT_S", 0.1)
@@ -138,7 +138,7 @@ async def test_clients_meet_a_coordinator_that_loads_until_it_is_released(
         assert codes(await wire.call(commit(("t", 0, 1), group_id=GROUP), 8)) == [
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         ]
-        assert await beats(port, member_id, generation) == ErrorCode.NONE  # as Kafka while it loads
+        assert await beats(port, member_id, generation) == ErrorCode.NONE  # as in Kafka while it loads
         await turns()
         assert brokers.shard_faults.held() == [brokers.shard_faults.lease_of(group=GROUP).number]
         assert brokers.release_load(group=GROUP)

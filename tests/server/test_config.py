@@ -1,4 +1,4 @@
-"""Settings: from options and variables, with bounds; and that they reach those they are for."""
+"""Settings come from options and variables, have bounds, and reach the parts they are for."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_wrong_value_names_what_was_given_and_what_is_allowed(name: str, text:
     for options, variables, given in [
         ({name: text}, {}, config.option(name)),
         ({}, {config.variable(name): text}, config.variable(name)),
-    ][: 2 if text else 1]:  # an empty variable is one that is not set
+    ][: 2 if text else 1]:  # an empty variable counts as unset
         with pytest.raises(SettingError) as raised:
             read_settings(options, variables)
         assert str(raised.value) == f"{given}: {text!r} is not allowed; it takes {allowed}"
@@ -148,7 +148,7 @@ def test_what_is_about_talk_between_brokers_is_refused_by_name(name: str) -> Non
 
 
 def test_variables_of_others_are_passed_over() -> None:
-    """Those of Kubernetes for services called "muster" and "muster-http", of compose files, of clients."""
+    """Those of Kubernetes for services called "muster" and "muster-http", of compose files and of clients."""
     theirs = {
         "MUSTER_SERVICE_HOST": "10.0.0.1",
         "MUSTER_SERVICE_PORT": "9092",

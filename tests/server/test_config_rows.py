@@ -1,4 +1,4 @@
-"""Who is told of the rows of configs, and when."""
+"""Who is notified of config rows, and when."""
 
 from __future__ import annotations
 

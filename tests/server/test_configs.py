@@ -1,7 +1,7 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources over the wire.
 
-What each answers in which case is told to Apache Kafka as well in tests/kafka/test_configs.py; here stands
-what can be seen of muster only: that changes are followed, by every broker, and outlive the process.
+tests/kafka/test_configs.py compares the answers with Apache Kafka's; these tests show what concerns muster
+only: that every broker follows changes, and that they outlive the process.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def value(wire: Wire, type: int, name: str, config: str) -> tuple[str | No
 
 
 async def alter(wire: Wire, type: int, name: str, *changes: Change, **options: Any) -> int:
-    """The error code."""
+    """Alter configs and return the error code."""
     (answer,) = (await wire.call(altering((type, name, changes), **options), 1)).responses
     assert (answer.resource_type, answer.resource_name) == (type, name)
     assert (answer.error_message is None) is (answer.error_code == 0)
@@ -89,7 +89,7 @@ async def alter(wire: Wire, type: int, name: str, *changes: Change, **options: A
 
 
 async def produce(wire: Wire, data: bytes, partition: int = 0, codec: Codec = Codec.NONE) -> int:
-    """The error code."""
+    """Produce a batch and return the error code."""
     part = ProduceRequest.PartitionProduceData(index=partition, records=batch(data, codec=codec))
     topic = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
     response = await wire.call(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), 9)
@@ -140,7 +140,7 @@ async def test_only_the_configs_asked_for_are_described(wire: Wire) -> None:
     assert list(await described(wire, TOPIC, "t", keys=keys)) == ["retention.ms"]
     assert list(await described(wire, BROKER, "1", keys=["node.id"])) == ["node.id"]
     assert list(await described(wire, BROKER_LOGGER, "1", keys=keys)) == []
-    # No keys stand for all, as in Kafka.
+    # No keys means all keys, as in Kafka.
     assert await described(wire, TOPIC, "t", keys=[]) == await described(wire, TOPIC, "t")
 
 
@@ -263,10 +263,10 @@ async def test_open_partitions_follow_their_topics_configs(wire: Wire) -> None:
 async def test_what_a_batch_may_unpack_to_follows_the_topics_configs(wire: Wire) -> None:
     assert await alter(wire, TOPIC, "t", ("max.decompressed.message.bytes", SET, "2000")) == 0
     assert await produce(wire, LARGE, codec=Codec.GZIP) == ErrorCode.INVALID_RECORD
-    assert await produce(wire, LARGE) == 0  # it is not packed, so nothing is unpacked
+    assert await produce(wire, LARGE) == 0  # it is not compressed, so nothing is decompressed
     assert await alter(wire, TOPIC, "t", ("max.decompressed.message.bytes", SET, "4000")) == 0
     assert await produce(wire, LARGE, codec=Codec.GZIP) == 0
-    huge = LARGE * 100  # what takes long to validate goes another way
+    huge = LARGE * 100  # slow validations take another path
     assert await produce(wire, huge, codec=Codec.GZIP) == ErrorCode.INVALID_RECORD
 
 
@@ -365,7 +365,7 @@ async def test_what_was_altered_before_the_store_failed_is_told_so(
             tried = failing_at_the_second(broker, "update_topic", patch)
             codes = [each.error_code for each in (await wire.call(request, version)).responses]
         assert codes == [0, *[ErrorCode.KAFKA_STORAGE_ERROR] * 3]
-        assert len(tried) == 2  # the rest is not waited for
+        assert len(tried) == 2  # the rest is not tried
     assert await value(wire, TOPIC, "t", "retention.ms") == ("6", 1)
     assert await value(wire, TOPIC, "u", "retention.ms") == ("604800000", 5)
 
@@ -391,7 +391,7 @@ async def test_defaults_of_topics_are_altered_for_all_brokers_and_for_one(
             await becomes(lambda wire=wire: value(wire, TOPIC, "t", "max.message.bytes"), told)  # type: ignore[misc]
             await becomes(lambda wire=wire: value(wire, BROKER, "", "message.max.bytes"), ("2000", 3))  # type: ignore[misc]
             assert await value(wire, TOPIC, "t", "retention.ms") == ("1", 1)
-        # It is what a topic is created with as well.
+        # Topics are created with them, too.
         (created,) = (await two.call(creating("late"), 7)).topics
         told_at_once = {each.name: (each.value, each.config_source) for each in created.configs}
         assert (told_at_once["retention.ms"], told_at_once["max.message.bytes"]) == (("88", 3), ("2000", 3))
@@ -426,7 +426,7 @@ async def test_what_can_be_altered_is_what_is_not_read_only(wire: Wire) -> None:
     for name, config in found.items():
         text = config.value if config.value is not None else "1000"
         code = await alter(wire, BROKER, "1", (name, SET, text), validate_only=True)
-        # Some have no value that could be given without the prefix of a listener, and muster has no classes.
+        # Some cannot be set without a listener's prefix, and muster has no classes.
         refused = config.read_only or name in BY_LISTENER or name == "ssl.engine.factory.class"
         assert code == (ErrorCode.INVALID_REQUEST if refused else ErrorCode.NONE), name
 
@@ -616,7 +616,7 @@ async def test_upkeep_follows_while_the_broker_runs(broker: Broker, wire: Wire) 
 
 
 async def test_a_kept_config_that_is_no_longer_known_does_no_harm(broker: Broker, wire: Wire) -> None:
-    """A newer muster may have written it to the store that they share."""
+    """A newer muster may have written it to a shared store."""
     await broker.store.update_broker_configs(
         BrokerConfigsRow("", {"of.a.newer.muster": "1", "message.max.bytes": "2000"}), expected={}
     )

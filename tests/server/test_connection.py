@@ -1,4 +1,4 @@
-"""Connections over real sockets, with made-up sessions: order, refusal, standing still and the end."""
+"""Connections over real sockets, with made-up sessions: order, refusals, freezing and the end."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ async def test_losing_the_connection_drops_only_what_may_be_dropped(abandonable:
         writer.transport.abort()
         await server.until(lambda: server.closed == [1])
         if not abandonable:
-            assert server.connections.alive  # a write is not torn in the middle
+            assert server.connections.alive  # a write is not cut off in the middle
             gate.open()
         await server.until(lambda: not server.connections.alive)
         assert gate.abandoned == ([b"x"] if abandonable else [])
 
 
 def produce(acks: int, number: int) -> bytes:
-    """As far as a connection looks at it: the API key in front."""
+    """A Produce request as far as a connection reads it: the API key comes first."""
     return bytes([0, 0, acks, number])
 
 
@@ -227,7 +227,7 @@ async def until_closed(connection: Connection, frame: bytes) -> bytes | None:
 
 @pytest.mark.parametrize("answer", [echo, until_closed])
 async def test_a_connection_that_is_over_is_gone(answer: Answer) -> None:
-    """Without a search for garbage, which takes long where there is much that is none."""
+    """Freed without a garbage collection, which is slow when many objects are alive."""
     gc.collect()
     gc.disable()
     try:
@@ -264,7 +264,7 @@ async def test_a_connection_that_is_one_too_many_is_gone() -> None:
 
 
 def left_of(connections: Connections) -> list[Connection]:
-    """Those of an earlier test may be anywhere."""
+    """Connections of this server only; those of an earlier test may still exist."""
     return [
         each for each in gc.get_objects() if type(each) is Connection and each._connections is connections
     ]

@@ -1,4 +1,4 @@
-"""What connections may hold, of requests and of responses, and for how long, over real sockets."""
+"""How much of requests and responses connections may hold, and for how long, over real sockets."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_connections_wait_for_memory_and_one_at_a_time_goes_beyond_the_bou
         late = [server.connections.open[3], server.connections.open[4]]
         await server.until(lambda: all(each.wire._requests.waiting for each in late))
         assert len(gate.asked) == 2
-        # Who sends little is not concerned.
+        # A client that sends little is not affected.
         reader, writer = await server.connect()
         writer.write(framed(b"small")[:6])
         streams.append((reader, writer))

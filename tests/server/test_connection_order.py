@@ -1,5 +1,5 @@
-"""What a connection promises about order, bounds and its end holds when requests meet on it that are answered
-at once, later and by tasks."""
+"""A connection keeps its promises about order, bounds and its end when requests that are answered at once,
+later and by tasks meet on it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.facts import until
 
 
 class AtOnce:
-    """A made-up `answer_at_once`: "now…" is answered now, "later…" when the test says so, the rest is not for
-    it."""
+    """A made-up `answer_at_once`: "now…" is answered now, "later…" when the test says so, and the rest is
+    left to tasks."""
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, Callable[[], None]] = {}
@@ -47,7 +47,7 @@ Streams = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 async def side_by_side(
     count: int, at_once: Callable[[Connection, bytes], bytes | Later | None]
 ) -> AsyncIterator[tuple[Server, Streams, list[Connection]]]:
-    """A server with so many connections: the clients' ends, and its own in the same order."""
+    """A server with `count` connections; yields the clients' ends, and its own in the same order."""
     async with serving(answer_at_once=at_once) as server:
         streams = [await server.connect() for _ in range(count)]
         await server.until(lambda: len(server.connections.open) == count)
@@ -57,7 +57,7 @@ async def side_by_side(
 
 
 async def nothing_more(reader: asyncio.StreamReader, server: Server) -> None:
-    """What could be answered has been, by now."""
+    """Check that everything that could be answered has been."""
     for _ in range(20):
         await asyncio.sleep(0)
     assert not reader._buffer  # type: ignore[attr-defined]
@@ -246,7 +246,7 @@ async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_
         await asyncio.sleep(0)
         assert begun == [b"1st", b"2nd", heartbeat, b"3rd", b"plain"]
         opened[0].data_received(framed(b"8th"))
-        assert begun[-1] == b"plain"  # who comes now does not go past those who wait
+        assert begun[-1] == b"plain"  # a newcomer does not overtake those that wait
         for (reader, _), frame in zip(streams, frames, strict=True):
             assert await read_frame(reader) == frame
         assert await read_frame(streams[0][0]) == b"8th"
@@ -268,12 +268,12 @@ async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_
     async with side_by_side(4, at_once) as (server, streams, opened):
         for connection, frame in zip(opened, (b"first", b"second", b"gone", b"frozen"), strict=True):
             connection.data_received(framed(frame))
-        opened[2].abort()  # as a client that leaves its group and does not wait for the answer
+        opened[2].abort()  # like a client that leaves its group without waiting for the answer
         opened[3].freeze()
         assert await read_frame(streams[0][0]) == b"first"
         await server.until(lambda: begun == [b"first", b"second", b"gone"])
         await server.until(lambda: server.closed[:1] == [3])
-        # Whoever was told before the request was processed is told again.
+        # Whoever was notified before the request was processed is notified again.
         await server.until(lambda: len(server.connections.alive) == 3)
         assert server.closed in ([3], [3, 3])
         await nothing_more(streams[3][0], server)

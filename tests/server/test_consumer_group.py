@@ -1,5 +1,5 @@
-"""What consumer groups (KIP-848) are asked, between the wire and the shard, which is played here: what the
-group does is the core's, and tested there."""
+"""Requests to consumer groups (KIP-848), between the wire and the shard, which is simulated here: the
+behaviour of groups is the core's, and tested there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SWITCHED_OFF = {"group_coordinator_rebalance_protocols": ("classic",)}
 
 
 class Core:
-    """What a shard was asked; refuses what `refuses` says."""
+    """Records what a shard was asked; refuses what `refuses` says."""
 
     def __init__(self) -> None:
         self.beats: list[ConsumerGroupHeartbeatRequest] = []
@@ -140,7 +140,7 @@ async def test_a_heartbeat_that_says_nothing_new_is_read_once(core: Core, wire: 
     assert core.beats == said  # none was changed, none missed
     first, second, _, fourth, join, join_again, leave, leave_again = core.beats
     assert first is second
-    assert fourth is not first  # one is remembered
+    assert fourth is not first  # only one is remembered
     assert join is not join_again
     assert leave is not leave_again
 

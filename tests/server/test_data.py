@@ -44,7 +44,7 @@ class Topic:
     async def produce(
         self, records_: bytes | None, version: int = 12, *, partition: int = 0, **request: Any
     ) -> Any:
-        """The one partition's part of the response."""
+        """Produce to a single partition and return its part of the response."""
         response = await self.wire.call(
             self.producing(records_, version, partition=partition, **request), version
         )
@@ -60,7 +60,7 @@ class Topic:
         return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[topic], **request)
 
     async def fetch(self, offset: int = 0, version: int = 12, **request: Any) -> Any:
-        """The one partition's part of the response."""
+        """Fetch from a single partition and return its part of the response."""
         response = await self.wire.call(self.fetching(offset, version, **request), version)
         assert (response.error_code, response.session_id) == (0, 0)
         return response.responses[0].partitions[0]
@@ -225,7 +225,7 @@ async def test_a_batch_of_a_transaction_needs_a_transactional_id(topic: Topic) -
 
 async def test_acks_0_is_not_answered_and_an_error_closes(topic: Topic) -> None:
     await topic.wire.send(topic.producing(batch(b"a"), acks=0), 12)
-    assert values_in((await topic.fetch()).records) == [b"a"]  # the next answer is the next request's
+    assert values_in((await topic.fetch()).records) == [b"a"]  # the next answer belongs to the next request
     async with await Wire.connect(topic.brokers.brokers[0].port) as wire:
         await wire.send(topic.producing(batch(b"a"), acks=0, partition=9), 12)
         assert await wire.closed()

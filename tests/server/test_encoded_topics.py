@@ -1,4 +1,4 @@
-"""Topics as Metadata tells of them: encoded once, and told anew whenever anything about them changes."""
+"""Topics as Metadata describes them: encoded once, and again whenever anything about them changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several listeners: who comes by one is told the addresses that are reached by it."""
+"""Several listeners: clients of each are given the addresses reached through it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`__group_events` as clients see it: led by the coordinators, read like any topic, and not theirs to change.
 
-What a fetch of it does in detail stands in tests/topics/test_group_events.py.
+tests/topics/test_group_events.py covers fetching it in detail.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Events:
         return answer.topics[0].partitions[0]
 
     async def end(self) -> int:
-        """The offset of the next record. Nothing comes before the test's own: the shard has no groups."""
+        """The offset of the next record. Nothing precedes the test's own records: the shard has no groups."""
         offset: int = (await self.listed(-1)).offset
         return offset
 
@@ -142,7 +142,7 @@ async def test_who_waits_hears_when_the_coordinator_goes_and_the_next_has_all(
         assert (await there.fetch(begin)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         stopping = asyncio.create_task(brokers.stop_one(0))
         answer = (await wire.receive()).responses[0].partitions[0]
-        while not answer.error_code:  # the broker tells that it gives the shard up
+        while not answer.error_code:  # the broker reports that it gives the shard up
             await wire.send(here.fetching(answer.high_watermark, max_wait_ms=600_000), 12)
             answer = (await wire.receive()).responses[0].partitions[0]
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -287,7 +287,7 @@ async def test_without_events_there_is_no_such_topic(start_brokers: StartBrokers
         events = Events(broker, wire)
         assert (await events.fetch(0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await broker.store.journal_bounds(events.lease)).end == 0
-        # What is left of a time when they were kept goes all the same.
+        # Rows left from a time when events were kept are removed all the same.
         await events.tell(b"old", at_ms=0)
         await broker.partitions.sweep()
         assert (await broker.store.journal_bounds(events.lease))[:2] == (1, 1)

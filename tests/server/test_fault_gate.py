@@ -1,4 +1,4 @@
-"""Faults as clients meet them, over real sockets: each action."""
+"""Each action of a fault as clients meet it, over real sockets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def beat(group: str = "g", member: str = "m") -> HeartbeatRequest:
 
 
 async def nothing_more(wire: Wire) -> None:
-    """Nothing has come, though everything had the time to."""
+    """Check that nothing has come, though everything had time to."""
     await turns()
     assert not wire._reader._buffer  # type: ignore[attr-defined]
 
@@ -118,7 +118,7 @@ async def test_without_a_turn_left_there_is_no_gate(staged: Staged) -> None:
 
 
 async def test_a_rule_concerns_what_connections_have_sent_before_too(staged: Staged) -> None:
-    """A session remembers the last requests, so that their repetitions are not read again."""
+    """A session remembers the last requests, so that repeats of them are not read again."""
     wire = await staged.connect()
     for _ in range(2):
         assert (await wire.call(beat(), 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -132,7 +132,7 @@ async def test_a_rule_concerns_what_connections_have_sent_before_too(staged: Sta
 
 @pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.name)
 async def test_an_error_is_answered_in_every_version(staged: Staged, api_key: ApiKey) -> None:
-    """In the shape of the version, where it has a place for a code; the request is not applied."""
+    """In the layout of the version, where that has room for a code; the request is not applied."""
     rule = staged.add(api=int(api_key), error="KAFKA_STORAGE_ERROR", times=None)
     wire = await staged.connect()
     first, last = versions(api_key)
@@ -216,7 +216,7 @@ async def test_produce_refuses_one_topic_and_stores_the_other(staged: Staged) ->
 
 
 async def fetched(wire: Wire, *names: str, version: int = 12, wait_ms: int = 0) -> Any:
-    """The records of partition 0 of one topic; of several, the response."""
+    """Fetch partition 0 of each topic; return the records if there is one topic, else the response."""
     response = await wire.call(fetching(*names, wait_ms=wait_ms), version)
     return response if len(names) > 1 else response.responses[0].partitions[0].records or b""
 
@@ -490,7 +490,7 @@ async def test_a_truncated_response_is_followed_by_the_end(staged: Staged, count
         got = await wire._reader.read()
     expected = (len(whole).to_bytes(4, "big") + whole)[:count]
     assert got[:4] == expected[:4]
-    assert got[8:] == expected[8:]  # between them stands the correlation id
+    assert got[8:] == expected[8:]  # the correlation id is in between
     assert len(got) == len(expected)
 
 

@@ -1,4 +1,4 @@
-"""Rules of faults: how they are written, what they match, and when their turn is."""
+"""Fault rules: how they are written, what they match, and when it is their turn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def beat(group: str = "billing", member: str = "m", instance: str | None = None)
 
 
 def meet(faults: Faults, request: About) -> list[int]:
-    """The ids of the rules whose faults it meets, which are carried out."""
+    """Carry out the faults that the request meets and return the ids of their rules."""
     met = faults.meet(request, lambda rule: True)
     for fault in met:
         carry_out(faults, fault)
@@ -366,7 +366,7 @@ def test_only_apis_of_rules_with_a_turn_left_are_concerned() -> None:
     meet(faults, beat())
     assert not faults.active
     assert changes == [True, True, True, False]
-    assert [each.id for each in faults.rules()] == [rule]  # a spent one is still told of
+    assert [each.id for each in faults.rules()] == [rule]  # a spent one is still listed
 
 
 def test_a_request_whose_answer_has_no_place_for_the_error_is_passed_over() -> None:
@@ -423,7 +423,7 @@ async def test_waiting_for_hits() -> None:
         assert not waiting.done()
         meet(faults, beat())
     await waiting
-    await faults.hit(rule, 2)  # it was
+    await faults.hit(rule, 2)  # already reached
     faults.remove(rule)
     with pytest.raises(FaultError, match=f"rule {rule} was removed"):
         await gone

@@ -1,5 +1,5 @@
-"""The levels of features: chosen at one broker, in force at all, and kept. What Apache Kafka answers to the
-same is compared in tests/kafka/test_features.py."""
+"""Feature levels: set at one broker, in force at all, and kept. tests/kafka/test_features.py compares the
+answers with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 GROUPS = "group.version"
 TRANSACTIONS = "transaction.version"
 WITHOUT_CONSUMERS = {"metadata.version": 33, TRANSACTIONS: 2}
-"""The levels in force where that of groups is 0."""
+"""The levels in force when that of groups is 0."""
 
 
 async def update(
     wire: Wire, *updates: tuple[str, int, int], version: int = 2, validate_only: bool = False
 ) -> int:
-    """The error code."""
+    """Update features and return the error code."""
     Update = UpdateFeaturesRequest.FeatureUpdateKey
     asked = [
         Update(feature=name, max_version_level=level, upgrade_type=type) for name, level, type in updates
@@ -41,7 +41,7 @@ async def update(
 
 
 async def in_force(wire: Wire) -> tuple[int, dict[str, int]]:
-    """The epoch and the levels that ApiVersions tells."""
+    """The epoch and the levels that ApiVersions reports."""
     asked = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")
     answer = await wire.call(asked, 4)
     supported = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
@@ -63,7 +63,7 @@ async def test_a_level_is_lowered_and_raised_under_a_new_epoch(wire: Wire, type:
     assert (epoch, levels[GROUPS]) == (EPOCH, 1)
     assert await update(wire, (GROUPS, 0, type)) == 0
     assert await in_force(wire) == (EPOCH + 1, WITHOUT_CONSUMERS)
-    assert await update(wire, (GROUPS, 0, type)) == 0  # as it is
+    assert await update(wire, (GROUPS, 0, type)) == 0  # unchanged
     assert await in_force(wire) == (EPOCH + 1, WITHOUT_CONSUMERS)
     assert await update(wire, (GROUPS, 1, UPGRADE)) == 0
     assert await in_force(wire) == (EPOCH + 2, levels)
@@ -111,7 +111,7 @@ async def test_what_is_only_validated_is_not_made(wire: Wire) -> None:
 
 
 async def test_the_first_version_has_upgrades_alone(wire: Wire) -> None:
-    """Kafka passes its allow_downgrade over."""
+    """Kafka ignores its allow_downgrade."""
     Update = UpdateFeaturesRequest.FeatureUpdateKey
     asked = Update(feature=GROUPS, max_version_level=0, allow_downgrade=True)
     answer = await wire.call(UpdateFeaturesRequest(feature_updates=[asked]), 0)
@@ -128,7 +128,7 @@ async def test_all_brokers_have_the_level_and_keep_it(start_brokers: StartBroker
     first, second = brokers.brokers
     async with await Wire.connect(first.port) as wire:
         assert await update(wire, (GROUPS, 0, SAFE_DOWNGRADE)) == 0
-    assert _level(first) == 0  # at once, where it was asked for
+    assert _level(first) == 0  # at once, where it was requested
     await until(lambda: _level(second) == 0)
     assert not second.features.consumer_groups
     await brokers.stop()

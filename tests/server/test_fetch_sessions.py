@@ -1,5 +1,5 @@
-"""Fetch sessions: how many are kept, and what the gates see of them. `tests/kafka/test_fetch_sessions.py` has
-Apache Kafka's word on what they answer."""
+"""Fetch sessions: how many are kept, and what the gates see of them. `tests/kafka/test_fetch_sessions.py`
+compares their answers with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = 12
 
 
 def request(session_id: int = 0, epoch: int = 0, **topics: int) -> FetchRequest:
-    """The first so many partitions of each topic, in a session."""
+    """A fetch, in a session, of the first partitions of each topic, as many as given."""
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=1,
@@ -49,14 +49,14 @@ def listed(asked: FetchRequest) -> list[tuple[str, int]]:
 
 
 class Kept:
-    """Sessions at a clock that the test moves."""
+    """Sessions with a clock that the test moves."""
 
     def __init__(self, slots: int = 2, partitions_max: int = 1_000) -> None:
         self.clock = ManualClock()
         self.sessions = FetchSessions(self.clock, slots=slots, partitions_max=partitions_max)
 
     def opened(self, partitions: int) -> int:
-        """The id of a session of so many partitions; 0: there was no room."""
+        """Open a session of that many partitions; return its id, or 0 if there was no room."""
         asked = request(t=partitions)
         assert self.sessions.complete(asked, by_id=False) is None
         assert len(listed(asked)) == partitions
@@ -130,7 +130,7 @@ def test_the_epoch_after_the_last_is_the_first_after_the_opening() -> None:
     (partition,) = session.topics()[0].partitions
     answer = FetchedPartition(None, b"", 5, 5, 0, 0)
     assert partition.news(2**31 - 1, answer)
-    assert partition.news(1, answer)  # once more than it had to be told
+    assert partition.news(1, answer)  # once more than it had to
     assert not partition.news(2, answer)
 
 
@@ -180,7 +180,7 @@ async def test_a_fault_of_a_topic_meets_a_session_that_reads_it(staged: Staged) 
     assert told(await wire.call(request(session_id, 1), NAMES)) == {
         ("u", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER
     }
-    # What was left out because of the error is told again.
+    # What was left out because of the error is sent again.
     assert told(await wire.call(request(session_id, 2), NAMES)) == {("u", 0): 0}
     assert told(await wire.call(request(session_id, 3), NAMES)) == {}
 

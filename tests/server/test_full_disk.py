@@ -1,4 +1,5 @@
-"""A broker whose disk is full: nobody loses the broker, and whoever would write is told why not."""
+"""A broker whose disk is full: no client loses the broker, and whoever tries to write is told why it
+fails."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def the_store(brokers: Brokers) -> SqliteStore:
 
 
 async def join(wire: Wire) -> tuple[str, int]:
-    """A group of one: (member id, generation)."""
+    """Join as the only member of a group; return (member id, generation)."""
     joining: dict[str, Any] = {
         "group_id": "members",
         "session_timeout_ms": 10_000,

@@ -1,8 +1,8 @@
-"""Mutated requests over real sockets, from clients that go without reading the answer: nothing fails inside,
-and no task is left.
+"""Mutated requests over real sockets, from clients that leave without reading the answer: nothing fails
+inside, and no task is left.
 
-`tests/fuzz` attacks a broker from outside, with many more mutations, and reads what it answers; this one
-looks inside, on either event loop.
+`tests/fuzz` attacks a broker from outside, with many more mutations, and reads its answers; this test looks
+inside, on either event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEADER_BYTES = 10  # API, version, correlation id, length of the client id: ano
 
 
 def mutated(random_: random.Random) -> bytes:
-    """A request frame with some bytes changed, missing or added behind its fixed header."""
+    """A request frame with some bytes changed, missing or added after its fixed header."""
     api_key = random_.choice(list(APIS))
     version = random_.randint(*versions(api_key))
     frame = bytearray(encode_request(api_key, version, 1, "c", smallest_request(api_key, version))[4:])

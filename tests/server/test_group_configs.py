@@ -1,5 +1,5 @@
-"""Configs of single groups (KIP-848): altered at one broker, in force at all, and kept. What Apache Kafka
-answers to the same is compared in tests/kafka/test_configs.py."""
+"""Configs of single groups (KIP-848): altered at one broker, in force at all, and kept.
+tests/kafka/test_configs.py compares the answers with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def wire(broker: Broker) -> Any:
 async def alter(
     wire: Wire, name: str, *changes: Change, type: int = GROUP, validate_only: bool = False
 ) -> tuple[int, str | None]:
-    """Error code and text."""
+    """Alter configs and return the error code and text."""
     request = altering((type, name, changes), validate_only=validate_only)
     (answer,) = (await wire.call(request, 1)).responses
     return answer.error_code, answer.error_message
@@ -171,7 +171,7 @@ async def test_names_of_groups(broker: Broker, wire: Wire, monkeypatch: pytest.M
         assert await alter(wire, name, change) == (0, None)
     assert await listed(wire) == sorted(names)
     assert broker.features.consumer_groups
-    # As many groups as there are may have configs.
+    # Make the bound as high as the number of groups with configs.
     monkeypatch.setattr(group_configs, "GROUPS_MAX", len(names))
     code, text = await alter(wire, "one more", change)
     assert (code, "5 groups have configs" in (text or "")) == (ErrorCode.INVALID_REQUEST, True)
@@ -196,7 +196,7 @@ async def test_all_brokers_and_their_shards_are_told_and_it_is_kept(
         assert machines
         assert all(each is not None and each.configs.of("g") == in_force(broker) for each in machines)
     await brokers.stop()
-    # Bounds may be others then: what is beyond them counts as the bound.
+    # Bounds may differ by then: a value beyond a bound counts as the bound.
     narrower = {"group_consumer_max_heartbeat_interval_ms": 7_000}
     (again,) = (await start_brokers(**kept, **narrower)).brokers
     assert in_force(again) == DEFAULT._replace(consumer_heartbeat_interval_ms=7_000)

@@ -33,7 +33,7 @@ LEASE = Lease(LeaseKind.GROUP, shard_of(GROUP, 50))
 
 
 async def stored(broker: Broker) -> list[Entry]:
-    """The entries of the group's shard in the store, once nothing of them is under way."""
+    """The entries of the group's shard in the store, once all writes are finished."""
     broker.runtime._appender.flush()
     await broker.runtime._appender.settled()
     rows = await broker.store.read_journal(LEASE, 0, rows_max=10_000, bytes_max=100_000_000)
@@ -212,7 +212,7 @@ async def test_the_lag_of_groups_whoever_leads_their_partitions(
         assert broker.lag.of(GROUP) == [
             PartitionLag("t", number, number, number + 1, 1, None) for number in range(8)
         ]
-        # Joining anew as the leader has the group rebalance.
+        # Joining again as the leader makes the group rebalance.
         joined = await wire.call(join(member_id=member_id), 9)
         await wire.call(sync(joined.generation_id, member_id, (member_id, b"everything")), 5)
         *_, completed = [each for each in broker.journal.of(GROUP) if each.type == "rebalance_completed"]

@@ -1,5 +1,5 @@
-"""The keys of OAUTHBEARER: when they are read, from where, and what is refused; and what a broker with
-OAUTHBEARER does not start without."""
+"""The keys of OAUTHBEARER: when they are read, from where, and what is refused; and what a broker needs to
+start with OAUTHBEARER."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOUR_MS = 3_600_000
 
 
 class Source:
-    """What is read, and a clock."""
+    """The keys to be read, and a clock."""
 
     def __init__(self, *kids: str) -> None:
         self.kids = list(kids)
@@ -52,7 +52,7 @@ class Source:
         return await self.keys.of(kid) is not None
 
     async def settled(self) -> None:
-        """What is being read has been read."""
+        """Wait until the read in progress has finished."""
         if self.keys._reading is not None:
             await self.keys._reading
 
@@ -62,7 +62,7 @@ async def test_keys_are_read_once_for_all_who_wait() -> None:
     source.gate.clear()
     asked = [asyncio.create_task(source.has(kid)) for kid in "aab"]
     await asyncio.sleep(0)
-    asked.pop(0).cancel()  # who is gone does not take it from the others
+    asked.pop(0).cancel()  # a caller that gives up does not take it from the others
     source.gate.set()
     assert await asyncio.gather(*asked) == [True, False]
     assert source.reads == 1
@@ -73,7 +73,7 @@ async def test_keys_are_read_again_beside_what_is_asked() -> None:
     assert await source.has("a")
     source.now_s += HOUR_MS / 1_000
     source.kids = ["b"]
-    assert await source.has("a")  # of what was read last, while it is read again
+    assert await source.has("a")  # from the last read, while keys are read again
     await source.settled()
     assert (await source.has("b"), await source.has("a"), source.reads) == (True, False, 3)
 
@@ -115,7 +115,7 @@ async def test_old_keys_stay_in_use_while_they_cannot_be_read() -> None:
         assert await source.has("a")
         await source.settled()
         source.now_s += 0.01
-    assert source.reads == 3  # at once, 0.1 s behind it, and not yet again
+    assert source.reads == 3  # at once, 0.1 s later, and not yet again
     for _ in range(100):
         source.now_s += 1
         assert await source.has("a")

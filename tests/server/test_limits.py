@@ -32,7 +32,7 @@ async def test_a_request_may_list_so_much_and_no_more(start_brokers: StartBroker
 
 
 async def test_groups_of_thousands_of_large_members_are_within_the_bounds(port: int) -> None:
-    """What is refused is refused by the group, and so was read."""
+    """What is refused is refused by the group, so the request was read."""
     async with await Wire.connect(port) as wire:
         await wire.call(ApiVersionsRequest(), 0)
         joined = await wire.call(join(metadata=bytes(10 << 20)), 5)

@@ -29,7 +29,7 @@ def has_ipv6() -> bool:
 
 
 def descriptors() -> int:
-    """How many are open; always 0 where the system does not tell."""
+    """Number of open descriptors; always 0 where the system does not report it."""
     open_files = Path("/proc/self/fd")
     return len(list(open_files.iterdir())) if open_files.exists() else 0
 
@@ -88,7 +88,7 @@ async def test_the_port_is_free_again_after_a_stop(start_brokers: StartBrokers) 
 
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_connection_that_comes_at_the_end_is_closed(turns: int) -> None:
-    """However far its way in has got when the port is given up."""
+    """However far it has got when the port is given up."""
     made: list[asyncio.BaseTransport] = []
 
     class Accepted(asyncio.Protocol):
@@ -189,7 +189,7 @@ async def test_two_that_have_bound_one_port_find_out_when_they_accept() -> None:
     second = Listener("127.0.0.1", await first.bind(), asyncio.Protocol, "port for --http")
     try:
         with pytest.raises(BindError, match="is in use by another process; choose another port for --http"):  # noqa: PT012
-            await second.bind()  # refused by some systems already
+            await second.bind()  # some systems refuse here already
             await first.accept()
             await second.accept()
     finally:

@@ -1,4 +1,4 @@
-"""Log lines: JSON where nobody reads along, one line per rebalance, standard-library records among them."""
+"""Log lines: JSON where there is no terminal, one line per rebalance, standard-library records among them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_nobody_waits_for_a_reader_that_has_stalled_and_what_is_lost_is_counted(
     reading, writing = os.pipe()
     with os.fdopen(reading) as reader, os.fdopen(writing, "w") as file:
         log.configure("info", stream=file, background=True)
-        # A pipe and two queues take less than half of that.
+        # A pipe and two queues hold less than half of that.
         for number in range(5_000):
             log.Logger().info("x" * 1_000, number=number)
         assert log._Output.writer is not None

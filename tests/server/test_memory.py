@@ -1,4 +1,4 @@
-"""The memory that connections share, below what sockets can show."""
+"""The memory that connections share, beyond what tests over sockets can show."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def test_describe_cluster(wire: Wire) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 async def test_describe_cluster_tells_of_leases_on_request_alone(wire: Wire, version: int) -> None:
-    """Nothing that Kafka's definitions do not have goes to those who have not asked for it."""
+    """What Kafka's definitions lack is sent only to those who asked for it."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False)
     plain = await wire.call(request, version)
     assert (plain.answering_id, plain.leases) == (-1, [])
@@ -196,7 +196,7 @@ def creating(*names: str, validate_only: bool = False, **fields: Any) -> CreateT
 
 
 def failing_at_the_second(broker: Broker, change: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Let the store carry out one such change and fail at those after it; the list has all that are tried."""
+    """Let the store make one such change and fail on later ones; the list collects all attempts."""
     carry_out, tried = getattr(broker._store, change), []
 
     async def once(*arguments: Any, **options: Any) -> Any:
@@ -224,7 +224,7 @@ async def test_what_was_done_before_the_store_failed_is_told_so(
         found = {each.name: each.error_code for each in getattr(response, answers)}
         failed = ErrorCode.KAFKA_STORAGE_ERROR
         assert found == {"a": ErrorCode.NONE, "b": failed, "c": failed}
-        assert len(tried) == 2  # the rest is not waited for
+        assert len(tried) == 2  # the rest is not tried
 
     await told("create_topic", creating(*names), 7, "topics")
     assert "a" in {topic.name for topic in broker.catalogue.topics()}
@@ -271,7 +271,7 @@ async def test_a_store_that_does_not_answer_is_waited_for_as_long_as_the_request
         go_on.set()
 
     await told("create_topic", creating(*names), 7, "topics")
-    # What nobody waits for any more comes to be all the same.
+    # A change that nobody waits for any more is still made.
     await until(lambda: broker.catalogue.by_name("b") is not None)
     await broker.catalogue.create("c")
     grown = [

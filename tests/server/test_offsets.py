@@ -31,7 +31,7 @@ async def wire(brokers: Brokers) -> Any:
 
 
 def commit(*offsets: tuple[str | Any, int, int], group_id: str = "g", **fields: Any) -> OffsetCommitRequest:
-    """Of (topic name or id, partition, offset)."""
+    """A commit of (topic name or id, partition, offset)."""
     return OffsetCommitRequest(
         group_id=group_id,
         member_id=fields.pop("member_id", ""),

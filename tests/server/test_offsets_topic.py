@@ -1,6 +1,6 @@
 """`__consumer_offsets` as clients see it: led by the coordinators, read like any topic, not theirs to change.
 
-What a fetch of it does in detail stands in tests/topics/test_consumer_offsets.py.
+tests/topics/test_consumer_offsets.py covers fetching it in detail.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ SHARD = shard_of(GROUP)
 
 
 async def commit(wire: Wire, offset: int, *, partition: int = 0, metadata: str = "") -> None:
-    """As a program without a group membership commits."""
+    """Commit like a program without group membership."""
     part = OffsetCommitRequest.Partition(
         partition_index=partition, committed_offset=offset, committed_metadata=metadata
     )
@@ -295,7 +295,7 @@ async def test_it_cannot_be_changed(port: int, name: str, request_: Message, ver
 
 
 def codes_in(struct: Any) -> set[int]:
-    """Every error code of a response, but for the 0 of a whole one that failed in its parts."""
+    """Every error code of a response except 0."""
     found = set()
     for declared in type(struct).__fields__:
         value = getattr(struct, declared.name)

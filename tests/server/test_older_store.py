@@ -1,4 +1,4 @@
-"""A store that was written before there were consumer groups (KIP-848) is taken over as it is.
+"""A store written before there were consumer groups (KIP-848) is taken over unchanged.
 
 `data/store-before-consumer-groups.tgz` is the data directory of a `muster serve` of that time, killed with
 SIGKILL: topics `orders` (4 partitions, three records in the first) and `payments`; group `billing`, Stable in
@@ -45,7 +45,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def committed(connection: WireConnection, group_id: str) -> dict[int, tuple[int, str]]:
-    """Offset and metadata by partition of `orders`, of those that have one."""
+    """Offset and metadata by partition of `orders`, where there is an offset."""
     answer = connection.call(
         OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group_id, topics=None)]),
         8,

@@ -1,4 +1,4 @@
-"""Producer ids that the store does not give at once."""
+"""Producer ids that the store does not allocate at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 
 class SlowStore:
-    """Gives ids once it is `reached`."""
+    """Allocates ids once it is `reached`."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()

@@ -1,5 +1,5 @@
-"""Quotas set and described, and clients held back by them. Apache Kafka is asked the same in
-tests/kafka/test_quotas.py."""
+"""Quotas set and described, and clients held back by them. tests/kafka/test_quotas.py asks Apache Kafka the
+same."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def started(start_brokers: StartBrokers, **settings: Any) -> Broker:
 
 
 def producing(size: int, *, acks: int = -1) -> ProduceRequest:
-    """A record of this size."""
+    """A Produce request with a record of this size."""
     return ProduceRequest(
         transactional_id=None,
         acks=acks,
@@ -111,7 +111,7 @@ def records_of(answer: Any) -> int:
 
 
 async def made(broker: Broker) -> None:
-    """The topic t, and a record of 50,000 bytes in it."""
+    """Create the topic t with a record of 50,000 bytes."""
     async with await Wire.connect(broker.port, client_id="admin") as wire:
         await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)
         answer = await wire.call(producing(50_000), 9)
@@ -256,7 +256,7 @@ async def test_a_fetch_is_no_larger_than_its_quota_ever_lets_through(start_broke
 
 
 async def test_a_share_of_the_time(start_brokers: StartBrokers) -> None:
-    """Also of what is repeated, which is not read again where there are no quotas."""
+    """It also applies to repeated requests, which are not read again where there are no quotas."""
     broker = await started(start_brokers)
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
     async with await Wire.connect(broker.port, client_id="greedy") as wire:
@@ -284,7 +284,8 @@ async def test_topics_created_and_deleted(start_brokers: StartBrokers) -> None:
     exceeded = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
     async def ask(request: Any, version: int) -> tuple[list[int], int]:
-        """Codes, and the time to wait. Each on a connection of its own, which is then held back alone."""
+        """Codes and throttle time. Each request has a connection of its own, and only that one is then held
+        back."""
         async with await Wire.connect(broker.port, client_id="greedy") as wire:
             answer = await wire.call(request, version)
         results = getattr(answer, "topics", None) or getattr(answer, "results", None) or answer.responses

@@ -1,5 +1,5 @@
-"""Repeated requests, which a session does not read again: they get the same bytes as those that it reads
-(promise 8)."""
+"""Repeated requests, which a session does not read again, get the same bytes as those it reads (promise
+8)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Forgetful:
 
 
 class Twin:
-    """A broker that remembers requests, or does not, and what it was seen to answer."""
+    """A broker that remembers requests, or does not."""
 
     def __init__(self, broker: Broker, *, remembers: bool) -> None:
         self.broker = broker
@@ -81,8 +81,8 @@ class Twin:
             broker.connections.open_session = forgetful
 
     async def play(self, monkeypatch: pytest.MonkeyPatch, frames: list[bytes]) -> list[bytes | None]:
-        """What each frame is answered with, over one connection; None when it closes, and the next frame goes
-        over a new one."""
+        """The answer to each frame, over one connection; None if it closes, and then the next frame goes over
+        a new one."""
         monkeypatch.setattr(shard, "uuid", SimpleNamespace(uuid4=self._ids.uuid4))
         answers: list[bytes | None] = []
         wire: Wire | None = None
@@ -103,7 +103,7 @@ class Twin:
 
 
 async def both(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> tuple[Twin, Twin]:
-    """The one that remembers and the one that does not, each with the topic `orders` of three partitions."""
+    """The twin that remembers and the one that does not, each with the topic `orders` of three partitions."""
     twins = []
     for remembers in (True, False):
         (broker,) = (await start_brokers(log_level="error")).brokers
@@ -224,7 +224,7 @@ def story_of_members() -> list[bytes]:
 
 
 def story_of_consumers(topic_id: uuid.UUID) -> list[bytes]:
-    """Members of the consumer protocol, in every version: what they repeat, what they say but once, and what
+    """Members of the consumer protocol, in every version: what they repeat, what they say only once, and what
     is refused."""
     story = Story()
     Owned = ConsumerGroupHeartbeatRequest.TopicPartitions
@@ -335,8 +335,8 @@ async def test_commits_are_answered_with_the_same_bytes(
 
 
 def story_of_repeats(topic_id: uuid.UUID, rng: random.Random) -> list[bytes]:
-    """Commits that differ in their position alone, and others that differ elsewhere or in their form; what is
-    stored is asked for behind each."""
+    """Commits that differ only in their position, and others that differ elsewhere or in their form; fetches
+    in between read what is stored."""
     story = Story()
     for version in range(6, versions(ApiKey.OFFSET_COMMIT).last + 1):
         topic: object = topic_id if version >= 10 else "orders"
@@ -354,7 +354,7 @@ def story_of_repeats(topic_id: uuid.UUID, rng: random.Random) -> list[bytes]:
                         [at for at in range(12, len(frame)) if not (0 <= id_at <= at < id_at + 16)]
                     )
                     story.frames[-1] = frame[:at] + rng.randbytes(1) + frame[at + 1 :]
-                    # Tags that nobody knows, in bytes where another commit has its position.
+                    # Unknown tags, in the bytes where another commit has its position.
                     tagged = [
                         framed(frame[4:-1] + b"\x01\x07\x10" + rng.randbytes(12) + bytes(4)) for _ in range(2)
                     ]
@@ -385,12 +385,12 @@ async def test_repeated_commits_are_stored_and_answered_alike(
         played = await twin.play(monkeypatch, story_of_repeats(topic_id, random.Random(seed)))
         answers.append([(answer or b"closed").replace(topic_id.bytes, b"<topic id>") for answer in played])
     assert answers[0] == answers[1]
-    # Of each metadata that is short and each version with tags, those that differ in their position alone.
+    # For each short metadata and each version with tags: the commits that differ only in their position.
     assert len(known) >= 3 * 4 * (versions(ApiKey.OFFSET_COMMIT).last - 7)
 
 
 def without_times(offsets: dict[str, dict[Any, Any]]) -> object:
-    """Committed offsets without what differs between two brokers: when, and the id of the topic."""
+    """Committed offsets without what differs between two brokers: the time and the topic id."""
     return {
         group_id: {
             where: (each.offset, each.leader_epoch, each.metadata, each.topic_id.int == 0)
@@ -415,18 +415,18 @@ async def test_garbage_is_answered_with_the_same_bytes(
 
 
 def alone(frame: bytes, number: int) -> bytes:
-    """The frame with a group of its own, its id as long: two who join the same one may wait for each other's
-    whole session."""
+    """The frame with a group of its own, whose id is as long: two members that join the same group may wait
+    for each other's whole session."""
     return re.sub(rb"(group|static)-\d+", lambda found: b"%0*d" % (len(found[0]), number), frame)
 
 
 def broken(rng: random.Random, frame: bytes) -> bytes:
-    """The frame with a few bytes changed, cut off or added; its size and API stay true."""
+    """The frame with a few bytes changed, cut off or added; its size and API stay correct."""
     body = bytearray(frame[4:])
     match rng.randrange(3):
         case 0:
             for _ in range(rng.randrange(1, 4)):
-                # Versions below 128 keep the layout of the header known; behind it anything goes.
+                # Versions below 128 keep the layout of the header known; after it anything goes.
                 at = rng.choice([3, *range(8, len(body))])
                 body[at] = rng.randrange(128 if at == 3 else 256)
         case 1:

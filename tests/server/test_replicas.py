@@ -61,7 +61,8 @@ async def told(broker: Broker, name: str = "t") -> list[Told]:
 
 
 async def until_told(brokers: Brokers, wanted: list[Told], name: str = "t") -> None:
-    """All brokers that run say so, once they see the leaders and no broker that has left."""
+    """Check that all running brokers report `wanted`, once they see its leaders and no broker that has
+    left."""
     live = {each.node_id for each in brokers.running}
     for broker in brokers.running:
 
@@ -116,7 +117,7 @@ def leader_of(brokers: Brokers, partition: int = 0) -> Broker:
 
 
 async def produce(broker: Broker, value: bytes, partition: int = 0) -> int:
-    """The error code."""
+    """Produce a record and return the error code."""
     topic = broker.catalogue.named("t")
     data = ProduceRequest.PartitionProduceData(index=partition, records=batch(value))
     of_topic = ProduceRequest.TopicProduceData(name="t", topic_id=topic.topic_id, partition_data=[data])
@@ -363,7 +364,7 @@ async def test_whoever_led_a_partition_stops_before_its_new_leader_begins(
     assert (await told(first))[0] == (-1, [1], [1])
     assert await produce(first, b"early") == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert second.partitions.leader_epoch(topic, 0) is not None
-    assert await produce(second, b"b") == ErrorCode.NONE  # by all that it knows it leads, and it does
+    assert await produce(second, b"b") == ErrorCode.NONE  # as far as it knows it leads, and it does
     heard.set()
     await until_told(brokers, [(1, [1], [1]), (2, [2], [2])])
     assert second.partitions.leader_epoch(topic, 0) is None

@@ -1,7 +1,7 @@
-"""Scenarios over sockets: the server says what the core says, and what it adds of its own is written down.
+"""Scenarios over sockets: the server answers as the core does, and what it adds is written down.
 
-Of the core's scenarios those that have every request, version and kind of answer between them: the server
-carries these; what they mean is tested in `tests/group`, with all scenarios.
+Replays those of the core's scenarios that together have every request, version and kind of answer: the server
+carries these; `tests/group` tests what they mean, with all scenarios.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.kafka.recording import (
     replayable_part,
 )
 
-# Without its lease the server answers before the core is asked; settings are for the start of a process.
+# Without its lease the server answers before the core is asked; settings apply when a process starts.
 _ONLY_THE_CORE_CAN = frozenset({"unload", "config"})
 
 

@@ -1,5 +1,5 @@
-"""SCRAM users altered and described: at one broker, in force at all, kept, and told nothing of. What Apache
-Kafka answers to the same is compared in tests/kafka/test_switched_off.py."""
+"""SCRAM users altered and described: at one broker, in force at all, kept, and their secrets never told.
+tests/kafka/test_switched_off.py compares the answers with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(name: str, password: str = "pw", mechanism: int = SHA_256, iterations: 
 
 
 async def alter(broker: Broker, *changes: Upsertion | Deletion) -> dict[str, int]:
-    """Error codes by user."""
+    """Alter users and return the error codes by user."""
     request = AlterUserScramCredentialsRequest(
         deletions=[each for each in changes if isinstance(each, Deletion)],
         upsertions=[each for each in changes if isinstance(each, Upsertion)],
@@ -46,7 +46,7 @@ async def alter(broker: Broker, *changes: Upsertion | Deletion) -> dict[str, int
 
 
 async def described(broker: Broker, *names: str) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-    """Error code, mechanisms and iterations by user; without names of all."""
+    """Error code, mechanisms and iterations by user; without names, of all users."""
     users = [DescribeUserScramCredentialsRequest.UserName(name=name) for name in names]
     async with await Wire.connect(broker.port) as wire:
         response = await wire.call(DescribeUserScramCredentialsRequest(users=users or None), 0)
@@ -91,7 +91,7 @@ async def test_what_a_client_salted_is_the_password_here(start_brokers: StartBro
 
 
 async def test_the_shapes_that_there_are(start_brokers: StartBrokers) -> None:
-    """Which users that there are not are given, too."""
+    """Users that do not exist are given one of them, too."""
     broker = (await start_brokers()).brokers[0]
     await alter(broker, made("alice"), made("bob", iterations=5000), made("carol"))
     await broker.users.alter("weak", {NAMES[SHA_256]: ScramCredential.of_password(NAMES[SHA_256], "pw", 1)})
@@ -137,7 +137,7 @@ async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: Star
 
 
 async def test_a_user_whose_name_is_strange_is_nobody_else(start_brokers: StartBrokers) -> None:
-    """Names are the names of rows, and of principals in ACLs."""
+    """Names serve as names of rows, and of principals in ACLs."""
     broker = (await start_brokers()).brokers[0]
     names = [
         "*",
@@ -177,7 +177,7 @@ async def test_users_are_in_force_at_all_brokers(start_brokers: StartBrokers) ->
 async def test_users_are_kept_and_nothing_that_lets_their_owner_in(
     start_brokers: StartBrokers, tmp_path: Path
 ) -> None:
-    """A salted password lets in, what is derived from it does not."""
+    """A salted password is enough to log in; what is derived from it is not."""
     change = made("alice")
     first = await start_brokers(ephemeral=False, data=str(tmp_path))
     await alter(first.brokers[0], change)

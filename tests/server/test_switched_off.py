@@ -1,5 +1,5 @@
-"""Security and features as far as they can be asked about while muster has none; what Apache
-Kafka says of the same is compared in tests/kafka/test_switched_off.py."""
+"""Security and features, as far as they can be asked about while they are switched off;
+tests/kafka/test_switched_off.py compares the answers with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EVERYWHERE = {
 
 
 def _codes(answer: Any) -> set[int]:
-    """Of the whole and of its parts, those that are no success."""
+    """Error codes of the response and its parts, except successes."""
     entries = [answer]
     for name in ("results", "filter_results", "entries"):
         entries += getattr(answer, name, None) or []

@@ -1,4 +1,4 @@
-"""`/test/...` over HTTP: what suites in any language drive a broker with."""
+"""`/test/...` over HTTP, with which test suites in any language drive a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.wire import Wire
 
 
 class Api:
-    """Brokers and their HTTP."""
+    """Brokers and their HTTP API."""
 
     def __init__(self, brokers: Brokers, session: aiohttp.ClientSession, url: str) -> None:
         self.brokers = brokers
@@ -38,7 +38,7 @@ class Api:
         self._url = url
 
     async def ask(self, method: str, path: str, body: object = None, *, status: int = 200) -> Any:
-        """The JSON that is answered."""
+        """Send a request and return the JSON of the answer."""
         request: dict[str, Any] = {} if body is None else {"json": body}
         async with self._session.request(method, f"{self._url}/test/{path}", **request) as response:
             assert response.content_type == "application/json"
@@ -300,11 +300,11 @@ async def test_markers_are_held_and_let_go(api: Api) -> None:
 
 
 async def test_the_page_tells_nothing_but_what_works() -> None:
-    """Every curl command of docs/faults.md, in its order."""
+    """Runs every curl command of docs/faults.md, in order."""
     page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
     commands = re.findall(r"^\$ (curl .*?)(?:  +#.*)?$", page, re.MULTILINE)
     assert len(commands) > 15
-    # The last of them leave brokers behind to which nothing can be handed over: that is not waited for.
+    # The last of them leave brokers to which nothing can be handed over, so stopping does not wait for that.
     async with served(brokers=3, shutdown_grace_ms=0) as three:
         for command in commands:
             options = shlex.split(command)[1:]
@@ -312,6 +312,6 @@ async def test_the_page_tells_nothing_but_what_works() -> None:
             body = json.loads(options[options.index("-d") + 1]) if "-d" in options else None
             method = options[options.index("-X") + 1] if "-X" in options else "POST" if body else "GET"
             path = url.removeprefix("localhost:9095/test/").replace("timeout=30s", "timeout=10ms")
-            # Nobody is a member of the group here, and nothing happens that a fault could be carried out on.
+            # The group has no members here, and nothing happens that a fault could apply to.
             expected = 409 if path == "stall" else 504 if "hit=" in path else 200
             await three.ask(method, path, body, status=expected)

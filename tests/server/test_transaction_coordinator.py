@@ -1,5 +1,5 @@
-"""The transaction coordinator's APIs over the wire, of one broker. What Apache Kafka answers to the same is
-compared in tests/kafka/test_transactions.py."""
+"""The transaction coordinator's APIs over the wire, at a single broker. tests/kafka/test_transactions.py
+compares the answers with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Coordinator:
     async def start(
         self, *, had: Producer = NOBODY, timeout_ms: int = TIMEOUT_MS, version: int = 5, id: str | None = None
     ) -> tuple[int, Producer]:
-        """The code, and who the producer is."""
+        """Start a producer; return the code and the producer."""
         answer = await self.wire.call(
             starting(self.id if id is None else id, had=had, timeout_ms=timeout_ms), version
         )
@@ -85,7 +85,7 @@ class Coordinator:
         return code
 
     async def end(self, producer: Producer, *, commits: bool, version: int = SECOND) -> tuple[int, Producer]:
-        """The code, and who the producer is from now on."""
+        """End a transaction; return the code, and the producer from now on."""
         answer = await self.wire.call(ending(self.id, producer, commits=commits), version)
         return answer.error_code, (answer.producer_id, answer.producer_epoch)
 
@@ -94,29 +94,29 @@ class Coordinator:
         return found
 
     def kept(self, id: str | None = None) -> Transaction:
-        """What the id's shard has of it."""
+        """The transaction as the id's shard holds it."""
         wanted = self.id if id is None else id
         machines = [host.machine for host in self.broker.transaction_runtime.hosts() if host.machine]
         (found,) = [each.transactions[wanted] for each in machines if wanted in each.transactions]
         return found
 
     def state(self, id: str | None = None) -> str:
-        """As its shard has it."""
+        """The state as its shard holds it."""
         return self.kept(id).state.wire_name
 
     async def is_over(self) -> None:
-        """Returns when the transaction has all its markers."""
+        """Return when the transaction has all its markers."""
         await until(lambda: self.state().startswith("Complete"), f"the markers of {self.id}")
 
     async def markers(self, partition: int = 0) -> int:
-        """How many there are in a partition of `t`."""
+        """Number of markers in a partition of `t`."""
         part = FetchRequest.FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=10**6)
         topic = FetchRequest.FetchTopic(topic="t", partitions=[part])
         answer = await self.wire.call(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic]), 12)
         return int(answer.responses[0].partitions[0].high_watermark)
 
     async def coordinator_epoch(self) -> int:
-        """Of the last marker in the first partition of `t`."""
+        """Coordinator epoch of the last marker in the first partition of `t`."""
         asked = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])
         answer = await self.wire.call(DescribeProducersRequest(topics=[asked]), 0)
         (producer,) = answer.topics[0].partitions[0].active_producers
@@ -124,7 +124,7 @@ class Coordinator:
 
 
 class HeldMarkers:
-    """Markers that partitions take only when a test says so."""
+    """Holds markers, so that partitions get them only when a test says so."""
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self._append = broker.partitions.append_marker
@@ -278,7 +278,8 @@ async def test_records_of_the_next_transaction_wait_for_the_last_marker_and_no_l
 
 
 async def produce(wire: Wire, producer: Producer) -> int:
-    """The code of one batch in the first partition of `t`, by a client of the second generation."""
+    """Produce one batch to the first partition of `t`, as a client of the second generation; return the
+    code."""
     records = batch(
         b"v", producer_id=producer[0], producer_epoch=producer[1], base_sequence=0, transactional=True
     )
@@ -538,7 +539,7 @@ async def test_each_broker_answers_for_the_ids_it_coordinates(start_brokers: Sta
 
 @each("version", range(4))
 async def test_the_coordinator_of_an_id_is_found(coordinator: Coordinator, version: int) -> None:
-    if version == 0:  # It knows of groups alone.
+    if version == 0:  # It knows only groups.
         return
     found = await coordinator.wire.call(FindCoordinatorRequest(key=ID, key_type=1), version)
     assert (found.error_code, found.node_id) == (0, coordinator.broker.node_id)

@@ -44,7 +44,7 @@ told, fetching, fetched = _TOPIC.told, _TOPIC.fetching, _TOPIC.fetched
 
 
 async def started(broker: Broker, transactional_id: str = ID) -> InitProducerIdResponse:
-    """A transactional producer, as its coordinator starts it."""
+    """Start a transactional producer at its coordinator."""
     await broker.producer_ids.fetch()
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
     context = RequestContext(5, "producer", "/127.0.0.1", 0)

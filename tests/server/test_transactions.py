@@ -1,4 +1,4 @@
-"""Transactions over the wire, as far as partitions know of them: transactional batches that nobody verifies,
+"""Transactions over the wire, as far as partitions know them: transactional batches that nobody verifies,
 markers, and what readers see."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Transactional(Topic):
     sequences: dict[int, int]
 
     async def put(self, producer: int, *values: bytes, transactional: bool = True, partition: int = 0) -> int:
-        """The base offset."""
+        """Append a batch and return its base offset."""
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + len(values)
         data = batch(

@@ -1,5 +1,5 @@
 """Offsets in transactions over the wire: TxnOffsetCommit, markers at `__consumer_offsets`, and what the
-transaction's coordinator, which is played here, is asked."""
+transaction's coordinator, which is simulated here, is asked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def coordinators(broker: Broker) -> Coordinators:
 
 
 def txn_commit(*offsets: tuple[str | Any, int, int], **fields: Any) -> TxnOffsetCommitRequest:
-    """Of (topic name or id, partition, offset)."""
+    """A commit of (topic name or id, partition, offset)."""
     return TxnOffsetCommitRequest(
         **{
             "transactional_id": "tx",
@@ -96,7 +96,7 @@ async def mark(
 
 
 async def fetched(wire: Wire, *, stable: bool = False) -> list[tuple[int, str | None, int]]:
-    """Of both partitions: the offset, its metadata and the code."""
+    """Offset, metadata and code of both partitions."""
     topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0, 1])
     answer = await wire.call(OffsetFetchRequest(group_id="g", topics=[topic], require_stable=stable), 7)
     return [(each.committed_offset, each.metadata, each.error_code) for each in answer.topics[0].partitions]
@@ -130,7 +130,7 @@ async def test_an_aborted_transaction_leaves_nothing(broker: Broker, wire: Wire)
 async def test_the_coordinator_is_asked_once_in_a_transaction(
     broker: Broker, wire: Wire, version: int
 ) -> None:
-    """About the group's partition, which it adds from v5 on."""
+    """It is asked about the group's partition, which it adds from v5 on."""
     topic, number = of_t(broker, version), broker.runtime.number_of("g")
     question = "tx", P, 0, frozenset({("__consumer_offsets", number)}), version >= 5
     for _ in range(2):
@@ -176,7 +176,7 @@ async def test_what_the_coordinator_refuses_is_told_as_the_version_knows_it(
 async def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_that_transaction(
     broker: Broker, wire: Wire
 ) -> None:
-    """What was written behind it would be in a transaction that nobody ends."""
+    """Anything written after it would be in a transaction that nobody ends."""
     number = broker.runtime.number_of("g")
     coordinators(broker).meanwhile = lambda: broker.runtime.end_transaction(number, Marker(P, 0, 0, False))
     assert codes(await wire.call(txn_commit(("t", 0, 7)), 5)) == [ErrorCode.INVALID_TXN_STATE]
@@ -257,7 +257,7 @@ async def test_markers_that_are_refused(broker: Broker, wire: Wire) -> None:
 
 
 async def test_while_its_shard_loads_a_marker_is_to_come_again(broker: Broker, wire: Wire) -> None:
-    """The sender of markers does not know what coordinators say of themselves."""
+    """The sender of markers does not know the codes that coordinators use."""
     number, runtime = broker.runtime.number_of("g"), broker.runtime
     assert codes(await wire.call(txn_commit(("t", 0, 7)), 5)) == [0]
     runtime.holds.hold(number)

@@ -1,4 +1,4 @@
-"""What a broker does about topics that another one made or deleted, and that it has not heard of yet."""
+"""How a broker handles topics that another broker created or deleted, and of which it has not heard yet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
 
 
 def about(*names: str) -> dict[str, Asked]:
-    """What brokers are asked that Kafka's controller answers, by the name of it."""
+    """Requests to brokers that in Kafka the controller answers, by their name."""
     topic = ResourceType.TOPIC
     Growing = CreatePartitionsRequest.CreatePartitionsTopic
     growing = [Growing(name=name, count=2, assignments=None) for name in names]
@@ -57,7 +57,7 @@ def about(*names: str) -> dict[str, Asked]:
 
 
 def codes(response: Any, answers: str) -> list[int]:
-    """One of each topic."""
+    """One code for each topic."""
     found = getattr(response, answers)
     return [
         each.partition_result[0].error_code if "election" in answers else each.error_code for each in found
@@ -65,7 +65,7 @@ def codes(response: Any, answers: str) -> list[int]:
 
 
 async def two(start_brokers: StartBrokers) -> Sequence[Broker]:
-    """The second hears nothing of what the first does."""
+    """Two brokers; the second hears nothing of what the first does."""
     brokers = (await start_brokers(brokers=2)).brokers
     deafen(brokers[1])
     return brokers

@@ -26,7 +26,7 @@ from tests.support.wire import Wire
 
 
 class Lines:
-    """What is logged as a warning."""
+    """Collects what is logged as a warning."""
 
     def __init__(self) -> None:
         self.fields: list[dict[str, Any]] = []
@@ -157,7 +157,7 @@ async def test_requests_for_what_is_not_there_are_refused_in_words(
     async with await Wire.connect(broker.port, client_id="billing") as wire:
         answer: Any = await wire.call(request_, version)
         assert answer.error_code == code
-        await wire.call(ApiVersionsRequest(), 0)  # the connection goes on
+        await wire.call(ApiVersionsRequest(), 0)  # the connection stays open
     (line,) = lines.fields
     assert (line["why"], line["client"], line["host"]) == (why, "billing", "/127.0.0.1")
     assert remedy in line["remedy"]

@@ -1,4 +1,4 @@
-"""What a Produce with a transactional id asks of the transaction's coordinator before it stores anything, and
+"""What a Produce with a transactional id asks the transaction's coordinator before it stores anything, and
 what producers are told of the answers (KIP-890)."""
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Verified(Topic):
     coordinators: Coordinators
 
     def begin_anew(self) -> None:
-        """A producer that nobody knows, and coordinators that were asked nothing: cases share their
-        broker."""
+        """Start over with an unknown producer and coordinators that were asked nothing, since cases share
+        their broker."""
         self.producer += 1
         self.coordinators = self.broker.transactions = Coordinators()
 
@@ -68,7 +68,7 @@ def transactional(sequence: int = 0, *, producer: int = P, epoch: int = 0, **kin
 
 @pytest.fixture
 async def topic(start_brokers: StartBrokers) -> AsyncIterator[Verified]:
-    # So long a patience is never used up: what is to end in time is told so by the test.
+    # Such a long patience never runs out: the test itself ends what is to end in time.
     brokers = await start_brokers(
         add_partitions_to_txn_retry_backoff_ms=1, add_partitions_to_txn_retry_backoff_max_ms=600_000
     )
@@ -97,7 +97,8 @@ async def test_the_coordinator_is_asked_once_about_each_transaction(topic: Verif
 
 
 def of_partitions(*records: bytes, transactional_id: str | None = "tx", **more: Any) -> ProduceRequest:
-    """Partition by partition of the topic; and of others that are named, all in partition 0."""
+    """A request with one batch for each partition of the topic, and one for partition 0 of each topic in
+    `more`."""
     parts = [
         ProduceRequest.PartitionProduceData(index=index, records=data) for index, data in enumerate(records)
     ]
@@ -173,7 +174,7 @@ async def test_transactional_batches_of_one_request_are_of_one_producer(
 
 
 def told(code: ErrorCode, version: int) -> ErrorCode:
-    """What a producer is to be told when a coordinator refuses with this code."""
+    """The code that a producer must get when a coordinator refuses with `code`."""
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return FENCED

@@ -20,7 +20,7 @@ from muster.protocol.errors import DecodeError, TooLargeError
 
 PRODUCE = bytes(2)
 LARGE = 100_000
-"""Bytes of a request that has to wait where memory is short."""
+"""Size of a request that has to wait when memory is short."""
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -57,7 +57,7 @@ def host() -> Host:
 
 
 def begun(wire: Wire) -> list[bytes]:
-    """Begin and answer whatever can be, with itself."""
+    """Begin whatever can be begun, and answer each request with itself."""
     frames = []
     while (frame := wire.next()) is not None:
         frames.append(frame)
@@ -223,7 +223,7 @@ def test_what_has_half_arrived_counts_on_when_another_is_answered(host: Host) ->
 
 
 def test_whoever_went_beyond_the_bound_lets_the_next_do_so_with_its_answer() -> None:
-    """Though it holds as much again of the request behind."""
+    """Even though it holds as much again of the next request."""
     host = Host(request_bytes_max=LARGE)
     first, beyond, third = (host.wire() for _ in range(3))
     first.receive(framed(bytes(LARGE)))
@@ -255,7 +255,7 @@ def test_nothing_is_begun_while_responses_are_not_taken(host: Host) -> None:
 
 
 def entered(wire: Wire) -> list[Place]:
-    """Begin whatever can be; all of it enters the line."""
+    """Begin whatever can be begun; all of it enters the line."""
     places = []
     while (frame := wire.next()) is not None:
         places.append(wire.enter_line(frame))
@@ -479,7 +479,7 @@ def test_a_request_ages_while_it_arrives_and_is_read(host: Host) -> None:
     assert wire.receiving_ms < 0
     wire.receive(framed(b"", b"next")[:-1])
     wire.elapsed(100)
-    assert wire.receiving_ms == 0  # another one
+    assert wire.receiving_ms == 0  # another request
     wire.elapsed(100)
     assert wire.receiving_ms == 100
     wire.receive(b"t" + framed(b"third")[:-1])

@@ -1,4 +1,4 @@
-"""The backends that the contract suite runs against, and the clock they are given.
+"""The backends that the contract suite runs against, and the clock they use.
 
 A further backend is one more class in BACKENDS: every test that takes `store` or `backend` then runs against
 it too. With --postgres all run against PostgreSQL instead.
@@ -38,10 +38,10 @@ class StoreClock:
 
 
 class Backend(Protocol):
-    """One place where state lives, and store objects upon it."""
+    """A place that holds state, and store objects over it."""
 
     def store(self) -> Store:
-        """A store object for the state, not opened. Only one of them is open at a time."""
+        """An unopened store object for the state. Only one of them is open at a time."""
 
 
 class MemoryBackend:
@@ -105,7 +105,7 @@ def backend(make_backend: Callable[[StoreClock | None], Backend], clock: StoreCl
 async def store_with_its_own_clock(
     make_backend: Callable[[StoreClock | None], Backend],
 ) -> AsyncIterator[Store]:
-    """Its clock is not the test's."""
+    """A store whose clock is not the test's."""
     store = make_backend(None).store()
     await store.open()
     yield store

@@ -28,13 +28,13 @@ async def storm(directory: Path) -> None:
 
     async def caller(number: int) -> None:
         rng = random.Random(number)
-        # Half of the callers write a key of their own over and over, half write ever new keys.
+        # Half of the callers keep rewriting a key of their own; half keep writing new keys.
         for turn in count():
             key = b"caller-%d" % number if number % 2 else b"caller-%d-%d" % (number, turn)
             padding = b"x" * rng.randrange(0, 3000)
             outcome = (await store.append([Append(LEASE, grant.epoch, [(key, b"%d " % turn + padding)])]))[0]
             assert outcome is Outcome.WRITTEN
-            # One small write to a pipe is atomic, and is in the reader's hands even if we die right after it.
+            # A small write to a pipe is atomic, and reaches the reader even if we die right after it.
             os.write(1, b"%s %d\n" % (key, turn))
 
     await asyncio.gather(*map(caller, range(CALLERS)))

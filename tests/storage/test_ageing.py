@@ -70,7 +70,7 @@ async def test_the_store_tells_when_something_has_run_out(store: AgeingStore) ->
     assert told == []
     store.let_pass(1, SPARED)
     assert told == ["changed"]
-    store.let_pass(TERM_MS, SPARED)  # there is nothing left to run out
+    store.let_pass(TERM_MS, SPARED)  # there is nothing left to expire
     assert told == ["changed"]
 
 

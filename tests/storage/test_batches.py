@@ -1,4 +1,4 @@
-"""Many rows by one statement."""
+"""Many rows in one statement."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_each_row_gets_its_own_value_and_no_other_any(connection: sqlite3.Connec
 
 
 def test_large_values_go_in_small_statements(connection: sqlite3.Connection) -> None:
-    """A statement that is kept for the next time keeps its values, too."""
+    """A cached statement keeps its values, too."""
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
     Inserts("t", ("kind", "number", "value")).run(

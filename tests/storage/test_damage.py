@@ -1,4 +1,4 @@
-"""Segment files that something else than a crash has harmed: it is said, and what can be kept is kept."""
+"""Segment files damaged by something other than a crash: this is reported, and what can be kept is kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_length_that_makes_no_sense_is_an_error_at_its_batch_and_no_endless_wa
     assert next(found).contents == stored[0]
     with pytest.raises(DecodeError, match=f"{FIRST} is damaged"):
         next(found)
-    log.segments[0].newest_timestamp = 9_999  # of a batch behind
+    log.segments[0].newest_timestamp = 9_999  # of a later batch
     with pytest.raises(DecodeError, match=f"{FIRST} is damaged"):
         log.first_batch_at(9_999)
 
@@ -143,7 +143,7 @@ def test_a_sound_batch_is_found_behind_any_amount_of_noise(noise: int) -> None:
     place, log, stored = placed(batches=2, limits=Limits())
     last = log.segments[-1]
     place.folder.open(FIRST).truncate(len(stored[0]))
-    # A 2 is where a batch's magic byte could be: as dense as that around the places where a scan goes on.
+    # Every 2 could be a batch's magic byte, so they are dense around the places where a scan resumes.
     edge = b"\x02" * min(noise, 200)
     filled = edge + bytes(max(noise - 400, 0)) + b"\x02" * min(max(noise - 200, 0), 200)
     assert len(filled) == noise
@@ -155,7 +155,7 @@ def test_a_sound_batch_is_found_behind_any_amount_of_noise(noise: int) -> None:
 
 
 def test_an_older_batch_behind_the_tail_is_none_of_this_log() -> None:
-    """As a batch within the records of a torn one: offsets below the end have their batches already."""
+    """Such as a batch within the records of a torn one: offsets below the end already have their batches."""
     place, _, stored = placed(batches=2, limits=Limits())
     place.folder.open(FIRST).append([b"torn" * 30, stored[0]])
     again, _ = place.open(Limits())

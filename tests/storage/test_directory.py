@@ -27,7 +27,7 @@ except StoreLocked as error:
 
 
 def acquire_elsewhere(path: Path) -> str:
-    """What another process gets."""
+    """What another process gets when it tries to acquire the directory."""
     return subprocess.run(
         [sys.executable, "-c", ACQUIRE, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     ).stdout.strip()
@@ -40,7 +40,7 @@ def test_owners_of_one_process_share_the_lock_until_the_last_is_gone(tmp_path: P
     assert first.lease_table is second.lease_table
     assert first.store_path == second.store_path
     first.release()
-    first.release()  # not the second owner's share
+    first.release()  # this does not release the second owner's share
     refusal = acquire_elsewhere(path)
     assert f"{path} is in use by process {os.getpid()}" in refusal
     second.release()

@@ -19,7 +19,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 
 
 def cached(file: File, position: int, size: int) -> bytes | memoryview | None:
-    """What is read at once; None where the file system (tmpfs, say) does not tell what it has in memory."""
+    """What can be read at once; None if the file system (such as tmpfs) does not report what it has in
+    memory."""
     if isinstance(file, DiskFile):
         try:
             os.preadv(file._fd, [bytearray(1)], 0, os.RWF_NOWAIT)
@@ -67,7 +68,7 @@ def test_what_is_not_there_is_left_to_those_who_may_wait(tmp_path: Path) -> None
 def test_what_is_not_cached_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: int | None
 ) -> None:
-    """Nothing of it, or the beginning alone, as the kernel says it."""
+    """The kernel reports that nothing, or only the beginning, is cached."""
     file = written(DiskFolder(tmp_path))
 
     def preadv(fd: int, buffers: list[memoryview], position: int, flags: int) -> int:

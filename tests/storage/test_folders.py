@@ -28,7 +28,7 @@ def test_of_a_deleted_topic_nothing_is_left(root: Folder) -> None:
     held = _folder(root, deleted, 1)
     folders = Folders(root)
     folders.delete(deleted)
-    folders.delete(uuid4())  # of which there never was a folder
+    folders.delete(uuid4())  # it never had a folder
     assert sorted(folders.stored()) == [(kept, 0), (kept, 1)]
     assert held.names() == []
     if isinstance(root, MemoryFolder):

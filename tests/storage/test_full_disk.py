@@ -1,4 +1,4 @@
-"""A disk without room: what was not written is known not to be, and leases are kept all the same."""
+"""A full disk: what was not written is known not to be, and leases are still kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def store(tmp_path: Path, clock: StoreClock) -> AsyncIterator[SqliteStore]
 
 @pytest.fixture
 async def grant(store: SqliteStore) -> Grant:
-    """Of `LEASE` to node 1, with one record written and no room for more."""
+    """A grant of `LEASE` to node 1, with one record written and no room for more."""
     (grant,) = await store.claim([LEASE], 1, TERM_MS)
     assert grant is not None
     await store.register_node(NODE)

@@ -1,4 +1,4 @@
-"""What is kept in memory, copied and put back."""
+"""State kept in memory, copied and put back."""
 
 from __future__ import annotations
 
@@ -79,4 +79,4 @@ def test_a_copy_of_a_folder_is_of_its_moment() -> None:
         put_back = folder.folder("t").folder("0").open("log")
         assert put_back.read(0, 10) == b"one"
         put_back.append([b"three"])
-    assert log.read(0, 10) == b"onetwo"  # who has it open keeps what was
+    assert log.read(0, 10) == b"onetwo"  # whoever has it open keeps the old contents

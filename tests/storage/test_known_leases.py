@@ -1,5 +1,5 @@
-"""What the connection that writes knows of leases: an append that goes by it finds them as they are, whoever
-else has written, and whatever has failed."""
+"""What the writing connection remembers of leases: an append that relies on it finds their current state,
+whoever else wrote and whatever failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASES_OF_NONE = Lease(LeaseKind.GROUP, 999)
 
 @pytest.fixture
 async def stores(tmp_path: Path) -> AsyncIterator[tuple[SqliteStore, SqliteStore]]:
-    """Two of one process, on one directory."""
+    """Two stores of one process on one directory."""
     stores = SqliteStore(tmp_path), SqliteStore(tmp_path)
     for store in stores:
         await store.open()

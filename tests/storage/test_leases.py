@@ -203,8 +203,8 @@ async def test_a_claim_that_names_an_unknown_lease_takes_none(store: Store) -> N
 async def test_terms_do_not_follow_the_wall_clock(
     store_with_its_own_clock: Store, step_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is set forward after a suspend, and back by ntp: the one must not end every term, nor the other keep
-    a dead node's leases from everyone for an hour."""
+    """It jumps forward after a suspend, and back with ntp: the first must not end every term, nor the second
+    withhold a dead node's leases for an hour."""
     store, term_ms = store_with_its_own_clock, 600_000
     grants = await store.claim([A], 1, term_ms)
     await store.register_node(NodeRow(1, "127.0.0.1", 9092, None, term_ms, uuid4()))

@@ -1,5 +1,5 @@
-"""Store files that were harmed while nobody had them open: said at the next start, and nothing is begun anew
-over what is left."""
+"""Store files damaged while nobody had them open: the next start reports it and begins nothing new over what
+is left."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def frames(log: bytes) -> list[tuple[int, bool]]:
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """A directory as a killed process leaves it: a database and a log of twelve transactions upon it, of one
-    to four frames."""
+    """A directory as a killed process leaves it: a database and its log of twelve transactions, of one to
+    four frames each."""
     alive = tmp_path / "alive"
     alive.mkdir()
     connection = connect(alive / "store.sqlite")
@@ -63,7 +63,7 @@ def wal(directory: Path) -> Path:
 
 
 def recovered(directory: Path, log: bytes) -> int:
-    """How many transactions sqlite finds."""
+    """Number of transactions that sqlite finds."""
     copy = directory.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(directory, copy)
@@ -119,8 +119,8 @@ while True:
 
 @pytest.mark.parametrize("page_bytes", [512, 4_096])
 def test_no_log_of_a_killed_process_is_refused(tmp_path: Path, page_bytes: int) -> None:
-    """Killed anywhere, again and again over the same log: between frames, in a checkpoint, behind a rollback
-    whose frames are still there, while a reader holds the log up."""
+    """Killed anywhere, again and again over the same log: between frames, in a checkpoint, after a rollback
+    whose frames are still there, while a reader holds back the log."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -154,7 +154,7 @@ def test_harm_to_any_frame_is_found_if_anything_was_committed_behind_it(killed: 
         for at in (0, 5, 9, 17, 23, 24, dice.randrange(24, FRAME_BYTES)):
             harmed = bytearray(log)
             harmed[position + at] ^= 0x10
-            # A frame whose salts or sums were harmed does not say any more that it ends a transaction.
+            # A frame whose salts or checksums were damaged no longer says that it ends a transaction.
             known = number + 1 if 8 <= at < 24 else number
             behind = any(ends for _, ends in frames(bytes(harmed))[known:-1])
             assert first_damage(bytes(harmed)) == (position if behind else None), f"frame {number}, byte {at}"
@@ -202,7 +202,7 @@ def test_what_an_earlier_turn_of_the_log_left_behind_its_end_is_no_damage(tmp_pa
 
 
 async def filled(directory: Path) -> dict[bytes, bytes]:
-    """A store that was killed; what it holds for LEASE."""
+    """Leave a killed store in `directory`; return what it holds for LEASE."""
     alive = directory.with_name("alive")
     store = SqliteStore(alive)
     await store.open()
@@ -228,7 +228,7 @@ async def test_a_store_with_a_damaged_log_is_not_opened_until_it_was_cut(tmp_pat
     log[position + 100] ^= 1
     wal(left).write_bytes(log)
     store = SqliteStore(left)
-    for _ in range(2):  # it stays as it is
+    for _ in range(2):  # the file stays unchanged
         with pytest.raises(
             StoreDamaged, match=rf"store\.sqlite-wal is damaged at byte {position}.*truncate -s"
         ):
@@ -247,7 +247,7 @@ async def test_a_record_that_changed_is_not_given_out(tmp_path: Path) -> None:
     await filled(left)
     store = SqliteStore(left)
     await store.open()
-    await store.close()  # all is in the one file now
+    await store.close()  # everything is in a single file now
     path = left / "store.sqlite"
     contents = path.read_bytes()
     assert contents.count(b"value 7") == 1

@@ -1,4 +1,4 @@
-"""The contract of letters: who gets them, under which epoch they go, and what becomes of them otherwise."""
+"""The contract of letters: who gets them, under which epoch they are sent, and what happens to the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ A = Lease(LeaseKind.GROUP, 0)
 
 
 class Mail:
-    """What came to a node."""
+    """The letters a node received."""
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
@@ -57,7 +57,7 @@ async def test_letters_arrive_at_their_node_in_the_order_of_sending(store: Store
     payloads = [b"%d" % n for n in range(30)]
     letters = [Letter(2, payload) for payload in payloads]
     assert await store.post([*letters[:10], Letter(1, b"other")]) == [Posted.SENT] * 11
-    # Those of one turn may go together, and do not overtake each other.
+    # Letters of one turn of the loop may be sent together, and do not overtake each other.
     for outcome in await asyncio.gather(*(store.post([letter]) for letter in letters[10:])):
         assert outcome == [Posted.SENT]
     assert await two.has(*payloads)
@@ -126,7 +126,7 @@ async def test_what_is_for_another_incarnation_does_not_arrive(store: Store) -> 
     )
     assert posted == [Posted.UNDELIVERABLE, Posted.SENT, Posted.SENT]
     assert await new.has(b"a", b"b")
-    store.close_mailbox(1, ONE.incarnation)  # not the one that is open
+    store.close_mailbox(1, ONE.incarnation)  # not the open mailbox
     await store.post([Letter(1, b"c")])
     assert await new.has(b"a", b"b", b"c")
     assert old.got == []
@@ -169,7 +169,7 @@ async def test_nothing_arrives_in_a_mailbox_that_is_closed(store: Store) -> None
 
 async def test_letters_that_nobody_takes_do_not_pile_up(store: Store) -> None:
     two = await opened(store, TWO)
-    await store.register_node(ONE)  # and has no mailbox, as if it stood still
+    await store.register_node(ONE)  # without a mailbox, as if it were paused
     for _ in range(3):
         await store.post([Letter(1, b"unread")] * LETTERS_KEPT_MAX)
     assert await store.post([Letter(2, b"a")]) == [Posted.SENT], "nobody else is kept from anything"

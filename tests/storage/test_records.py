@@ -124,10 +124,10 @@ async def test_bytes_come_back_as_they_were(store: Store) -> None:
 
 
 async def test_a_key_may_be_long(store: Store) -> None:
-    """A group's name may have 32,767 bytes, and indexes of databases take less."""
+    """A group's name may have 32,767 bytes, and database indexes accept less."""
     random_bytes = random.Random(11).randbytes
     long = [random_bytes(size) for size in (1_024, 1_025, 2_705, 33_000)]
-    digests = [b"\xff" + sha256(key).digest() for key in long]  # who knows a key could name its digest
+    digests = [b"\xff" + sha256(key).digest() for key in long]  # who knows a key could use its digest as one
     keys = [*long, *digests, b"\xff", b"\xff\xff"]
     grant = await claim(store, A)
     for value in (b"1", b"", b"3" * 3_000):
@@ -277,7 +277,7 @@ async def test_closing_finishes_what_was_called_and_refuses_what_comes_after(
 ) -> None:
     grant = await claim(store, A)
     writes = [asyncio.ensure_future(write(store, grant, (b"%d" % n, b"v"))) for n in range(50)]
-    await asyncio.sleep(0)  # every call is made
+    await asyncio.sleep(0)  # every call has been made
     await store.close()
     assert await asyncio.gather(*writes) == [Outcome.WRITTEN] * 50
     with pytest.raises(StoreClosed):

@@ -75,8 +75,8 @@ async def test_a_delete_leaves_a_tombstone_with_its_time(store: Store) -> None:
 
 
 async def test_a_reader_that_goes_on_from_where_it_was_misses_nothing(store: Store) -> None:
-    """Any writes, any places to come back to, also after another has claimed the lease: the last that is read
-    of each key is what it is now."""
+    """Any writes and any points to resume from, even after another holder claims the lease: the last value
+    read of each key is its current one."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)

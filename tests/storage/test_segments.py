@@ -20,7 +20,7 @@ SMALL = Limits(segment_bytes=1_000, segment_ms=10_000, index_interval_bytes=200)
 
 
 class Observed:
-    """A derived state that is simply all it was told."""
+    """A derived state that simply keeps everything it observed."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -41,7 +41,7 @@ class Observed:
 
 
 class Place:
-    """A folder that can be opened again, copied, and looked into."""
+    """A folder that can be opened again, copied and inspected."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 def append(
     log: SegmentLog, *, records: int = 2, size: int = 20, timestamp: int = 1_000, epoch: int = 3
 ) -> bytes:
-    """Append a batch; the bytes that are stored for it."""
+    """Append a batch and return the bytes stored for it."""
     batch = record_batch.build([Record(n, timestamp + n, b"k", b"v" * size) for n in range(records)])
     header = log.append(batch, record_batch.peek(batch), epoch)
     assert header.leader_epoch == epoch
@@ -231,7 +231,7 @@ def test_broken_indexes_and_snapshots_are_not_believed(place: Place, ending: str
 
 
 def copied(folder: MemoryFolder, cut: dict[str, int]) -> MemoryFolder:
-    """The folder as a crash may leave it: some files shorter than they were."""
+    """The folder as a crash may leave it, with some files cut short."""
     copy = MemoryFolder()
     for name in folder.names():
         copy.store(name, (folder.load(name) or b"")[: cut.get(name)])
@@ -413,8 +413,7 @@ def test_a_file_that_cannot_be_put_back_fails_the_log() -> None:
 
 
 def test_compaction_can_be_cut_short_anywhere() -> None:
-    """Before its file is in place the old ones stand; after it, whichever of them are still there are
-    dropped."""
+    """Until its file is in place, the old ones count; after that, any of them still there are dropped."""
     place = Place(MemoryFolder())
     log, _ = place.open()
     stored = [append(log, size=300) for _ in range(4)]
@@ -515,7 +514,7 @@ def test_how_far_it_was_cleaned_stays_known(place: Place) -> None:
     log.note_cleaned(4)
     assert place.open(Limits())[0].cleaned_offset == 4
     place.folder.open("00000000000000000000.log").truncate(10)
-    assert place.open(Limits())[0].cleaned_offset == 0  # what was there is lost: other records will come
+    assert place.open(Limits())[0].cleaned_offset == 0  # what was there is lost; other records will follow
 
 
 def test_a_sync_covers_the_names_of_files_that_are_new() -> None:
@@ -534,7 +533,7 @@ def test_a_sync_covers_the_names_of_files_that_are_new() -> None:
 
 
 def test_a_synced_folder_is_found_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name is kept by the folder it is in, so those above are synced too, once."""
+    """A name is stored in its parent folder, so the folders above are synced too, once."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
     folder = DiskFolder(tmp_path / "topics").folder("topic").folder("0")

@@ -1,4 +1,4 @@
-"""`muster store check` of a data directory: each harm is found, named with its place, and nothing else is."""
+"""`muster store check` of a data directory: all damage is found and located, and nothing else is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPIC_ID = UUID(int=7)
 LEASE = Lease(LeaseKind.GROUP, 3)
 BATCHES = 30
 RECORDS = 3
-"""In a batch."""
+"""Records per batch."""
 
 
 def fill(data: Path, *, close: bool = True) -> None:
@@ -58,7 +58,7 @@ def fill(data: Path, *, close: bool = True) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """As a broker leaves it that was stopped."""
+    """A data directory as a stopped broker leaves it."""
     fill(tmp_path / "data")
     return tmp_path / "data"
 
@@ -93,7 +93,7 @@ def harm(path: Path, position: int, contents: bytes) -> None:
 
 
 def contents(data: Path) -> dict[str, bytes]:
-    """Of all files, but for the lock, which names the process."""
+    """Contents of all files except the lock, which names the process."""
     return {
         str(path): path.read_bytes()
         for path in data.rglob("*")

@@ -1,4 +1,4 @@
-"""What is sqlite's alone: files that survive a kill, are refused when too new, and a disk that fills up."""
+"""Tests of sqlite alone: files that survive a kill or are refused as too new, and a disk that fills up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_kill_9_in_a_storm_of_appends_loses_nothing_acknowledged(tmp_path:
     stored = {key: int(value.split()[0]) for _, key, value in await store.load(STORM_LEASE)}
     await store.close()
     assert len(lines) >= ACKNOWLEDGED_BEFORE_KILL
-    # An append that was never acknowledged may be there: a later turn of the same key.
+    # An unacknowledged append may be there: a later turn of the same key.
     lost = {key: turn for key, turn in acknowledged.items() if stored.get(key, -1) < turn}
     assert not lost
 
@@ -69,7 +69,7 @@ async def test_a_restart_waits_for_no_lease_and_lists_no_dead_node(tmp_path: Pat
     await store.claim([LEASE], 1, 3_600_000)
     await store.register_node(NodeRow(1, "127.0.0.1", 9092, None, 3_600_000, UUID(int=11)))
     await store.close()
-    # The lock was let go and taken again: whoever held the lease has no process any more.
+    # The lock was released and taken again, so the process that held the lease is gone.
     again = SqliteStore(tmp_path)
     await again.open()
     assert await again.holders(LeaseKind.GROUP) == {}
@@ -104,7 +104,7 @@ async def test_two_store_objects_of_one_process_share_a_directory(tmp_path: Path
 
 
 async def test_stores_of_one_process_open_a_new_directory_at_once(tmp_path: Path) -> None:
-    # sqlite refuses, without waiting, one of two connections that turn a new file to WAL at the same time.
+    # sqlite refuses, without waiting, one of two connections that switch a new file to WAL at the same time.
     for turn in range(25):
         directory = tmp_path / str(turn)
         stores = [SqliteStore(directory) for _ in range(3)]
@@ -201,7 +201,7 @@ async def test_a_store_written_by_a_newer_version_is_refused(tmp_path: Path) -> 
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.close()
-    await store.open()  # refusing let go of the lock
+    await store.open()  # the refusal released the lock
     await store.close()
 
 
@@ -220,7 +220,7 @@ async def test_a_file_that_is_not_ours(tmp_path: Path, content: bytes | int) -> 
     else:
         path.write_bytes(content)
     store = SqliteStore(tmp_path)
-    if content == b"":  # an empty file is an empty database: a first start that was cut off
+    if content == b"":  # an empty file is an empty database, left by an interrupted first start
         await store.open()
         await store.close()
         return
@@ -234,7 +234,7 @@ async def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
         await SqliteStore(tmp_path / "file").open()
 
 
-# The limit on file sizes stands for the disk's end: sqlite meets both in write(2).
+# The limit on file sizes stands in for a full disk: sqlite meets both in write(2).
 DISK_FULL = """
 import asyncio, resource, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The thread that writes: in order, durable before a call returns, and one call at fault fails alone."""
+"""The writer thread: writes in order, durable before a call returns, and a faulty call fails alone."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_a_lease_whose_claim_is_being_written_is_nobody_elses(
     again = asyncio.ensure_future(store.claim([LEASE], 2, 60_000))
     await settle()
     assert await store.renew([run_out], 60_000) == [None]
-    async with asyncio.timeout(30):  # a claim that is written waits for the writer
+    async with asyncio.timeout(30):  # a claim that is to be written would wait for the writer
         assert await store.claim([LEASE], 1, 60_000) == await store.claim([LEASE], 3, 60_000) == [None]
     assert await store.holders(LeaseKind.GROUP) == {}, "an epoch is not seen before it is durable"
     while not (claiming.done() and again.done()):

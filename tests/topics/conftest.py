@@ -1,4 +1,4 @@
-"""Where the partition logs of these tests are: in files, or with --postgres in rows of PostgreSQL."""
+"""Where these tests keep partition logs: in files, or with --postgres in rows of PostgreSQL."""
 
 from __future__ import annotations
 

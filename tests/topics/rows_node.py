@@ -1,4 +1,4 @@
-"""A broker's partitions with those of a topic whose records are rows of the store (`rows`) among them."""
+"""A broker's partitions, including those of a topic whose records are rows of the store (`rows`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECK_INTERVAL_MS: Final = 300_000
 
 
 class GatedStore(MemoryStore):
-    """Counts the looks at rows, lets a test hold them up, and fails on demand."""
+    """Counts row lookups, lets a test delay them, and fails on demand."""
 
     def __init__(self) -> None:
         super().__init__(lease_counts=dict.fromkeys(LeaseKind, SHARDS))
@@ -32,13 +32,13 @@ class GatedStore(MemoryStore):
         self.failing: StoreError | None = None
 
     async def look(self) -> None:
-        """What every look at rows that a test may hold up waits for, once it has found them."""
+        """Awaited by every row lookup that a test may delay, once it has found the rows."""
         self.looks += 1
         await self.open_gate.wait()
         self.fail()
 
     def fail(self) -> None:
-        """What every write that may fail begins with."""
+        """Called first by every write that may fail."""
         if self.failing is not None:
             raise self.failing
 
@@ -48,7 +48,7 @@ R = TypeVar("R", bound=RowPartitions)
 
 
 class RowsNode(Generic[S, R]):
-    """The partitions, of which it owns all, and what they stand on."""
+    """A node that owns all of its partitions, with everything they need."""
 
     def __init__(self, topic: Topic, store: S, kind: Callable[..., R]) -> None:
         self.clock = ManualClock(NOW_MS)

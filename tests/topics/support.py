@@ -1,5 +1,5 @@
-"""What the tests of the data plane share: batches as clients send them, and a log or a broker's partitions
-over files in memory or over rows of PostgreSQL."""
+"""Shared by the tests of the data plane: batches as clients send them, and a log or a broker's partitions,
+over files in memory or rows of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def batch(
 
 
 def resealed(data: bytearray) -> bytes:
-    """A batch that was tampered with, with the checksum that it has now."""
+    """A batch that was tampered with, with its checksum recomputed."""
     data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
 
 
 def read_records(data: bytes | memoryview) -> list[Record]:
-    """All records of a record set, every batch's checksum checked."""
+    """All records of a record set, after checking every batch's checksum."""
     data, found = bytes(data), list[Record]()
     for position, header in record_batch.batches(data):
         assert record_batch.crc_matches(data, position, header)
@@ -75,8 +75,8 @@ def read_records(data: bytes | memoryview) -> list[Record]:
 
 
 def killed_after(lines: int, program: str, folder: Path) -> int:
-    """Run a program on a folder and `kill -9` it once it has printed so many lines; how many it printed in
-    all."""
+    """Run a program on a folder, `kill -9` it once it has printed `lines` lines, and return how many it
+    printed in all."""
     with subprocess.Popen(
         [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
     ) as process:
@@ -88,14 +88,14 @@ def killed_after(lines: int, program: str, folder: Path) -> int:
 
 
 class TestRows:
-    """Partition logs in a database whose leases are claimed by whoever says so."""
+    """Partition logs in a database whose leases any test may claim."""
 
     __test__ = False
     in_use: ClassVar[TestRows | None] = None
-    """Where the logs of the present test are; None: in files."""
+    """Where the current test's logs are; None: in files."""
 
     def __init__(self, url: str, *, first_lease: int = 10_000) -> None:
-        """`first_lease`: from which number on its leases are new."""
+        """`first_lease`: the number of the first new lease."""
         self.storage = Rows.at(url, "test")
         self._numbers = count(first_lease)
 
@@ -106,7 +106,7 @@ class TestRows:
         return found
 
     def new_leases(self, many: int) -> int:
-        """The first number of so many leases that nobody else uses."""
+        """Create `many` leases that nobody else uses and return the first number."""
         numbers = [next(self._numbers) for _ in range(many)]
         self.execute(
             "INSERT INTO muster.leases (lease_id, kind, number, epoch, next_seq) "
@@ -124,8 +124,8 @@ class TestRows:
         )
 
     def check_nothing_is_left_over(self, topic_ids: Sequence[UUID]) -> None:
-        """No batches without a segment, and of those topics no segments that are not live. What a dead leader
-        left must have been sealed by the next."""
+        """Check that no batch lacks a segment and that all segments of these topics are live. What a dead
+        leader left must have been sealed by the next."""
         widowed = (
             "SELECT count(*) FROM muster.batches AS b WHERE NOT EXISTS "
             "(SELECT 1 FROM muster.segments AS s WHERE s.segment_id = b.segment_id)"
@@ -136,8 +136,8 @@ class TestRows:
 
 
 class OneLog:
-    """A partition's log in a folder, or where the test's logs are, opened again and again, with a clock to
-    move."""
+    """A partition's log, in a folder or wherever the test's logs are, that can be reopened, with a movable
+    clock."""
 
     def __init__(self, folder: Folder | None = None, **configs: str) -> None:
         self.folder = folder or MemoryFolder()
@@ -172,7 +172,7 @@ class OneLog:
         return appended
 
     def records(self) -> list[Record]:
-        """Everything from the log start on."""
+        """All records from the log start on."""
         found: list[Record] = []
         offset = self.log.start_offset
         while data := self.log.read(offset, 1 << 20, first_may_exceed=True):
@@ -186,7 +186,7 @@ class OneLog:
 
 
 class InlineExecutor(Executor):
-    """Runs what it is given at once, so that a test decides when anything happens."""
+    """Runs each call at once, so that a test decides when anything happens."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -216,12 +216,12 @@ class HeldExecutor(Executor):
         return future
 
     def run_one(self) -> None:
-        """What was submitted first."""
+        """Run what was submitted first."""
         self.waiting.pop(0)()
 
 
 class TopicsBesideRows(MemoryStore):
-    """Its topics are in the database too, where upkeep looks for those that are gone."""
+    """Keeps its topics in the database too, where upkeep looks for deleted ones."""
 
     def __init__(self, rows: TestRows) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class TopicsBesideRows(MemoryStore):
 
 
 class Node(Partitions):
-    """Owns data shards by their number; over a database it claims what it is told that it owns."""
+    """Owns data shards by number; over a database it also claims their leases."""
 
     def __init__(self, *, rows: TestRows | None, lease_of: Callable[[int], Lease], **options: Any) -> None:
         super().__init__(
@@ -263,7 +263,7 @@ class Node(Partitions):
 
 
 class Brokers:
-    """Catalogues and partitions of one or more brokers over one store, one set of logs and one clock."""
+    """Catalogues and partitions of one or more brokers that share a store, a set of logs and a clock."""
 
     def __init__(
         self, *, logs: Logs | None = None, defaults: Mapping[str, str] | None = None, **options: Any

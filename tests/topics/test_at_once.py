@@ -1,4 +1,4 @@
-"""Fetches of what is in memory are answered on the loop, and as those that go to the executor are."""
+"""Fetches of records in memory are answered on the loop, just like those that go to the executor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTITIONS = 6
 
 
 class Cache:
-    """What can be read at once: so many reads from now on."""
+    """Limits the reads that succeed at once: only `left` more."""
 
     def __init__(self) -> None:
         self.left = 0

@@ -1,4 +1,4 @@
-"""The topic catalogue: what may be created, how it changes, and who hears of it."""
+"""The topic catalogue: what may be created, how it changes, and who is notified."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ async def test_changes_of_two_brokers_at_once_are_both_kept(catalogue: Catalogue
     await catalogue.create("orders")
     await other.refresh()
     await catalogue.alter_configs("orders", [put("retention.ms", "1")])
-    await other.add_partitions("orders", 5)  # its picture is older than the change
+    await other.add_partitions("orders", 5)  # its view is older than the change
     await catalogue.refresh()
     assert catalogue.named("orders") == other.named("orders")
     assert (other.named("orders").partitions, other.named("orders").configs) == (5, {"retention.ms": "1"})

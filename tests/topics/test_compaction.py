@@ -1,4 +1,4 @@
-"""Compaction: the last value of each key stays, with its offset; the rest goes when it may."""
+"""Compaction: the last value of each key stays, with its offset; the rest is removed when allowed."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_last_sequence_of_a_producer_outlives_its_records() -> None:
     assert [(header.base_offset, header.record_count) for header in headers] == [(1, 0), (2, 1)]
     for name in one.folder.names():
         if not name.endswith(".log"):
-            one.folder.remove(name)  # nothing but the batches to learn from
+            one.folder.remove(name)  # only the batches are left to learn from
     one.reopen()
     put(one, (b"b", b"1"), producer=(7, 0, 2))
     with pytest.raises(KafkaError) as caught:
@@ -262,7 +262,7 @@ def test_any_history_keeps_its_last_values(keys_max: int) -> None:
 
 
 def test_passes_that_were_not_made_are_made_later() -> None:
-    """More keys than one pass takes, and the log closes between two passes."""
+    """More keys than one pass handles, and the log closes between two passes."""
     one = compacted_log()
     for key in (b"a", b"b"):
         put(one, (key, b"1"))

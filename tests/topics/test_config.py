@@ -108,7 +108,7 @@ def test_what_contradicts_itself_or_this_broker_is_refused_when_it_is_set(
     with pytest.raises(KafkaError, match=name) as caught:
         config.validated(configs)
     assert caught.value.code is ErrorCode.INVALID_CONFIG
-    config.parse(configs)  # what is set already is still read
+    config.parse(configs)  # configs already set are still read
 
 
 def test_every_config_is_documented_and_the_idle_ones_say_so() -> None:

@@ -1,4 +1,4 @@
-"""`__consumer_offsets`: the records of the store, read like a compacted log beside topics that stand in logs.
+"""`__consumer_offsets`: records of the store, read like a compacted log alongside topics kept in logs.
 
 What it has in common with `__group_events` is tested there.
 """
@@ -51,7 +51,7 @@ Row = tuple[bytes, bytes | None]
 
 
 class RecordStore(GatedStore):
-    """Of its looks, those at records are held up."""
+    """Lets a test delay only lookups of records."""
 
     async def read_records(
         self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
@@ -75,12 +75,12 @@ class RecordStore(GatedStore):
         return await super().remove_tombstones(lease, epoch, before_ms=before_ms, count_max=count_max)
 
     def leave_a_gap(self, number: int, seqs: int) -> None:
-        """As PostgreSQL's store does when another holder comes."""
+        """As PostgreSQL's store does when a new holder takes over."""
         self._leases[Lease(LeaseKind.GROUP, number)].next_seq += seqs
 
 
 class Node(RowsNode[RecordStore, ConsumerOffsets]):
-    """A broker's partitions, with those of `__consumer_offsets` among them."""
+    """A broker's partitions, including those of `__consumer_offsets`."""
 
     def __init__(self) -> None:
         super().__init__(offsets_topic(UUID(int=7), SHARDS), RecordStore(), ConsumerOffsets)
@@ -173,7 +173,7 @@ async def test_what_has_been_read_is_not_read_again(node: Node) -> None:
 
 
 async def test_values_that_no_schema_fits_are_passed_on(node: Node) -> None:
-    """A later version may have written them: readers pass over what they do not know."""
+    """A later version may have written them: readers skip what they do not know."""
     rows = [(b"\x00\x63later", b"\x00\x00"), (commit(0)[0], b"\x00\x63")]
     await node.write(*rows)
     found = await node.read()
@@ -375,7 +375,7 @@ async def test_the_end_answers_fetches_that_wait(way: str) -> None:
 
 
 def pending(number: int, producer: int = 41) -> tuple[bytes, bytes]:
-    """An offset in a transaction that is not over."""
+    """An offset in an unfinished transaction."""
     key = PendingOffsetKey(producer_id=producer, group="g", topic="t", partition=number)
     return encode_key(key), commit(number)[1]
 
@@ -388,7 +388,7 @@ def producer(producer_id: int = 41) -> tuple[bytes, bytes]:
 
 
 async def position_behind(node: Node, offset: int, **limits: Any) -> int:
-    """Where a reader goes on, who reads batches from `offset` on."""
+    """The offset at which a reader of batches from `offset` continues."""
     (answer,) = await fetch(node.partitions, node.ask(offset, **limits))
     assert answer.error is None
     return max((header.last_offset + 1 for _, header in batches(answer.records)), default=offset)
@@ -421,7 +421,7 @@ async def test_readers_get_behind_what_they_are_not_shown(node: Node) -> None:
 
 
 async def test_a_read_of_all_the_rows_it_may_is_answered_whatever_it_shows(node: Node) -> None:
-    """Whoever waits for bytes would wait before rows that it is not shown."""
+    """Otherwise a reader waiting for bytes would wait before rows that it is not shown."""
     await node.write(*(pending(number) for number in range(READ_ROWS_MAX + 1)))
     full = await parked(fetch(node.partitions, node.ask(0), min_bytes=1_000, max_wait_ms=60_000))
     assert full.done()
@@ -433,7 +433,7 @@ async def test_a_read_of_all_the_rows_it_may_is_answered_whatever_it_shows(node:
 
 
 async def test_what_readers_are_not_shown_keeps_nobody_waiting(node: Node) -> None:
-    """Who waits for more is not woken by it; who has yet to get behind it does so at once."""
+    """A reader waiting for more is not woken by it; one that has yet to get past it does so at once."""
     await node.write(commit(1))
     waiting = await parked(fetch(node.partitions, node.ask(1), max_wait_ms=60_000))
     await node.write(producer(), pending(0))

@@ -1,4 +1,4 @@
-"""A process that dies at any file operation, or before or after any statement: what it had acknowledged is
+"""A process that dies at any file operation, or before or after any statement: what it acknowledged is still
 there, and so is what it knew of its producers."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Died(BaseException):
 
 
 class MortalFolder(MemoryFolder):
-    """Raises Died instead of its next operation but `left`; None: it lives."""
+    """Raises Died in place of an operation once `left` more were performed; None: never."""
 
     left: int | None = None
 
@@ -77,7 +77,8 @@ class MortalFile(MemoryFile):
 
 
 class MortalRows:
-    """Raises Died around the database's next call but `left`: before it when that is even, else after it."""
+    """Raises Died at a database call once `left // 2` more were made: before it if `left` is even, else after
+    it."""
 
     def __init__(self, rows: TestRows, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left: int | None = None
@@ -97,7 +98,7 @@ class MortalRows:
 
 
 class Life:
-    """A log's life of some fifty steps, each drawn from `seed`, and what it was told."""
+    """A log's life of fifty steps, each drawn from `seed`, and what it acknowledged."""
 
     def __init__(self, seed: int, policy: str, mortal: MortalFolder | MortalRows) -> None:
         self.dice = random.Random(seed)
@@ -181,7 +182,7 @@ def test_whenever_it_dies_nothing_acknowledged_is_lost_or_taken_twice(
 
 
 class TransactionsLife(Life):
-    """A life of transactions alone."""
+    """A life of transactions only."""
 
     def __init__(self, seed: int, policy: str, mortal: MortalFolder | MortalRows) -> None:
         super().__init__(seed, policy, mortal)
@@ -227,7 +228,7 @@ class TransactionsLife(Life):
         self.unanswered = None
 
     def go_on(self) -> None:
-        """As clients and coordinators do that got no answer."""
+        """Retry, as clients and coordinators do that got no answer."""
         match self.unanswered:
             case producer, bool() as committed:
                 self.end(producer, committed)
@@ -306,7 +307,7 @@ def forget_all_but_batches(folder: Folder) -> None:
 def check(life: Life) -> None:
     one = life.one
     if life.under_way is not None:
-        life.append(*life.under_way)  # as a client does that got no answer
+        life.append(*life.under_way)  # retried, as by a client that got no answer
     assert one.log.high_watermark == max(life.acknowledged, default=-1) + 1
     found = {record.offset: record.value for record in one.records()}
     assert found.items() <= life.acknowledged.items()

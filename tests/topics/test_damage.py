@@ -1,4 +1,4 @@
-"""Damage that reads meet is named once for each place. That a whole broker does is tested in tests/faults."""
+"""Damage that reads meet is logged once for each place. tests/faults tests this with a whole broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a fetch is answered. `tests/kafka/test_when_fetches_answer.py` asks Apache Kafka for the same."""
+"""When a fetch is answered. `tests/kafka/test_when_fetches_answer.py` compares this with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.topics.test_partitions import ask, fetch, parked, settled, topic_at, 
 
 VALUE = bytes(100)
 ONE = len(batch(VALUE))
-"""Bytes of a batch of one record."""
+"""Size of a batch of one record."""
 MINUTE_MS = 60_000
 WAIT_MS = 500
 
@@ -39,7 +39,7 @@ async def brokers() -> AsyncIterator[Brokers]:
 
 
 async def filled(brokers: Brokers, *counts: int, **configs: str) -> tuple[Partitions, Topic]:
-    """So many batches of one record in each partition."""
+    """A topic with that many one-record batches in each partition."""
     node = await brokers.add()
     topic = await topic_at(brokers, partitions=len(counts), **configs)
     for partition, count in enumerate(counts):
@@ -57,7 +57,7 @@ async def waits(
 
 
 async def at_once(node: Partitions, *asked: FetchPartition, **limits: int) -> list[int]:
-    """How many records of each partition came."""
+    """Fetch, check that the answer comes at once, and return the number of records of each partition."""
     task = await parked(fetch(node, *asked, **{"max_wait_ms": WAIT_MS, **limits}))
     assert task.done()
     return [len(values(answer)) for answer in task.result()]
@@ -132,11 +132,11 @@ async def test_memory_that_is_short_makes_no_fetch_wait(brokers: Brokers) -> Non
 # --- committed records ------------------------------------------------------------------------------
 
 MARKER: Final = 78
-"""Bytes of one."""
+"""Size of a marker's batch."""
 
 
 class Transaction:
-    """Of one producer in one partition of a broker that verifies nothing."""
+    """A transaction of one producer in one partition, on a broker that verifies nothing."""
 
     def __init__(self, node: Partitions, topic: Topic, producer: int = 7) -> None:
         self._node, self._topic, self._producer = node, topic, producer
@@ -336,7 +336,7 @@ async def test_what_waits_reads_nothing_until_there_is_enough(brokers: Brokers) 
 
 
 class LateExecutor(InlineExecutor):
-    """Tells what came of its work only when the test says so."""
+    """Reports the results of its work only when the test says so."""
 
     def __init__(self) -> None:
         self.done: list[Callable[[], None]] = []
@@ -372,7 +372,7 @@ async def test_a_leadership_that_goes_during_the_first_look_is_told_at_once() ->
     brokers = Brokers(logs=Logs(Folders(CachedFolder(cache))))
     node, topic = await filled(brokers, 1)
     node._executor = late = LateExecutor()
-    cache.left = 1  # the records come at once, and where they begin does not
+    cache.left = 1  # the records are read at once, but not where they begin
     waiting = await parked(fetch(node, ask(topic), min_bytes=2 * ONE, max_wait_ms=WAIT_MS))
     closing = node.disown(data_shard(topic.topic_id, 0, SHARDS))
     while late.done:
@@ -398,7 +398,7 @@ class Stored(NamedTuple):
 
 
 class Model:
-    """One partition as Kafka counts it."""
+    """One partition, counted as Kafka does."""
 
     def __init__(self) -> None:
         self.stored: list[Stored] = []
@@ -412,7 +412,7 @@ class Model:
         return self.stored[-1].next_offset if self.stored else 0
 
     def start(self, offset: int) -> tuple[int, int]:
-        """Segment and position of what is read from `offset` on."""
+        """Segment and position where a read from `offset` begins."""
         segment = self.stored[-1].segment if self.stored else 0
         position = 0
         for each in self.stored:
@@ -428,7 +428,7 @@ class Model:
         )
 
     def available(self, start: tuple[int, int], offset: int, max_bytes: int) -> int | None:
-        """None: an older segment."""
+        """The bytes available to a fetch; None if it begins in an older segment."""
         if offset >= self.end:
             return 0
         segment, position = self.start(self.end)

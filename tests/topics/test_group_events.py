@@ -1,4 +1,4 @@
-"""`__group_events`: journals of the store, read like any other topic beside topics that stand in logs."""
+"""`__group_events`: journals of the store, read like any other topic alongside topics kept in logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEADLINE_S = 30
 
 
 class JournalStore(GatedStore):
-    """Of its looks, those at journals are held up."""
+    """Lets a test delay only lookups of journals."""
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
@@ -61,20 +61,20 @@ class JournalStore(GatedStore):
 
 
 class Node(RowsNode[JournalStore, GroupEvents]):
-    """A broker's partitions, with those of `__group_events` among them."""
+    """A broker's partitions, including those of `__group_events`."""
 
     def __init__(self) -> None:
         topic = events_topic(CLUSTER_ID, SHARDS, retention_ms=RETENTION_MS, retention_bytes=RETENTION_BYTES)
         super().__init__(topic, JournalStore(), GroupEvents)
 
     async def write(self, number: int, *rows: JournalRow) -> int:
-        """How many bytes."""
+        """Write rows and return their size in bytes."""
         append = Append(Lease(LeaseKind.GROUP, number), self.epochs[number], [], rows)
         assert await self.store.append([append]) == [Outcome.WRITTEN]
         return sum(row.size_bytes for row in rows)
 
     async def tell(self, number: int, *values: bytes) -> None:
-        """Write rows, and say that they are written."""
+        """Write rows and report that they are written."""
         rows = [JournalRow(self.clock.now_ms(), b"group", value) for value in values]
         self.rows.written(number, await self.write(number, *rows))
 
@@ -173,14 +173,14 @@ async def test_one_fetch_reads_logs_and_events(node: Node) -> None:
         (None, [b"zero"]),
         (ErrorCode.OFFSET_OUT_OF_RANGE, []),
     ]
-    # One batch may exceed the limit, whoever has it.
+    # One batch may exceed the limit, whichever source it comes from.
     answers = await fetch(node.partitions, *asked[:3], max_bytes=1)
     assert [len(values(answer)) for answer in answers] == [1, 0, 0]
     answers = await fetch(node.partitions, asked[1], asked[0], asked[2], max_bytes=1)
     assert [len(values(answer)) for answer in answers] == [1, 0, 0]
     answers = await fetch(node.partitions, ask(orders, 1), asked[0], max_bytes=1)
     assert [len(values(answer)) for answer in answers] == [0, 1]
-    # What one source has taken is not there for the next.
+    # Room that one source has used is not there for the next.
     room = sum(len(answer.records) for answer in await fetch(node.partitions, *asked[:2]))
     for limit, expected in ((room, [1, 1]), (room - 1, [1, 0])):
         answers = await fetch(node.partitions, *asked[:2], max_bytes=limit)
@@ -487,7 +487,7 @@ async def test_rows_go_some_at_a_time(node: Node) -> None:
 async def test_who_lost_the_lease_removes_nothing(node: Node) -> None:
     await node.tell(0, b"old")
     node.clock.advance(RETENTION_MS + 1)
-    await node.store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000)  # and nobody has told it yet
+    await node.store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000)  # it has not been told yet
     await node.rows.expire()
     assert await node.bounds(0) == JournalBounds(0, 1, 8)
     node.rows.disown(0)

@@ -1,5 +1,5 @@
-"""Guards of transactions that begin (KIP-890): a batch is appended under a guard that was made before the
-coordinator of its transaction was asked, unless a marker came between."""
+"""Guards of new transactions (KIP-890): a batch is appended under a guard made before its transaction
+coordinator was queried, unless a marker came in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.topics.test_partitions import topic_at
 from tests.topics.test_transactions import P, Q, Transactions, refusal
 
 FIRST, SECOND = False, True
-"""Generations of transactions: whether each has an epoch of its own."""
+"""Generations of transactions: whether each transaction has an epoch of its own."""
 _EPOCH_MAX = 2**15 - 1
 
 
@@ -30,7 +30,7 @@ class Guarded(Transactions):
     def begin(
         self, producer: int = P, *, epoch: int = 0, sequence: int = 0, epoch_raised: bool = FIRST
     ) -> Guard | None:
-        """What is made before the coordinator is asked."""
+        """The guard, made before the coordinator is queried."""
         header = peek(batch(b"v", producer=(producer, epoch, sequence), transactional=True))
         return self.log.begin_verification(header, epoch_raised=epoch_raised)
 
@@ -80,7 +80,7 @@ def test_batches_that_are_verified_at_once_share_their_guard(one: Guarded) -> No
 @each(
     "epoch, version, kept",
     [
-        (1, 2, True),  # of the transaction before: it has raised the epoch to that of the guard
+        (1, 2, True),  # of the previous transaction: it has raised the epoch to that of the guard
         (1, 1, False),
         (1, 0, False),
         (0, 2, False),

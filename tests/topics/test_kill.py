@@ -1,4 +1,4 @@
-"""A process that is killed while it appends: what it had acknowledged is there."""
+"""A process that is killed while it appends: what it acknowledged is still there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     acknowledged = killed_after(300, _PROGRAM, tmp_path / "log")
     one = OneLog(DiskFolder(tmp_path / "log"), internal_segment_bytes="4000")
     values = [record.value for record in one.records()]
-    assert acknowledged <= len(values) // 2 <= acknowledged + 1  # the last one may not have been told
+    assert acknowledged <= len(values) // 2 <= acknowledged + 1  # the last one may not have been reported
     assert values[::2] == [b"%d" % number for number in range(len(values) // 2)]
     written = len(values) // 2
     assert one.append(b"again", b"", producer=(5, 0, 2 * (written - 1))).base_offset == 2 * (written - 1)

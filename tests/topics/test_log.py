@@ -22,7 +22,7 @@ from tests.topics.support import NOW_MS, OneLog, batch, read_records, resealed
 
 
 def refused(one: OneLog, data: bytes) -> KafkaError:
-    """Why the log refuses a produced record set; it is unchanged by that."""
+    """Return the log's refusal of a produced record set, which must leave it unchanged."""
     before = one.log.high_watermark, one.log.segments.size
     with pytest.raises(KafkaError) as caught:
         one.send(data)
@@ -199,7 +199,7 @@ def test_what_a_batch_unpacks_to_is_bounded_with_its_size(codec: Codec) -> None:
 def test_timestamps_must_be_near_the_brokers_time() -> None:
     one = OneLog(message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="5000")
     one.append(b"a", b"b", timestamps=[NOW_MS - 5_000, NOW_MS + 1_000])
-    one.append(b"a", timestamps=[-1])  # none at all
+    one.append(b"a", timestamps=[-1])  # no timestamp
     late, early = (
         batch(b"a", timestamps=[NOW_MS + 1_001]),
         batch(b"a", b"b", timestamps=[NOW_MS - 5_001, NOW_MS]),
@@ -345,7 +345,7 @@ def test_leader_epochs_survive_restarts_and_retention() -> None:
     one.log.close()
     one.reopen(epoch=7)
     assert one.log.end_of_epoch(5) == (5, 4)
-    assert one.log.end_of_epoch(1) == (1, 3)  # before everything there is: ends where that begins
+    assert one.log.end_of_epoch(1) == (1, 3)  # older than anything left: ends where that begins
     assert one.log.list_offset(ListTimestamp.EARLIEST) == Listed(3, -1, 5)
 
 

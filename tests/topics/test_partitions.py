@@ -1,5 +1,5 @@
-"""The partitions that a broker leads: appends, long polls on a clock that the test moves, leaderships that
-come and go."""
+"""The partitions that a broker leads: appends, long polls on a clock controlled by the test, and leaderships
+that come and go."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def values(answer: FetchedPartition) -> list[bytes | None]:
 async def parked(
     waiting: Coroutine[Any, Any, list[FetchedPartition]],
 ) -> asyncio.Task[list[FetchedPartition]]:
-    """The fetch as a task that has come as far as it can."""
+    """Start the fetch as a task and let it get as far as it can."""
     task = asyncio.ensure_future(waiting)
     await settled()
     return task
 
 
 async def settled() -> None:
-    """Every callback and every trip to the (inline) executor that is under way has been made."""
+    """Let all pending callbacks and trips to the (inline) executor finish."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -197,7 +197,7 @@ async def test_offsets_are_listed_and_records_deleted(brokers: Brokers) -> None:
 async def listed(
     node: Partitions, topic: Topic, asked: ListOffsetsRequest.ListOffsetsPartition, read_committed: bool
 ) -> Listed | KafkaError:
-    """What is found, be it a refusal."""
+    """The offset found, or the refusal."""
     try:
         return await node.list_offsets(
             topic,
@@ -254,7 +254,7 @@ async def test_an_append_wakes_the_fetch_that_waits(brokers: Brokers) -> None:
     assert not waiting.done()
     await node.append(topic, 0, batch(b"a"))
     assert values((await waiting)[0]) == [b"a"]
-    assert brokers.clock.next_ms() != NOW_MS + 500  # its timer went with it
+    assert brokers.clock.next_ms() != NOW_MS + 500  # its timer was cancelled too
 
 
 async def test_the_wait_ends_at_its_time(brokers: Brokers) -> None:
@@ -641,7 +641,7 @@ async def test_retention_runs_at_its_interval_and_reaches_untouched_partitions()
     node = await brokers.add()
     topic = await topic_at(brokers, partitions=2, retention_ms="1000")
     await node.append(topic, 0, batch(b"a"))
-    node.own(data_shard(topic.topic_id, 0, SHARDS), 2)  # opened anew at the next use: nobody does
+    node.own(data_shard(topic.topic_id, 0, SHARDS), 2)  # reopened at the next use, but nobody uses it
     await settled()
     brokers.clock.advance(60_000)
     await settled()

@@ -1,4 +1,4 @@
-"""Idempotent producers: repeats are recognised, gaps and old epochs refused, over restarts too."""
+"""Idempotent producers: repeats are recognised, gaps and old epochs refused, across restarts too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def one() -> OneLog:
 
 
 def send(one: OneLog, sequence: int, *, epoch: int = 0, producer: int = 9, count: int = 1) -> int:
-    """The base offset that the broker answers."""
+    """Append a batch and return the base offset that the broker answers."""
     return one.append(*[b"x"] * count, producer=(producer, epoch, sequence)).base_offset
 
 
@@ -176,7 +176,7 @@ def test_what_follows_a_refused_batch_misses_it_and_nothing_else() -> None:
         (21, 20, True),
         (23, 20, True),
         (23, 22, True),
-        (20, 20, False),  # it comes again
+        (20, 20, False),  # sent again
         (23, 23, False),  # they were stored after all
         (19, 20, False),  # a repeat
         (25, 24, False),  # a gap behind them
@@ -198,7 +198,7 @@ def test_refused_batches_are_noted_over_the_end_of_the_sequence_and_by_epoch() -
     assert refused.misses(sent(0), SEQUENCE_MAX, NOW_MS)
     assert refused.misses(sent(1), 0, NOW_MS)
     refused.note(sent(0, epoch=1), NOW_MS)
-    refused.note(sent(7), NOW_MS)  # of before
+    refused.note(sent(7), NOW_MS)  # of the earlier epoch
     assert refused.misses(sent(1, epoch=1), 0, NOW_MS)
     assert not refused.misses(sent(1), 0, NOW_MS)
 

@@ -1,4 +1,4 @@
-"""Retention: whole segments go by time and by size."""
+"""Retention: whole segments are removed by time and by size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`__transaction_state`: what it does not have in common with `__consumer_offsets`, which is tested there."""
+"""`__transaction_state`: what differs from `__consumer_offsets`, whose tests cover the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.topics.test_partitions import fetch, parked
 
 
 class Node(RowsNode[GatedStore, TransactionStates]):
-    """A broker's partitions, with those of `__transaction_state` among them."""
+    """A broker's partitions, including those of `__transaction_state`."""
 
     def __init__(self) -> None:
         super().__init__(transactions_topic(UUID(int=7), SHARDS), GatedStore(), TransactionStates)

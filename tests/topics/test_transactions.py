@@ -1,5 +1,5 @@
 """Transactions as a partition sees them: what may be appended, where the last stable offset is, and what a
-consumer of committed records is told."""
+consumer of committed records gets."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ P, Q = 9, 10
 
 
 class Transactions(OneLog):
-    """A log in which everybody may open transactions, as if nothing were verified, and whose batches are
-    numbered by themselves."""
+    """A log in which anyone may open transactions, as if nothing were verified, and whose batches are
+    numbered automatically."""
 
     def __init__(self, *given: Any, **configs: str) -> None:
         self.sequences: dict[tuple[int, int], int] = {}
@@ -45,7 +45,7 @@ class Transactions(OneLog):
         guard: Guard | None = UNVERIFIED,
         **kinds: Any,
     ) -> int:
-        """The base offset."""
+        """Append a batch and return its base offset."""
         if sequence is None:
             sequence = self.sequences.get((producer, epoch), 0)
         data = batch(
@@ -67,7 +67,7 @@ class Transactions(OneLog):
         version: int = 0,
         commit: bool = True,
     ) -> int:
-        """The marker's offset."""
+        """Write a marker and return its offset."""
         marker = Marker(producer, epoch, coordinator_epoch, committed, version)
         offset = self.log.write_marker(marker).base_offset
         if commit:
@@ -79,13 +79,13 @@ class Transactions(OneLog):
         return self.log.last_stable_offset
 
     def committed(self, offset: int = 0, bytes_max: int = 1 << 20) -> list[bytes | None]:
-        """What a consumer of committed records sees of one fetch."""
+        """What a consumer of committed records sees in one fetch."""
         found, aborted = self.log.read_committed(offset, bytes_max, first_may_exceed=True)
         return filtered(found, [(each.producer_id, each.first_offset) for each in aborted], offset)
 
 
 def filtered(data: bytes | memoryview, aborted: list[tuple[int, int]], offset: int = 0) -> list[bytes | None]:
-    """As Kafka's consumer filters a fetch, from its description (KIP-98)."""
+    """Filters a fetch as Kafka's consumer does, from its description (KIP-98)."""
     left = sorted(aborted, key=lambda each: each[1])
     out: set[int] = set()
     values: list[bytes | None] = []
@@ -335,7 +335,8 @@ def test_an_abort_without_records_has_no_entry(one: Transactions) -> None:
 
 @each("seed", range(8))
 def test_any_course_of_transactions_is_read_as_it_went(seed: int) -> None:
-    """Against a model that decides by what became of each transaction; reopened and cut now and then."""
+    """Against a model that knows the outcome of each transaction; the log is reopened and cut now and
+    then."""
     draw = random.Random(seed)
     one = Transactions(internal_segment_bytes="700")
     written: list[tuple[int, bytes, list[bool | None]]] = []  # offset, value, the fate of its transaction
@@ -518,7 +519,7 @@ def test_aborted_records_take_no_others_along() -> None:
     assert compact(one.log, NOW_MS)
     found = one.log.read(0, 1 << 20, first_may_exceed=True)
     headers = [header for _, header in record_batch.batches(bytes(found))]
-    # The last batch of its producer is left, without records, for its sequence; the marker is left too.
+    # The producer's last batch is left, without records, to keep its sequence; the marker is left too.
     assert [(each.base_offset, each.record_count, each.is_control) for each in headers] == [
         (0, 1, False),
         (2, 0, False),
@@ -561,7 +562,7 @@ def kinds(one: Transactions) -> list[tuple[int, str]]:
 
 
 def clean(one: Transactions, at_ms: int) -> None:
-    """A pass over all there is; what makes it due is gone after the next."""
+    """Clean the whole log. The record that makes this due is gone after the next pass."""
     one.append(b"", keys=[b"due"])
     close_segment(one)
     assert compact(one.log, NOW_MS + at_ms)
@@ -600,7 +601,7 @@ def test_a_marker_stays_without_its_record_while_it_alone_tells_of_its_producer(
     if one.rows is None:
         for name in one.folder.names():
             if not name.endswith(".log"):
-                one.folder.remove(name)  # nothing but the batches to learn from
+                one.folder.remove(name)  # only the batches are left to learn from
     one.reopen()
     assert [(each.producer_id, each.epoch) for each in one.log.active_producers()] == [(P, 4)]
     assert refusal(one.put, P, epoch=3, keys=[b"k"]) == ErrorCode.INVALID_PRODUCER_EPOCH

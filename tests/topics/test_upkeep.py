@@ -1,4 +1,4 @@
-"""Upkeep of a broker's partitions: it goes on whatever happens, reaches what it must, and holds up no
+"""Upkeep of a broker's partitions: it goes on whatever happens, reaches what it must, and delays no
 request."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def test_requests_do_not_wait_for_upkeep() -> None:
     assert len(threads.waiting) == 1
     for _ in range(10):
         await node.append(topic, 0, batch(b"x" * 150))
-    assert len(threads.waiting) == 2  # the sweep, and one turn to seal all that was closed
+    assert len(threads.waiting) == 2  # the sweep, and one call to seal all that was closed
     assert values((await fetch(node, ask(topic, 10)))[0]) == [b"x" * 150]
     log = node._led[topic.topic_id, 0].log
     assert log is not None
@@ -109,7 +109,7 @@ async def test_sealing_does_not_wait_for_the_end_of_a_sweep(monkeypatch: pytest.
         await node.append(topic, partition, batch(b"x" * 150, keys=[b"k"]))
     sweep = asyncio.ensure_future(node.sweep())
     await settled()
-    threads.run_one()  # what has files
+    threads.run_one()  # looks up which partitions have files
     await settled()
     assert len(threads.waiting) == 1
     await node.append(topic, 2, batch(b"x" * 150, keys=[b"k"]))
@@ -152,7 +152,7 @@ async def test_a_partition_asked_for_during_its_upkeep_stays_open() -> None:
     node.own(data_shard(topic.topic_id, 0, SHARDS), 2)
     sweep = asyncio.ensure_future(node.sweep())
     await settled()
-    threads.run_one()  # what has files
+    threads.run_one()  # looks up which partitions have files
     await settled()
     log = node._opened(node._led[topic.topic_id, 0])
     assert (await node.append(topic, 0, batch(b"b"))).base_offset == 1
@@ -171,7 +171,7 @@ async def test_closing_does_not_wait_for_the_rest_of_a_sweep() -> None:
         await node.append(topic, partition, batch(b"a"))
     sweep = asyncio.ensure_future(node.sweep())
     await settled()
-    threads.run_one()  # what has files
+    threads.run_one()  # looks up which partitions have files
     await settled()
     closing = asyncio.ensure_future(brokers.close())
     await settled()

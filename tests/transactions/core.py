@@ -1,4 +1,4 @@
-"""One shard, stepped as its host does, whose partitions take every marker at once or when a test says so."""
+"""One shard, stepped as its host does. Its partitions take every marker at once or when a test says so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T0, T1 = ("t", 0), ("t", 1)
 
 
 class Core:
-    """A shard with its store: after every step a second shard is loaded from the rows, and has to agree."""
+    """A shard with its store. After every step, a second shard is loaded from the rows and must agree."""
 
     def __init__(self, config: TransactionConfig | None = None, *, version: int = 2) -> None:
         """`version`: the level of the feature transaction.version."""
@@ -43,7 +43,7 @@ class Core:
         return TransactionShard(0, self.config, new_id=lambda: self.new_id(), version=lambda: self.version)
 
     def step(self, act: Callable[[Step], None]) -> Any:
-        """What the step answers, if anything."""
+        """Run the step and return its response, if any."""
         step = Step(self.now_ms, ticket=1)
         act(step)
         for key, value in step.rows:
@@ -60,7 +60,7 @@ class Core:
         return step.replies[0].response if step.replies else None
 
     def ask(self, operation: Callable[[Any, Step], None], request: Any) -> Any:
-        """The answer. Raises the KafkaError that it is refused with."""
+        """Return the response. Raises the KafkaError of a refusal."""
         answer = self.step(lambda step: operation(request, step))
         if isinstance(answer, KafkaError):
             raise answer
@@ -71,7 +71,7 @@ class Core:
     def start(
         self, had: tuple[int, int] = (-1, -1), *, transactional_id: str = ID, timeout_ms: int = TIMEOUT_MS
     ) -> tuple[int, int]:
-        """InitProducerId: the producer id and epoch."""
+        """Send InitProducerId; return the producer id and epoch."""
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
@@ -92,14 +92,14 @@ class Core:
         return dict(found)
 
     def end(self, producer: tuple[int, int], *, commits: bool, raises_epoch: bool = False) -> tuple[int, int]:
-        """EndTxn: producer id and epoch of the next transaction."""
+        """Send EndTxn; return the producer id and epoch of the next transaction."""
         ended: Ended = self.ask(self.shard.end, End(ID, *producer, commits, raises_epoch))
         return ended.producer_id, ended.producer_epoch
 
     # --- the rest -------------------------------------------------------------------------------------------
 
     def mark(self, *partitions: TopicPartition) -> None:
-        """The oldest markers that are due have reached these partitions, or all of them."""
+        """Report that the oldest due markers have reached these partitions, or all of theirs."""
         due = self.owed[0] if partitions else self.owed.pop(0)
         self.step(
             lambda step: self.shard.marked(
@@ -112,7 +112,7 @@ class Core:
             self.mark()
 
     def pass_time(self, by_ms: int) -> None:
-        """With everything that falls due on the way."""
+        """Advance the clock, running everything due on the way."""
         until_ms = self.now_ms + by_ms
         while (at_ms := self.shard.next_deadline()) is not None and at_ms <= until_ms:
             self.now_ms = max(at_ms, self.now_ms)
@@ -120,7 +120,7 @@ class Core:
         self.now_ms = until_ms
 
     def reload(self) -> None:
-        """Another coordinator takes over."""
+        """Have another coordinator take over."""
         self.shard = self._made()
         for key, value in self.rows.items():
             self.shard.apply(key, value)
@@ -128,7 +128,7 @@ class Core:
         self.step(self.shard.loaded)
 
     def code(self, act: Callable[[], object]) -> ErrorCode:
-        """What a request is refused with; NONE if it is not."""
+        """Return the error code that the request is refused with, or NONE."""
         before = self.shard.durable()
         try:
             act()

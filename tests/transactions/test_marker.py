@@ -1,4 +1,4 @@
-"""Which markers are let in: the rule as a table."""
+"""Which markers are accepted: the rule as a table."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ LAST = FENCING_EPOCH
 @pytest.mark.parametrize(
     ("version", "marked", "epoch", "is_open", "by", "before", "code"),
     [
-        # Before version 2 a marker has its transaction's epoch, or that of who fenced it.
+        # Before version 2, a marker carries its transaction's epoch, or that of the producer that fenced it.
         (0, 3, 3, True, 5, 5, None),
         (1, 3, 3, True, 5, 5, None),
         (1, 4, 3, True, 5, 5, None),
         (1, 3, 3, False, 5, 5, None),
         (1, 2, 3, True, 5, 5, STALE),
-        # From version 2 on it has a newer one, unless it is repeated.
+        # From version 2 on, it carries a newer epoch, unless it is a repeat.
         (2, 4, 3, True, 5, 5, None),
         (2, 3, 3, True, 5, 5, STALE),
         (2, 3, 3, False, 5, 5, None),
         (2, 2, 3, False, 5, 5, STALE),
         (2, 2, 3, True, 5, 5, STALE),
         (3, 3, 3, True, 5, 5, STALE),
-        # Above the last epoch there is none.
+        # No epoch is higher than the last one.
         (2, LAST, LAST, True, 5, 5, None),
         (2, LAST - 1, LAST, True, 5, 5, STALE),
-        # A coordinator that has lost its shard.
+        # From a coordinator that has lost its shard.
         (1, 3, 3, True, 4, 5, FENCED),
         (2, 4, 3, True, 4, 5, FENCED),
         (2, 4, 3, True, 6, 5, None),

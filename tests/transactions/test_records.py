@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`: bytes written out from Kafka's schemas, and what readers forgive."""
+"""Records of `__transaction_state`: bytes written by hand from Kafka's schemas, and what readers tolerate."""
 
 from __future__ import annotations
 

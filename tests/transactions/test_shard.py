@@ -1,4 +1,5 @@
-"""The transaction coordinator's rules, one at a time. Codes and epochs are Kafka's: tests/kafka compares."""
+"""The transaction coordinator's rules, one at a time. Codes and epochs are Kafka's; tests/kafka compares
+them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def core() -> Core:
 
 
 def at_epoch(core: Core, epoch: int) -> tuple[int, int]:
-    """A producer of the id in this epoch, as if it had had all before."""
+    """A producer of the id in `epoch`, as if it had gone through all earlier epochs."""
     core.start()
     transaction = core.transaction._replace(producer_epoch=epoch)
     core.shard.transactions[ID] = transaction
@@ -291,7 +292,7 @@ def test_the_second_generation_gets_a_new_epoch_with_every_end(core: Core, commi
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_who_lost_its_id_to_the_first_generation_does_not_get_its_epoch(core: Core, commits: bool) -> None:
-    """Its request looks as if it was repeated, but what ended raised no epoch."""
+    """Its request looks like a repeat, but the transaction that ended raised no epoch."""
     former = core.start()
     producer = core.start()
     core.add(producer, T0)
@@ -409,7 +410,7 @@ def test_a_transaction_that_never_times_out() -> None:
 
 
 def test_a_timeout_is_not_put_off_by_a_clock_that_was_ahead(core: Core) -> None:
-    """That of the coordinator before, by which the transaction began."""
+    """The clock of the previous coordinator, under which the transaction began."""
     producer = core.start()
     core.add(producer, T0)
     core.now_ms -= 7_200_000
@@ -536,13 +537,13 @@ def test_ids_are_listed(core: Core) -> None:
 
 
 def test_every_way_is_one_that_a_rule_takes() -> None:
-    """Plays both generations, and gathers the ways taken."""
+    """Exercises both generations and collects the transitions taken."""
     taken = set()
     for version, empty, commits, raises_epoch in itertools.product(
         (1, 2), (False, True), (True, False), (False, True)
     ):
         core = Core(version=version)
-        for _ in range(2):  # from Empty, and from the state before
+        for _ in range(2):  # from Empty, then from the state that leaves
             producer = core.start()
             for _ in range(2):
                 if not empty:

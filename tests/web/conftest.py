@@ -1,4 +1,4 @@
-"""Chromium, and a page in it that may not complain."""
+"""Chromium, and a page in it that must report no errors."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ expect.set_options(timeout=30_000)
 
 
 async def look_again(page: Page) -> None:
-    """Have the page look now, instead of in some seconds."""
+    """Have the page refresh now instead of in a few seconds."""
     await page.evaluate("window.dispatchEvent(new Event('look'))")
 
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
-    """Chromium as the system has it; Playwright's own download is not needed."""
+    """The system's Chromium; Playwright's own download is not needed."""
     found = next((path for name in _CHROMIUM if (path := shutil.which(name))), None)
     if found is None:
         pytest.exit("the tests of the page need Chromium: make web-tools installs it", 2)
-    # As root Chromium starts without its sandbox or not at all; containers have little shared memory.
+    # As root, Chromium starts only without its sandbox; containers have little shared memory.
     flags = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.getuid() == 0 else [])]
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=found, args=flags, timeout=90_000)
@@ -41,14 +41,14 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def open_page(browser: Browser) -> AsyncIterator[Open]:
-    """Open the page of brokers at a path. It fails the test at the end if a script raised, the console had an
-    error (a broken policy is one), or anything was asked for from elsewhere."""
+    """Open the brokers' page at a path. Fails the test at the end if a script raised, the console showed an
+    error (such as a policy violation), or anything was requested from elsewhere."""
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
     expected: list[str] = []
 
     async def start(shown: Shown, path: str = "/", *, down: bool = False, **context: object) -> Page:
-        """`down`: the server will be away for some time, which a browser complains about."""
+        """`down`: the server will be down for some time, which a browser complains about."""
         made = await browser.new_context(**context)  # type: ignore[arg-type]
         contexts.append(made)
         page = await made.new_page()

@@ -1,4 +1,4 @@
-"""The page where a token is wanted, over TLS, in Chromium."""
+"""The page when a token is required, over TLS, in Chromium."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def locked(show: Show, keys: Keys, tmp_path: Path) -> Shown:
 
 
 async def test_after_the_login_everything_is_there_and_goes_on(locked: Shown, open_page: Open) -> None:
-    """The browser has no CA of the test's, as with one that its user made."""
+    """The browser does not know the test's CA, as with one that its user made."""
     page = await open_page(locked, ignore_https_errors=True, **LOGIN)
     await expect(page.locator("#groups-empty")).to_contain_text("No consumer groups yet.")
-    await expect(page.locator("#live")).to_have_text("live")  # the stream
+    await expect(page.locator("#live")).to_have_text("live")  # the event stream
     async with await Member.connect(locked.port) as member:
         await member.alone([0, 1, 2])
         billing = page.locator("#groups tbody tr", has_text="billing")
@@ -45,7 +45,7 @@ async def test_after_the_login_everything_is_there_and_goes_on(locked: Shown, op
 
 
 async def test_a_login_in_the_address_is_as_good(locked: Shown, browser: Browser) -> None:
-    """A browser asks for nothing by an address that has a password in it."""
+    """Browsers fetch nothing from an address that contains a password."""
     context = await browser.new_context(ignore_https_errors=True)
     page = await context.new_page()
     await page.goto(locked.page.url.replace("://", f"://me:{TOKEN}@"))
@@ -60,7 +60,7 @@ async def test_without_a_login_there_is_nothing(locked: Shown, browser: Browser)
         page = await context.new_page()
         try:
             answer = await page.goto(locked.page.url)
-        except Error as failed:  # the browser would ask its user, who is not there
+        except Error as failed:  # the browser would prompt its user, and there is none
             said = str(failed)
         else:
             said = "" if answer is None else str(answer.status)

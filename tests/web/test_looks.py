@@ -1,4 +1,4 @@
-"""How the page looks and reads: at three widths, sorted, over hours, and in which zone its times are."""
+"""How the page looks and reads: at three widths, when sorted, over hours, and the time zone it shows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_at_every_width_every_column_is_seen_or_that_there_are_more(
                 await expect(page.locator(rows).first).to_be_visible()
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width, (width, path)
                 assert await page.evaluate(_CUT_OFF) == [], (width, path)
-    # What was cut off on a phone: lag, behind and the last rebalance.
+    # These used to be cut off on a phone: lag, behind and the last rebalance.
     await page.goto(f"{shown.page.url}/#/")
     for label in ("Lag", "Behind", "Rebalances", "Last rebalance"):
         cell = page.locator(f'#groups tbody td[data-label="{label}"]')
@@ -80,7 +80,7 @@ async def test_columns_sort_by_their_buttons_and_on_a_phone_by_a_list(
     ):
         await other.alone([0])
         assert await other.commit({0: 5}) is ErrorCode.NONE
-        await last.alone([1])  # whose lag nobody knows
+        await last.alone([1])  # its lag is unknown
         page = await open_page(shown)
         await expect(page.locator("#groups tbody tr")).to_have_count(3)
         header = page.get_by_role("columnheader", name="Lag")
@@ -116,7 +116,7 @@ async def test_fit_has_the_rebalances_of_hours_ago(shown: Shown, member: Member,
     page = await open_page(shown, "/#/groups/billing")
     bands = page.locator("#timeline rect.band")
     await expect(bands).to_have_count(2)
-    # The page is drawn again every second: one look may meet bands that were just taken away.
+    # The page is redrawn every second, so a single look may find bands that were just removed.
     await page.wait_for_function(
         "() => { const bands = [...document.querySelectorAll('#timeline rect.band')];"
         " return bands.length === 2 && bands.every(each => each.getBBox().width >= 2); }"
@@ -125,7 +125,7 @@ async def test_fit_has_the_rebalances_of_hours_ago(shown: Shown, member: Member,
     await expect(bands).to_have_count(1)
     await page.get_by_role("button", name="6 h").click()
     await expect(bands).to_have_count(2)
-    # One that is opened can be looked at closely.
+    # An opened rebalance can be viewed closely.
     await page.locator("#rebalances summary").last.click()
     await page.get_by_role("button", name="g1", exact=True).click()
     await expect(bands).to_have_count(1)
@@ -138,7 +138,7 @@ async def test_a_member_that_left_is_seen(shown: Shown, member: Member, open_pag
     page = await open_page(shown, "/#/groups/billing")
     mark = page.locator("#timeline path.end.left")
     await expect(mark).to_have_count(1)
-    # In one go: it is drawn anew every second.
+    # In a single call: the mark is redrawn every second.
     width, height, ink, text = await page.evaluate(
         """() => {
           const mark = document.querySelector("path.end.left"), box = mark.getBBox();

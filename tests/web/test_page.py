@@ -18,7 +18,7 @@ from tests.web.conftest import Open
 
 
 def row(page: Page, table: str, text: str):  # type: ignore[no-untyped-def]
-    """The row of a table that has this text."""
+    """The row of a table that contains this text."""
     return page.locator(f"#{table} tbody tr", has_text=text)
 
 
@@ -70,7 +70,7 @@ async def test_a_group_shows_members_assignment_offsets_and_why_it_rebalanced(
     await expect(page.locator("#timeline svg text", has_text="web-1")).to_have_count(1)
     await expect(page.locator("#events li").first).not_to_be_empty()
 
-    # A second member comes and waits: it is seen to wait, and for whom.
+    # A second member joins and waits. The page shows that it waits, and for whom.
     async with await Member.connect(shown.port, client_id="web-2") as second:
         await second.ask_to_join()
         await expect(page.locator("#group-state")).to_contain_text("waits for 1")
@@ -101,7 +101,7 @@ async def test_it_can_be_used_by_keyboard_alone(shown: Shown, member: Member, op
     await page.keyboard.type("nothing like it")
     await expect(page.locator("#groups-empty")).to_contain_text("No group here has “nothing like it”")
     await page.keyboard.press("Control+A")
-    await page.keyboard.type("ORDERS")  # topics are looked through too
+    await page.keyboard.type("ORDERS")  # topics are searched too
     await expect(row(page, "groups", "billing")).to_be_visible()
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("button", name="Group", exact=True)).to_be_focused()
@@ -169,7 +169,7 @@ async def test_a_group_that_is_not_here_says_where_it_is_or_that_there_is_none(
 ) -> None:
     shown = await show(brokers=2, advertised_http="pages.example:8080")
     group = (await shown.groups_of_brokers())[2]
-    shown.brokers._running.discard(1)  # as if it were another process's
+    shown.brokers._running.discard(1)  # as if it ran in another process
     try:
         page = await open_page(shown, f"/#/groups/{group}", down=True)
         link = page.locator("#group-empty a")

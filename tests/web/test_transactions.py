@@ -1,4 +1,4 @@
-"""The view of transactions, in Chromium."""
+"""The transactions view, in Chromium."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _TOFU = '<img src=x onerror="document.title=1">'
 
 
 def row(page: Page, table: str, text: str):  # type: ignore[no-untyped-def]
-    """The row of a table that has this text."""
+    """The row of a table that contains this text."""
     return page.locator(f"#{table} tbody tr", has_text=text)
 
 
@@ -56,7 +56,7 @@ async def test_records_are_shown_as_what_they_are_and_page_by_page(shown: Shown,
     await produce(shown.port, values(*(f"old {each}".encode() for each in range(20))))
     big = b'{"id": 12345678901234567890, "tags": ["a", {}], "text": "' + _TOFU.encode().replace(b'"', b"'")
     await produce(shown.port, values(big + b'"}', _TOFU.encode(), bytes(range(20)), None))
-    page = await open_page(shown, "/#/topics/orders/0", down=True)  # it complains of the 400, too
+    page = await open_page(shown, "/#/topics/orders/0", down=True)  # the browser complains about the 400 too
     rows = page.locator("#records tbody tr")
     await expect(rows).to_have_count(20)
     await expect(page.locator("#records-said")).to_contain_text(
@@ -113,7 +113,7 @@ async def test_what_is_empty_says_what_to_do(show: Show, open_page: Open) -> Non
 
 
 async def test_brokers_and_shards_are_shown_and_who_goes_away_is_said(show: Show, open_page: Open) -> None:
-    # One that does not hand its leases over in time is listed until they end.
+    # A broker that does not hand over its leases in time is listed until they expire.
     shown = await show(brokers=2, shutdown_grace_ms=25_000)
     page = await open_page(shown, "/#/brokers")
     brokers = page.locator("#broker-table tbody tr")
@@ -145,7 +145,7 @@ async def test_records_of_another_process_link_to_its_page(show: Show, open_page
     await shown.create_topic(partitions=20)
     topic, other = shown.broker.catalogue.named("orders"), shown.brokers.brokers[1]
     theirs = next(each for each in range(20) if other.partitions.leader_epoch(topic, each) is not None)
-    shown.brokers._running.discard(1)  # as if it were another process's
+    shown.brokers._running.discard(1)  # as if it ran in another process
     try:
         page = await open_page(shown, f"/#/topics/orders/{theirs}", down=True)
         link = page.locator("#records-empty a")

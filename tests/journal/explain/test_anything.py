@@ -1,4 +1,5 @@
-"""Whatever entries come, in whatever order: it ends, raises nothing, and says something true to its types."""
+"""For any entries in any order, an explanation ends, raises nothing, and returns values of the right
+types."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ def any_entry(draw: st.DrawFn) -> Entry:
 
 
 def holds(found: Explanation) -> None:
-    """What is true of every explanation."""
+    """Check what is true of every explanation."""
     assert found.diagnosis in Diagnosis
     assert found.certainty in Certainty
     assert found.ended_ms is None or found.ended_ms >= found.started_ms

@@ -10,7 +10,7 @@ from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
 
 
 def rebalanced(life: Life, trigger: str, moves: list[list[Any]], **facts: Any) -> Explanation:
-    """From a step at 0 to the assignment at 2,700."""
+    """A rebalance from a step at 0 to the assignment at 2,700."""
     given = {"partitions": 12, "kept": 9, "moved": len(moves), "lost": 0, "owned": {}, "truncated": False}
     life.preparing(WEB_2, trigger).at(2_400).joined().at(2_700)
     life.add("assigned", WEB_1, moves=moves, **(given | facts)).stable(WEB_2, trigger, 0, 2_400)
@@ -34,7 +34,7 @@ def test_partitions_of_one_that_was_evicted_had_no_owner_since_its_last_heartbea
 def test_who_is_still_there_works_on_until_it_rejoins() -> None:
     life = Life().at(0).add("member_removed", WEB_2, trigger="member left", silent_ms=10)
     life.preparing(WEB_2, "member left")
-    for at in (1_900, 2_300):  # again, since the rebalance began anew
+    for at in (1_900, 2_300):  # twice, since the rebalance restarted
         life.at(at).add("member_rejoined", WEB_1, trigger="member rejoined", after_ms=at)
     moves = [["orders", 3, WEB_2.id, WEB_1.id], ["orders", 4, WEB_1.id, WEB_3.id]]
     life.at(2_400).joined().at(2_700).add("assigned", WEB_1, partitions=12, kept=10, moved=2, moves=moves)
@@ -120,7 +120,7 @@ def test_the_lag_as_the_rebalance_began_is_not_that_before_the_silence() -> None
     life.add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000)
     life.preparing(WEB_2, "session expired").at(2_400).joined().at(2_700)
     life.stable(WEB_2, "session expired", 0, 2_400, lag_before=1_100, lag=1_214)
-    life.at(4_000).add("lag_at_commit", total=1_000, recovered=True)  # as it was when that began: no good
+    life.at(4_000).add("lag_at_commit", total=1_000, recovered=True)  # the lag as it began: not good enough
     told = explain(life.entries)
     assert told is not None
     assert told.cost is not None

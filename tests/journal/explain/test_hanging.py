@@ -1,4 +1,4 @@
-"""Rebalances that are not over: who is waited for, since when, and until when."""
+"""Unfinished rebalances: who is waited for, since when, and until when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is worth knowing and was no rebalance."""
+"""Events worth knowing that are not rebalances."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_broker_that_was_restarted_does_not_stand_before_what_happened_last() 
     assert describe(life.entries[-1]) == said
 
     life.at(70_000).add("join_refused", WEB_3, trigger="group full", error="GROUP_MAX_SIZE_REACHED")
-    life.at(80_000).shard_event("shard_loaded", epoch=5, took_ms=40)  # who had it is known from what it wrote
+    life.at(80_000).shard_event("shard_loaded", epoch=5, took_ms=40)  # its entries name the former holder
     found = why(life)
     assert found.diagnosis.value == "group-full"
     assert found.since == (f"broker 1 restarted or reloaded the group 10.0 s later; {kept}",)

@@ -1,4 +1,4 @@
-"""Why members came, came back, or came with something else."""
+"""Why members joined, rejoined, or rejoined with other metadata."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_return_of_an_evicted_client_is_told_by_its_name() -> None:
 
 
 def test_who_leads_no_more_is_not_taken_for_who_leads_now() -> None:
-    """That the group has a new leader makes the former one no namesake of it."""
+    """A change of leader does not make the former leader a namesake of the new one."""
     life = Life().at(0).add("member_removed", WEB_2, trigger="session expired", connected=True)
     life.rebalanced(WEB_2, "session expired")
     life.at(30_000).add("member_added", AGAIN, trigger="member joined")
@@ -192,7 +192,7 @@ def test_withheld_partitions_make_that_certain() -> None:
 
 
 def test_what_a_rebalance_withholds_itself_is_not_from_the_one_before() -> None:
-    """Where the journal begins in the middle of it."""
+    """The journal begins in the middle of the rebalance."""
     trigger = "subscription or protocols changed"
     life = Life().at(100).joined().at(200).add("assigned", WEB_1, partitions=5, kept=5, moved=0, lost=1)
     found = why(life.stable(WEB_1, trigger, 0, 100))

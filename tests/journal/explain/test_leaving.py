@@ -1,4 +1,4 @@
-"""Why members went: the rules for sessions that expired, and for LeaveGroup."""
+"""Why members left: the rules for expired sessions and for LeaveGroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members are called: the same in every view of a group."""
+"""Members have the same name in every view of a group."""
 
 from __future__ import annotations
 

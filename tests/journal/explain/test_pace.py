@@ -1,4 +1,4 @@
-"""What a rebalance cost is told apart from lag that grows because members read too slowly."""
+"""The cost of a rebalance is distinguished from lag that grows because members read too slowly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def positions(at_s: float, slow_since_s: float = 60, *, read: float = 5) -> list
 
 
 class Told(Life):
-    """A group of web-1 and web-2, which have a partition each."""
+    """A group of web-1 and web-2 with one partition each."""
 
     def lag(self, at_s: float, slow_since_s: float = 60, **facts: Any) -> Told:
         there = positions(at_s, slow_since_s, **facts)
@@ -33,7 +33,7 @@ class Told(Life):
         return self
 
     def half_a_second(self, began_ms: int, *, slow_since_s: float = 60, read: float = 5, **told: Any) -> Told:
-        """A rebalance of half a second: web-1 rejoins a millisecond before its end, and gives orders-1 up to
+        """A half-second rebalance: web-1 rejoins a millisecond before its end and gives up orders-1 to
         web-2."""
         ended_ms = began_ms + 500
         there = positions(ended_ms / 1_000, slow_since_s, read=read)
@@ -106,7 +106,7 @@ def test_who_commits_nothing() -> None:
 
 
 def test_the_pace_of_commits_is_no_falling_behind() -> None:
-    """What is read is committed every five seconds: a sample may lie before that or after."""
+    """Offsets are committed every five seconds, so a sample may fall before or after a commit."""
     life = Told().lag(10).lag(30).half_a_second(BEGINS_MS)
     life.at(70_000).add("lag_at_commit", total=200, partitions=[["orders", 1, 2_600, 200]])
     assert of(life)[1].falling_behind is None

@@ -1,4 +1,4 @@
-"""Cutting a stream of entries into rebalances: whole ones, half ones, ones that begin anew."""
+"""Splitting a stream of entries into rebalances: complete, partial and restarted ones."""
 
 from __future__ import annotations
 

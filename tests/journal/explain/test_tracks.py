@@ -1,4 +1,4 @@
-"""How members stood over time."""
+"""The states of members over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read."""
+"""The text that people read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.journal.explain.writing import T0, WEB_1, WEB_2, Life, member
 
 
 def stall() -> Life:
-    """A process stalls, three near misses before; its partitions go to another one."""
+    """A process stalls after three near misses; its partitions go to another member."""
     life = Life()
     for at in (-500_000, -300_000, -100_000):
         life.at(at).add("heartbeat_late", WEB_2, late_ms=16_000, session_timeout_ms=45_000)

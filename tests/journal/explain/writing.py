@@ -1,4 +1,4 @@
-"""Writing the entries of a group's life by hand, in the order in which a coordinator would."""
+"""Writes the entries of a group's life by hand, in the order a coordinator would."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEB_3 = member("web-3", "10.0.0.8")
 
 
 class Life:
-    """Entries of one group. `at` is in ms since T0 and stays until it is given anew."""
+    """Entries of one group. `at` is in ms since T0 and applies until it is set again."""
 
     def __init__(self, group: str = "billing", generation: int = 6, shard: int = 3) -> None:
         self.entries: list[Entry] = []
@@ -59,7 +59,7 @@ class Life:
         return self
 
     def shard_event(self, kind: str, **data: Any) -> Self:
-        """One that concerns the shard, or with shard=-1 the broker."""
+        """Add an entry about the shard, or with shard=-1 about the broker."""
         shard = data.pop("shard", self.shard)
         self.entries.append(Entry(kind, self.at_ms, self.broker, shard, None, None, data=data))
         return self
@@ -92,7 +92,7 @@ class Life:
         )
 
     def joined(self, trigger: str = "all members joined") -> Self:
-        """The joins are over, and with them the generation begins."""
+        """The joins are complete, and the new generation begins."""
         self.generation += 1
         return self.add(
             "state_changed",
@@ -105,7 +105,7 @@ class Life:
         )
 
     def stable(self, who: Member | None, trigger: str, started: int, joined: int, **data: Any) -> Self:
-        """The leader's assignment is in; `started` and `joined` in ms since T0."""
+        """The leader's assignment has arrived; `started` and `joined` are in ms since T0."""
         self.add(
             "state_changed",
             who,
@@ -135,7 +135,7 @@ class Life:
     def rebalanced(
         self, who: Member | None, trigger: str, *, reason: str | None = None, took: int = 200, **data: Any
     ) -> Self:
-        """A whole rebalance, from the step that is written already; ends `took` ms later."""
+        """A complete rebalance that begins with the step already written and ends `took` ms later."""
         began = self.at_ms - T0
         self.preparing(who, trigger, reason=reason)
         self.at(began + took // 2).joined()

@@ -16,18 +16,18 @@ class Keys(NamedTuple):
     server: Pem
     client: Pem
     stranger: Pem
-    """Of another CA."""
+    """Issued by another CA."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of a broker."""
+        """A broker's settings."""
         return {
             "ssl_keystore_location": str(self.server.both),
             "ssl_truststore_location": str(self.authority.certificate),
         }
 
     def context(self, pem: Pem | None = None) -> ssl.SSLContext:
-        """Of a client, which may have a certificate."""
+        """A client's context, with a certificate if `pem` is given."""
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
         if pem is not None:
             context.load_cert_chain(pem.both)

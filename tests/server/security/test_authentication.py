@@ -1,4 +1,4 @@
-"""SASL on a connection: before a client is let in, when it fails, and when its time is over."""
+"""SASL on a connection: before a client is let in, when it fails, and when its login expires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 class _Exchange:
-    """`again` asks for another token, `as NAME` and `as NAME until MS` prove who it is, all else nothing."""
+    """`again` asks for another token, `as NAME` and `as NAME until MS` prove who it is, anything else proves
+    nothing."""
 
     def __init__(self, gate: asyncio.Event) -> None:
         self._gate = gate
@@ -80,14 +81,14 @@ class Server:
         return [each.session.principal for each in self.broker.connections.open.values()]  # type: ignore[union-attr]
 
     async def fails(self, wire: Wire) -> Any:
-        """The answer that was held back, behind which the connection closes."""
+        """Return the delayed answer, after which the connection closes."""
         await self.delayed()
         answer = await wire.receive()
         await self.closes(wire)
         return answer
 
     async def delayed(self) -> None:
-        """Let the time pass by which a failure is held back; nothing is closed before."""
+        """Let the delay of a failure's answer pass; nothing is closed before."""
         delay_ms = self.broker.settings.connection_failed_authentication_delay_ms
         await until(lambda: (self.clock.next_ms() or 0) == self.clock.now_ms() + delay_ms)
         self.clock.advance(delay_ms - 1)
@@ -161,7 +162,7 @@ async def test_tokens_in_requests(server: Server) -> None:
 
 
 async def test_tokens_without_headers(server: Server) -> None:
-    """As behind SaslHandshake v0: a size, then the token."""
+    """As after SaslHandshake v0: a size, then the token."""
     async with connected(server) as wire:
         await handshake(wire, version=0)
         for sent, received in ((b"again", b"more"), (b"as bob", b"welcome")):
@@ -308,7 +309,7 @@ async def test_another_request_in_place_of_a_token_is_refused_as_its_api_does(se
 
 
 async def test_it_asks_again_within_a_login(server: Server) -> None:
-    """A second handshake is no token."""
+    """A second handshake is not a token."""
     async with connected(server) as wire:
         await handshake(wire)
         await wire.send(SaslHandshakeRequest(mechanism="ONE"), 1)
@@ -448,7 +449,7 @@ class TestAuthenticatingAnew:
             await server.closes(wire)
 
     async def test_sooner_than_a_second(self, server: Server) -> None:
-        """The first time may come at once."""
+        """The first re-authentication may come at once."""
         async with connected(server) as wire:
             await log_in(wire)
             await log_in(wire)

@@ -1,4 +1,4 @@
-"""Settings of one listener alone (listener.name.NAME.): which count, where, and which are refused."""
+"""Settings of a single listener (listener.name.NAME.): which apply, where, and which are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TWO = "INTERNAL://127.0.0.1:0,External://127.0.0.1:0"
 
 
 def read(protocols: str, **given: str) -> Settings:
-    """Of two listeners with these protocols; `given` are options, without listener_name_."""
+    """Settings of two listeners with these protocols; `given` are options, without listener_name_."""
     return read_settings(
         {
             "listeners": TWO,
@@ -104,7 +104,7 @@ async def test_mechanisms_and_certificates(start_brokers: StartBrokers, keys: Ke
 
 
 async def test_client_certificates_and_their_principals(start_brokers: StartBrokers, keys: Keys) -> None:
-    """On SASL_SSL they are asked for only where that is set for the listener alone (KIP-684)."""
+    """SASL_SSL requests them only if that is set for the listener itself (KIP-684)."""
     brokers = await start_brokers(
         listeners="ONE://127.0.0.1:0,TWO://127.0.0.1:0,THREE://127.0.0.1:0,FOUR://127.0.0.1:0",
         listener_security_protocol_map="ONE:SSL,TWO:SSL,THREE:SASL_SSL,FOUR:SASL_SSL",

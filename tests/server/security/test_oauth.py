@@ -1,4 +1,4 @@
-"""muster's client logs in with tokens, whose keys are in a file."""
+"""muster's client logs in with tokens whose keys are in a file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_tokens_and_their_keys(
 
 
 async def test_unsigned_tokens(start_brokers: StartBrokers) -> None:
-    """They are taken only where that is asked for by name, and signed ones are not taken there."""
+    """They are accepted only where this is enabled by name, and signed ones are not accepted there."""
     brokers = await start_brokers(
         listeners="OPEN://127.0.0.1:0,CLOSED://127.0.0.1:0",
         listener_security_protocol_map="OPEN:SASL_PLAINTEXT,CLOSED:SASL_PLAINTEXT",

@@ -1,4 +1,4 @@
-"""The recipes of docs/security.md and docs/http.md, as their reader runs them."""
+"""The recipes of docs/security.md and docs/http.md, run as their readers would."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def sh(script: str, folder: Path) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With an authority and a broker's certificate."""
+    """A folder with an authority and a broker's certificate."""
     sh(blocks("For a team: your own certificate authority")[0], tmp_path)
     return tmp_path
 
 
 def context(folder: Path, certificate: str | None = None) -> ssl.SSLContext:
     made = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-    made.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python has it from 3.13 on
+    made.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
     if certificate is not None:
         made.load_cert_chain(folder / f"{certificate}-cert.pem", folder / f"{certificate}-key.pem")
     return made

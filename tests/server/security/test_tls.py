@@ -1,4 +1,5 @@
-"""TLS listeners: who is let in, who is told why not, on both sides, and what hundreds cannot disturb."""
+"""TLS listeners: who is let in, how both sides learn why a client is not, and that hundreds of handshakes
+disturb nobody."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def principals(broker: Broker) -> list[str]:
 
 
 async def refused(port: int, context: ssl.SSLContext) -> str:
-    """What a client hears that is not let in, in the handshake or (TLS 1.3) on its first bytes."""
+    """What a refused client is told, in the handshake or (TLS 1.3) at its first bytes."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     except ssl.SSLError as error:
@@ -129,7 +130,7 @@ async def test_a_client_that_does_not_trust_the_broker(broker: Broker, lines: Li
 
 
 async def test_a_client_that_gives_up_without_a_word(broker: Broker, lines: Lines) -> None:
-    """As asyncio does, which sends no alert; who sends nothing at all may be a health check."""
+    """As asyncio does, which sends no alert; a client that sends nothing at all may be a health check."""
     _, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     writer.close()
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -261,7 +262,7 @@ async def test_new_certificates_are_read_and_open_connections_go_on(
         before = await served_by(port, ca)
         assert before == await served_by(port, ca)
         store.write_bytes(b"half of a")
-        assert before == await served_by(port, ca)  # what cannot be used is not
+        assert before == await served_by(port, ca)  # unusable files are ignored
         renewed = keys.authority.issue("127.0.0.1", common_name="renewed")
         os.replace(shutil.copy(renewed.both, tmp_path / "new"), store)
         assert before != await served_by(port, ca)
@@ -339,7 +340,8 @@ async def test_an_encrypted_key(start_brokers: StartBrokers, keys: Keys) -> None
 
 
 async def test_half_open_handshakes_disturb_nobody(broker: Broker, keys: Keys) -> None:
-    """They come by the thousand; who shakes hands is served meanwhile, and their number stays bounded."""
+    """They come by the thousand; a client that completes its handshake is served meanwhile, and their number
+    stays bounded."""
     streams = []
     async with await Wire.connect(broker.port, tls=keys.context()) as wire:
         for number in range(2 * UNDER_WAY_MAX):
@@ -350,7 +352,7 @@ async def test_half_open_handshakes_disturb_nobody(broker: Broker, keys: Keys) -
         async with await Wire.connect(broker.port, tls=keys.context()) as another:
             assert (await another.call(ApiVersionsRequest(), 0)).error_code == 0
         assert broker.connections.counts.accepted == 2
-        # Those that came first have lost their places.
+        # The earliest have lost their places.
         async with asyncio.timeout(DEADLINE_S):
             assert await streams[0][0].read() == b""
     for _, writer in streams:

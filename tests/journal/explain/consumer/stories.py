@@ -1,4 +1,4 @@
-"""Stories of consumer groups in the language of the transcripts, and what their journals say."""
+"""Stories of consumer groups in the transcript language, and what their journals say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ config group.consumer.assignment.interval.ms 0
 
 
 def told(story: str) -> list[Entry]:
-    """The journal of a story, whose answers nobody looks at."""
+    """Play a story and return its journal; responses are not checked."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "story.txt"
         path.write_text("# A story.\n\n" + HEADER + textwrap.dedent(story))
@@ -37,7 +37,7 @@ def told(story: str) -> list[Entry]:
 
 
 def why(story: str, *, after_ms: int = 0, generation: int | None = None) -> Explanation:
-    """What is said of the last rebalance, so long after the last entry, or of a given one."""
+    """Explain the last rebalance, or that of a given generation, `after_ms` after the last entry."""
     entries = told(story)
     found = explain(entries, generation=generation, now_ms=entries[-1].at_ms + after_ms)
     assert found is not None, entries
@@ -45,5 +45,5 @@ def why(story: str, *, after_ms: int = 0, generation: int | None = None) -> Expl
 
 
 def lines(story: str, *, after_ms: int = 0) -> list[str]:
-    """The same as text, without the header's times."""
+    """The same as lines of text, without the header line."""
     return [each.strip() for each in why(story, after_ms=after_ms).lines(UTC)[1:]]

@@ -1,4 +1,5 @@
-"""How a rebalance of a consumer group went: its epochs, what moved, what stood still, and across moves."""
+"""How a consumer group's rebalance went, even across coordinators: its epochs, what moved and what stood
+still."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that go over from one protocol to the other, and how far they are."""
+"""Groups that migrate from one protocol to the other, and how far they have come."""
 
 from __future__ import annotations
 

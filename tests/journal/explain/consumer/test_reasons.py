@@ -1,4 +1,4 @@
-"""What made for a new epoch of a consumer group, told from the journal of stories that the core played."""
+"""What caused a consumer group's new epoch, explained from the journals of stories that the core played."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATIC = PAIR.replace("alice beat topics", "alice beat instance=one topics", 1)
 
 
 def brief(found: Explanation) -> tuple[str, str, str, str | None]:
-    """Cause, diagnosis, certainty and whose it was."""
+    """Cause, diagnosis, certainty and the member's client id."""
     who = None if found.member is None else found.member.client_id
     return found.cause, found.diagnosis.value, found.certainty.value, who
 
