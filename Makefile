@@ -112,8 +112,8 @@ kafka-transactions: $(VENV)/.installed-test  ## random lives of transactional id
 
 # Fresh sequences; those of make kafka never change.
 .PHONY: differential
-differential: $(VENV)/.installed-test  ## compare random request sequences on Apache Kafka and muster: make differential SEED=7 (KIND=classic or consumer, SEQUENCES=, TIMED=, MINUTES= of each kind; WRITE=1 writes docs/PROOF.md; needs what make kafka needs)
-	$(BIN)/python -m tests.kafka.differential $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED)) $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(TIMED),--timed $(TIMED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WRITE),--write)
+differential: $(VENV)/.installed-test $(if $(COMPILED),wheel)  ## compare random request sequences on Apache Kafka and muster: make differential SEED=7 (KIND=classic or consumer, SEQUENCES=, TIMED=, MINUTES= of each kind; WRITE=1 writes docs/PROOF.md; COMPILED=1 compares the compiled build with the pure one instead; needs what make kafka needs)
+	$(BIN)/python -m tests.kafka.differential $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED)) $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(TIMED),--timed $(TIMED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(COMPILED),--compiled) $(if $(WRITE),--write)
 
 # Mounting a small disk takes root; a user namespace provides it.
 AS_ROOT := $(if $(filter-out 0,$(shell id -u)),unshare --map-root-user --mount)

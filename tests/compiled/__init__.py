@@ -1,1 +1,1 @@
-"""The compiled build, one more twin: what is compiled is held to the tests of its source."""
+"""The compiled build, as another twin: compiled modules must pass the tests of their source."""

@@ -27,16 +27,16 @@ SUITES: Final = (
     "packaging/test_beside_modules.py",
 )
 INTERPRETED: Final = ("client/admin", "client/faults", "client/security")
-"""What of these concerns no compiled module beyond those that the others test."""
+"""Parts of these suites that concern no compiled module beyond those the others test."""
 NEEDED: Final = ("tests", "docs", "examples")
-"""Folders of the checkout that the suites read. Without `muster`, they import what is installed."""
+"""Folders of the checkout that the suites read. Without `muster`, they import the installed one."""
 FUZZED: Final = 300_000
 WHERE: Final = """
 import muster.build, muster.coordinator.runtime.shard_host as hot, muster.coordinator.server.broker as other
 assert muster.build.build() == "compiled"
 assert not hot.__file__.endswith(".py") and other.__file__.endswith(".py"), (hot.__file__, other.__file__)
 """
-"""That it is the wheel which is tested, and compiled."""
+"""Asserts that the wheel is tested, and that it is compiled."""
 
 
 def main() -> int:
@@ -80,7 +80,7 @@ class _Run:
 
 
 def _checkout() -> Path:
-    """The checkout without its sources."""
+    """A copy of the checkout without its sources."""
     to = FOLDER / "checkout"
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Environments of their own, with the compiled wheel that `make wheel` left in dist/."""
+"""Separate environments with the compiled wheel that `make wheel` left in dist/."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import venv
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ FOLDER: Final = ROOT / "build" / "compiled"
 
 
 def wheel() -> Path:
-    """The newest one. RuntimeError if there is none."""
+    """The newest wheel. RuntimeError if there is none."""
     found = sorted((ROOT / "dist").glob("*-cp*.whl"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise RuntimeError("there is no compiled wheel in dist/: run make wheel first")
@@ -24,8 +25,8 @@ def wheel() -> Path:
 
 
 def installed(wheel: Path, home: Path, extra: str = "") -> Path:
-    """A Python with the wheel, and what its `extra` needs, in a new environment at `home`; an environment
-    that has this very wheel stays."""
+    """A Python with the wheel and the requirements of its `extra`, in a new environment at `home`; an
+    environment that already has this very wheel is kept."""
     python = home / ("Scripts" if os.name == "nt" else "bin") / "python"
     named = digest(wheel.read_bytes(), extra)
     stamp = home / ".installed"
@@ -37,3 +38,9 @@ def installed(wheel: Path, home: Path, extra: str = "") -> Path:
     subprocess.run([*install, f"{wheel}[{extra}]" if extra else str(wheel)], check=True)
     stamp.write_text(named)
     return python
+
+
+@cache
+def server_python() -> Path:
+    """A Python with the compiled wheel and its PostgreSQL requirements, for servers beside this process."""
+    return installed(wheel(), FOLDER / "server", "postgres")

@@ -11,10 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.compiled.environment import server_python
 from tests.kafka.compared import Compared
 from tests.kafka.differential import proof
 from tests.kafka.differential.campaign import Campaign, Kind
-from tests.kafka.differential.servers import servers
+from tests.kafka.differential.deliberate import RULES
+from tests.kafka.differential.servers import builds, servers
 
 
 def main() -> int:
@@ -29,22 +31,35 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="after which none is begun")
     parser.add_argument("--kafka", type=int, metavar="PORT", help="where one like that of `servers` runs")
     parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="with the compiled muster of the wheel in dist/ in Apache Kafka's place: nothing may differ",
+    )
+    parser.add_argument(
         "--write", action="store_true", help=f"tell the stories, too, and write {proof.PAGE.name}"
     )
     parser.add_argument(
         "--counted", type=Path, help="with --write: what `pytest --counted-to` wrote, in their place"
     )
     arguments = parser.parse_args()
+    if arguments.compiled and (arguments.kafka or arguments.write):
+        parser.error("--compiled asks no Apache Kafka: leave out --kafka and --write")
+    try:
+        compiled = server_python() if arguments.compiled else None
+    except RuntimeError as missing:
+        parser.error(str(missing))
     print(f"seed {arguments.seed}", flush=True)
     wanted = (arguments.seed, arguments.sequences, arguments.timed, arguments.at_once)
+    rules = () if compiled else RULES
     campaigns = [
-        Campaign(kind, *wanted, minutes_max=arguments.minutes)
+        Campaign(kind, *wanted, minutes_max=arguments.minutes, rules=rules)
         for kind in Kind
         if arguments.kind in (None, kind)
     ]
     for campaign in campaigns:
-        with servers(arguments.kafka) as (kafka, muster):
-            asyncio.run(campaign.run(kafka, muster))
+        both = builds(compiled) if compiled else servers(arguments.kafka)
+        with both as (other, muster):
+            asyncio.run(campaign.run(other, muster))
         print(campaign.summary(), flush=True)
     if arguments.write:
         proof.write(campaigns, _counted(arguments.counted) if arguments.counted else _told())

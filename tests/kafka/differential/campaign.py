@@ -1,10 +1,11 @@
-"""Many sequences, played side by side; what came of them."""
+"""Many sequences, played side by side, and their outcome."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -14,28 +15,29 @@ from tests.kafka.compared import Compared
 from tests.kafka.differences import Difference
 from tests.kafka.differential.connections import Connections
 from tests.kafka.differential.consumer_generator import consumer_sequence
+from tests.kafka.differential.deliberate import RULES, Deliberate
 from tests.kafka.differential.duel import Outcome, duel, scenario_of
 from tests.kafka.differential.generator import sequence
 from tests.kafka.differential.shrink import Signature, shrunk, signature
 
 _PLAYS_FOR_LUCK: Final = 40
-"""Of a sequence in which chance picks a leader, until both have the same ones."""
+"""Plays of a sequence in which chance picks a leader, until both brokers have the same leaders."""
 _PLAYS_FOR_TIME: Final = 10
 _PLAYS_FOR_COORDINATORS: Final = 300
-_PAUSE_S: Final = 0.2  # before a coordinator that moves is asked again
+_PAUSE_S: Final = 0.2  # before a moving coordinator is asked again
 _FINDINGS_SHRUNK_MAX: Final = 8
-"""Shrinking takes a hundred plays."""
+"""Shrinking one takes a hundred plays."""
 _PLAYS_TO_CONFIRM: Final = 2
 _PROGRESS_EVERY: Final = 100
 
 
 class Kind(StrEnum):
-    """What sequences are about."""
+    """The kind of groups that sequences use."""
 
     CLASSIC = "classic"
-    """Classic groups alone."""
+    """Only classic groups."""
     CONSUMER = "consumer"
-    """Consumer groups, and groups that go over from one protocol to the other."""
+    """Consumer groups, and groups that migrate between the protocols."""
 
     def write(self, seed: int, *, timed: bool) -> list[str]:
         written = sequence if self is Kind.CLASSIC else consumer_sequence
@@ -44,16 +46,16 @@ class Kind(StrEnum):
 
 @dataclass
 class Finding:
-    """A difference that nobody meant."""
+    """An unintended difference."""
 
     kind: Kind
     seed: int
     timed: bool
     differences: list[Difference]
     text: str
-    """A scenario that shows it, with muster's answers."""
+    """A scenario that reproduces it, with muster's answers."""
     theirs: list[str]
-    """What Apache Kafka answers at its last step."""
+    """Apache Kafka's answers at its last step."""
 
     def __str__(self) -> str:
         rows = "\n".join(map(str, self.differences))
@@ -64,7 +66,7 @@ class Finding:
 
 @dataclass
 class Campaign:
-    """`sequences` and `timed` ones from `seed` on, `at_once` side by side."""
+    """`sequences` without pauses and `timed` with pauses, from `seed` on, `at_once` of them side by side."""
 
     kind: Kind
 
@@ -73,20 +75,22 @@ class Campaign:
     timed: int
     at_once: int
     minutes_max: float = 60.0
-    """After which no further sequence is begun."""
+    """No new sequence starts after this."""
+    rules: Sequence[Deliberate] = RULES
+    """The allowed differences; two builds of muster have none."""
     compared: int = 0
     timed_compared: int = 0
-    """How many of them with pauses."""
+    """How many of them had pauses."""
     steps: int = 0
     plays: int = 0
     lucky: int = 0
-    """How many had to be played again since chance had picked another leader."""
+    """How many had to be replayed because chance had picked another leader."""
     cut: int = 0
-    """How many were compared only up to where chance went on picking another."""
+    """How many were compared only up to the point where chance kept picking another leader."""
     too_slow: int = 0
-    """How many with pauses were given up, since the machine was too slow to be certain."""
+    """How many with pauses were given up because the machine was too slow for a certain result."""
     passing: list[str] = field(default_factory=list)
-    """Differences that were gone when the sequence was played again."""
+    """Differences that disappeared when the sequence was replayed."""
     deliberate: Counter[str] = field(default_factory=Counter)
     findings: dict[Signature, Finding] = field(default_factory=dict)
     sightings: Counter[Signature] = field(default_factory=Counter)
@@ -94,7 +98,7 @@ class Campaign:
 
     async def run(self, kafka: Connections, muster: Connections) -> None:
         last = time.monotonic() + self.minutes_max * 60
-        # In the order of their seeds, with those that take long, for their pauses, spread among the others.
+        # In order of seed, with those that take long because of their pauses spread among the others.
         waiting = [(each / self.sequences, self.seed + each, False) for each in range(self.sequences)]
         waiting += [(each / self.timed, self.seed + each, True) for each in range(self.timed)]
         waiting.sort(reverse=True)
@@ -133,10 +137,10 @@ class Campaign:
             await self._judge(seed, timed, lines, outcome, kafka, muster)
 
     async def _played(self, lines: list[str], kafka: Connections, muster: Connections) -> Outcome:
-        """Played until chance and the machine's speed have no part in what came of it, if possible."""
+        """Play until neither chance nor the machine's speed affects the outcome, if possible."""
         slow = lucky = moving = 0
         while True:
-            outcome = await duel(lines, kafka, muster)
+            outcome = await duel(lines, kafka, muster, self.rules)
             self.plays += 1
             if outcome.is_too_slow and slow < _PLAYS_FOR_TIME:
                 slow += 1
@@ -177,7 +181,7 @@ class Campaign:
             return
         fewest = lines
         if len(self.findings) < _FINDINGS_SHRUNK_MAX:
-            # Nobody else need shrink it meanwhile.
+            # So that no other worker shrinks it in the meantime.
             self.findings[wanted] = self._finding(seed, timed, lines, outcome)
             fewest = await shrunk(lines, differs)
             last = await self._played(fewest, kafka, muster)

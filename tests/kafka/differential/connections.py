@@ -1,7 +1,7 @@
 """Connections to a broker that many plays share.
 
-Who asks is said in every request, so a connection serves whoever has none; one on which a request waits for
-its answer is kept until that has come, since brokers look at one request of a connection at a time.
+Every request names its client, so any idle connection will do; a connection with a request in flight is held
+until its answer arrives, since brokers process one request per connection at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.kafka.differential.same_ids import SameIds
 from tests.kafka.differential.watched import Watched
 
 ANSWER_S_MAX: Final = 60.0
-"""For what is answered at once."""
+"""For requests that are answered at once."""
 
 
 class Line(asyncio.Protocol):
@@ -48,7 +48,7 @@ class Line(asyncio.Protocol):
     def send(
         self, client_id: str, message: Message, version: int, answered: Callable[[Message | None], None]
     ) -> None:
-        """Send a request. `answered` gets its answer, or None when the connection ends without one."""
+        """Send a request. `answered` receives its answer, or None if the connection ends without one."""
         assert self.is_idle
         assert self._transport is not None
         api = ApiKey(message.__schema__.api_key or 0)
@@ -89,41 +89,41 @@ class Line(asyncio.Protocol):
 
 
 class Connections:
-    """To one broker, that has the topics of `topic_ids`."""
+    """Connections to one broker, which has the topics of `topic_ids`."""
 
     def __init__(
         self, host: str, port: int, topic_ids: Mapping[str, uuid.UUID], ids: SameIds | None = None
     ) -> None:
         self.address = (host, port)
         self.ids = ids or SameIds()
-        """Where the broker has its ids from, if it is told."""
+        """Where the broker gets its ids, if it is given any."""
         self.watched = Watched()
         self._idle: list[Line] = []
         self._topic_ids = dict(topic_ids)
         self.answers = Answers()
 
     def topic_id(self, name: str) -> uuid.UUID:
-        """The id of a topic; an id that no topic has for a name that none has."""
+        """The id of a topic; for a name without a topic, an id that no topic has."""
         return self._topic_ids.setdefault(name, uuid.uuid4())
 
     def know_topic(self, name: str, topic_id: uuid.UUID) -> None:
-        """A topic has come."""
+        """Record a new topic."""
         self._topic_ids[name] = topic_id
 
     async def lease(self) -> Line:
-        """A connection without a request in flight, to be given back."""
+        """A connection without a request in flight, to be returned with `give_back`."""
         while self._idle:
             line = self._idle.pop()
             if line.is_idle:
                 return line
         loop = asyncio.get_running_loop()
         _, line = await loop.create_connection(Line, *self.address)
-        # A broker accepts connections beside its other work: before this answer, others could overtake it.
+        # A broker accepts connections in parallel: before this answer, others could overtake it.
         await line.call("control", ApiVersionsRequest(), 0)
         return line
 
     def give_back(self, line: Line) -> None:
-        """One with a request in flight is closed."""
+        """Return a connection; one with a request in flight is closed."""
         if line.is_idle:
             self._idle.append(line)
         else:

@@ -1,7 +1,7 @@
-"""Where muster answers otherwise on purpose, as random sequences meet it.
+"""Where muster deliberately answers differently, as random sequences encounter it.
 
-DIFFERENCES.md lists single answers of single stories. Here a rule says which differences are one and the same
-decision, wherever a sequence comes upon it; docs/PROOF.md gives the list, and how often each was met.
+DIFFERENCES.md lists single answers of single stories. Here a rule says which differences are instances of the
+same decision, wherever a sequence encounters it; docs/PROOF.md gives the list, and how often each was met.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Met(NamedTuple):
 
     difference: Difference
     theirs: Fields
-    """All that Kafka's reply says; nothing when there was none."""
+    """All fields of Kafka's reply; empty if there was none."""
     ours: Fields
     steps: Sequence[Step]
-    """Those up to it."""
+    """The steps up to it."""
     answers: Sequence[Sequence[str]] = ()
-    """What Kafka answered to each, as a transcript says it."""
+    """Kafka's answers to each step, as transcript lines."""
     quirks: frozenset[Quirk] = frozenset()
-    """What muster was seen to do."""
+    """The quirks that muster was seen to run into."""
 
 
 class Deliberate(NamedTuple):
@@ -45,7 +45,7 @@ class Deliberate(NamedTuple):
     why: str
     covers: Covers
     ends: bool = False
-    """Whether there is nothing to compare after it."""
+    """Whether nothing can be compared after it."""
 
 
 def _unanswered_by_kafka(api: str, code: ErrorCode) -> Covers:
@@ -69,9 +69,9 @@ def _zero_bytes(met: Met) -> bool:
 
 
 def _left_in_memory(met: Met) -> bool:
-    """Of a group that stays out of sight in Kafka: listing and describing say that there is none, whatever
-    joined it since, until something else is written near it; deleting it or its offsets says that there is
-    one."""
+    """About a group that stays out of sight in Kafka: listing and describing say that it does not exist,
+    whatever has joined it since, until something else is written near it; deleting it or its offsets says
+    that it exists."""
     if not any(step.options.get("metadata-length") == TOO_LONG for step in met.steps):
         return False
     _, _, api = met.difference.reply.partition(" ")
@@ -128,7 +128,7 @@ def _since(quirk: Quirk) -> Covers:
 
 
 def _id_of_nobody(met: Met) -> bool:
-    """In v0 of ConsumerGroupHeartbeat a broker makes the id even of a member that it refuses."""
+    """In v0 of ConsumerGroupHeartbeat a broker generates an id even for a member that it refuses."""
     words = [_MADE_ID.sub(" ", each) for each in (met.difference.theirs, met.difference.ours)]
     return met.difference.field == "error_message" and met.steps[-1].version == 0 and words[0] == words[1]
 
@@ -249,11 +249,12 @@ RULES: Final[Sequence[Deliberate]] = (
 
 
 def is_forgotten_by_kafka(answer: Answer) -> bool:
-    """Whether Kafka has none like it, so that nobody need wait: it tells no JoinGroup of a rebalance."""
+    """Whether Kafka sends no such answer, so nobody need wait: a JoinGroup never gets
+    REBALANCE_IN_PROGRESS."""
     response = answer.response
     return isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def reason(met: Met) -> Deliberate | None:
-    """What the difference is an instance of; None: of nothing that is meant."""
-    return next((rule for rule in RULES if rule.covers(met)), None)
+def reason(met: Met, rules: Sequence[Deliberate]) -> Deliberate | None:
+    """The decision that explains the difference; None: it is unintended."""
+    return next((rule for rule in rules if rule.covers(met)), None)

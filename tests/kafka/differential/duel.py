@@ -1,4 +1,4 @@
-"""Plays a sequence to two brokers step by step, and says where the first of them answers otherwise."""
+"""Plays a sequence against two brokers step by step, and reports the first differing answer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from muster.protocol.errors import ErrorCode
 from tests.group.scenario import Scenario, Step, milliseconds, parse_lines
 from tests.kafka.differences import Difference, differences
 from tests.kafka.differential.connections import Connections
-from tests.kafka.differential.deliberate import Met, reason
+from tests.kafka.differential.deliberate import RULES, Deliberate, Met, reason
 from tests.kafka.differential.generator import MARGIN_MS
 from tests.kafka.differential.player import Player
 from tests.kafka.recording import Replies
 
 _PATIENCE_S: Final = 15.0
-"""How long to wait for an answer that the other broker has given."""
+"""How long to wait for an answer that the other broker has already given."""
 _PATIENCE_BETWEEN_PAUSES_S: Final = 0.1
 _LATE: Final = 0.7
-"""What part of its margin a sequence with pauses may take for all else."""
+"""The share of its margin that a sequence with pauses may use for everything else."""
 _LOOK_UP_AGAIN_MS: Final = 10_000
-"""After which the topics of a group's regular expressions may be looked up again."""
+"""The interval after which the topics of a group's regular expressions may be looked up again."""
 _MOVING: Final = {
     str(code.value)
     for code in (
@@ -44,28 +44,28 @@ _plays = itertools.count(1)
 
 @dataclass
 class Outcome:
-    """What came of one play of a sequence to both."""
+    """The outcome of playing a sequence once against both."""
 
     steps: int = 0
-    """How many were compared."""
+    """How many steps were compared."""
     found: list[Difference] = field(default_factory=list)
-    """Those of the first step with a difference that is not deliberate; empty: all was alike."""
+    """The differences of the first step with one that is not deliberate; empty: there were none."""
     deliberate: Counter[str] = field(default_factory=Counter)
-    """How many answers differ for which reason."""
+    """How many answers differ, by reason."""
     theirs: list[list[str]] = field(default_factory=list)
-    """The transcript's lines for each step compared."""
+    """The transcript's lines for each compared step."""
     ours: list[list[str]] = field(default_factory=list)
     is_too_slow: bool = False
-    """Of a sequence with pauses: the steps between them took so long that it is not certain which timeouts
-    have run out."""
+    """For a sequence with pauses: the steps between them took so long that it is uncertain which timeouts
+    have expired."""
 
     is_unready: bool = False
-    """A coordinator was moving, or too slow to write: that is no answer to what was asked."""
+    """A coordinator was moving, or too slow to write: that is no answer to the request."""
 
     @property
     def is_luck(self) -> bool:
-        """Apache Kafka orders members by hashes of their random ids, so when a leader has gone chance picks
-        the next; likewise the numbers of ids that are first seen in one answer."""
+        """Apache Kafka orders members by hashes of their random ids, so chance picks the next leader when one
+        has left; the same goes for the numbering of ids first seen in one answer."""
         return any(map(_differs_in_symbols, self.found)) or _are_other_numbers(self.found)
 
 
@@ -78,7 +78,7 @@ def _differs_in_symbols(difference: Difference) -> bool:
 
 
 def _are_other_numbers(found: Sequence[Difference]) -> bool:
-    """Whether both say the same of the same members under each other's symbols."""
+    """Whether both say the same about the same members, with symbols swapped."""
     fields = [_SYMBOL.sub("", each.field) for each in found]
     return (
         bool(found)
@@ -89,12 +89,17 @@ def _are_other_numbers(found: Sequence[Difference]) -> bool:
 
 
 def scenario_of(lines: Sequence[str], name: str = "sequence") -> Scenario:
-    """What generated lines say."""
+    """Parse generated lines as a scenario."""
     return parse_lines(Path(f"{name}.txt"), list(lines))
 
 
-async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) -> Outcome:
-    """Play a sequence to both brokers, up to the first difference that is not deliberate."""
+async def duel(
+    lines: Sequence[str],
+    kafka: Connections,
+    muster: Connections,
+    rules: Sequence[Deliberate] = RULES,
+) -> Outcome:
+    """Play a sequence against both brokers, up to the first difference that these rules do not allow."""
     scenario = scenario_of(lines)
     suffix = f"-{_run}-{next(_plays)}"
     theirs, ours = Player(scenario, kafka, suffix), Player(scenario, muster, suffix)
@@ -123,7 +128,8 @@ async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) ->
                         scenario.steps[: outcome.steps],
                         outcome.theirs,
                         muster.watched.of(suffix),
-                    )
+                    ),
+                    rules,
                 )
                 if rule is None:
                     outcome.found.append(difference)
@@ -147,7 +153,7 @@ async def _take(step: Step, theirs: Player, ours: Player, clock: _Clock) -> None
     match step.verb:
         case "advance":
             await clock.pause(milliseconds(step.arguments[0]))
-        case "join" | "beat":  # with which a broker may make a member id
+        case "join" | "beat":  # a broker may generate a member id for these
             await theirs.take(step)
             async with ours.ids.member(theirs.made_member_id(step)):
                 await ours.take(step)
@@ -178,7 +184,7 @@ class _Clock:
 
     @property
     def is_late(self) -> bool:
-        """Whether it is no longer certain which timeouts have run out."""
+        """Whether it is uncertain which timeouts have expired."""
         late_ms = (time.monotonic() - self._began) * 1000 - self._paused_ms
         if self._matters:
             return late_ms > MARGIN_MS * _LATE
@@ -192,7 +198,7 @@ def _replies(step: Step, player: Player) -> tuple[Replies, list[str]]:
 
 async def _settle(theirs: Player, ours: Player, patience_s: float) -> None:
     """Nothing says that a request is parked. If one broker has answered what the other has not, wait: it may
-    have been slow."""
+    just be slow."""
     deadline = time.monotonic() + patience_s
     while (their := Counter(theirs.who())) != (our := Counter(ours.who())):
         waiting = [

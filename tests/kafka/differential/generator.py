@@ -1,7 +1,7 @@
-"""Writes a sequence from a seed: several clients of a group or two, who mostly do what clients do.
+"""Writes a sequence from a seed: several clients of one or two groups, which mostly behave as clients do.
 
-Steps are text, so nothing in them depends on what a broker answered: what a client would take from an answer
-(its member id, its generation) the player fills in. That is what makes it possible to drop any of them.
+Steps are text, so nothing in them depends on a broker's answers: what a client would take from an answer (its
+member id, its generation) the player fills in. That is why any step can be dropped.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from muster.protocol.api import ApiKey, versions
 REGEXES: Final = ("(orders|clicks)", "page.", "cl[a-i]cks|nothing", "no-such-topic.")
 """Each matches whole names of topics that exist, or nothing."""
 TOPICS: Final[Mapping[str, int]] = {"orders": 3, "clicks": 2, "pages": 4}
-"""What exists; more is asked for."""
+"""The existing topics; requests also name others."""
 _TOPICS: Final[Mapping[str, int]] = {name: TOPICS[name] for name in ("orders", "clicks")}
-"""Those of sequences against classic groups."""
+"""The topics of sequences against classic groups."""
 GROUPS: Final = ("team", "crew")
-"""Unlike topics, each play has them to itself, so they have names of their own."""
+"""Unlike topics, groups belong to one play, so they have unique names."""
 CLIENTS: Final = ("alice", "bob", "carol", "dave")
 SHORT_MS: Final = 4_000
-"""Every timeout is so long, or one that no sequence lasts."""
+"""Every timeout is this long, or longer than any sequence."""
 _LONG: Final = "15m"
 TOO_LONG: Final = "4097"
-"""One character more than metadata may have by default."""
+"""One character more than the default metadata limit."""
 PAUSES_MS: Final = (10_000, 7_000)
-"""How long nothing is asked. What a short timeout starts, now or when another one ends, is due at a multiple
-of SHORT_MS from the first pause's begin or, later, its end: each pause ends MARGIN_MS away from those."""
+"""Pauses without requests. Whatever a short timeout starts, now or when another ends, is due at a multiple of
+SHORT_MS from the first pause's start or, later, its end: each pause ends MARGIN_MS away from those."""
 MARGIN_MS: Final = 1_000
 VERBS: Final[Mapping[str, ApiKey]] = {
     "beat": ApiKey.CONSUMER_GROUP_HEARTBEAT,
@@ -45,12 +45,12 @@ VERBS: Final[Mapping[str, ApiKey]] = {
     "delete-group": ApiKey.DELETE_GROUPS,
 }
 _ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""No two of them share a bucket of Java's hash table, so that a tie between them has one outcome."""
+"""No two of them share a bucket of Java's hash table, so that a tie between them has a single outcome."""
 _STATES: Final = ("Stable", "empty", "PreparingRebalance", "CompletingRebalance", "Dead", "Nonsense")
 
 
 def sequence(seed: int, *, timed: bool = False) -> list[str]:
-    """The lines of a scenario. `timed`: with one or two pauses in which short timeouts run out."""
+    """The lines of a scenario. `timed`: with one or two pauses in which short timeouts expire."""
     return Writer(random.Random(f"{seed}/{timed}"), timed).lines()
 
 
@@ -61,16 +61,16 @@ class Writer:
         self._clients = CLIENTS[: rng.choice([1, 2, 2, 3, 3, 4])]
         self._static = {client for client in self._clients if rng.random() < 0.3}
         self._crooked = rng.choice([0.02, 0.1, 0.1, 0.3])
-        """How often something is asked that no client should."""
+        """How often a client sends a request that no client should."""
         self._newest = rng.random() < 0.3  # or any version
         self._groups = GROUPS[: rng.choice([1, 1, 1, 2])]
         self._type = rng.choice(["consumer"] * 5 + ["connect"])
         self._names = list(_TOPICS)
-        """Of topics to subscribe to."""
+        """Topics to subscribe to."""
         self._known: set[str] = set()
-        """Who probably has a member id."""
+        """Clients that probably have a member id."""
         self._joined: set[str] = set()
-        """Who of them probably waits for the others to join."""
+        """Those of them that probably wait for the others to join."""
         self._steps: list[str] = []
 
     def lines(self) -> list[str]:
@@ -97,7 +97,7 @@ class Writer:
                 move()
             if pause is not None:
                 self._steps.append(f"advance {pause}ms")
-        # What is left behind is compared, too.
+        # The state left behind is compared, too.
         last = self._clients[0]
         self._steps += [f"{last} describe {' '.join(self._groups)}", f"{last} fetch all as-simple"]
         return [
@@ -110,7 +110,7 @@ class Writer:
     # --- words ----------------------------------------------------------------------------------------------
 
     def _say(self, client: str, verb: str, *words: str, since: int = 0, until: int | None = None) -> int:
-        """Add a step in some version, which is returned."""
+        """Add a step in some version; returns the version."""
         version = self._version(verb, since, until)
         self._steps.append(" ".join(word for word in (client, verb, f"v{version}", *words) if word))
         return version
@@ -142,7 +142,7 @@ class Writer:
         return f"${client}" if self._random.random() < 0.8 else f"${client}2"
 
     def _somebody(self) -> str:
-        """`member=` or `generation=` or `instance=`, wrong in one way or another."""
+        """A wrong `member=`, `generation=` or `instance=`."""
         rng = self._random
         return rng.choice(
             [
@@ -211,14 +211,14 @@ class Writer:
             self._joined.clear()
 
     def _settle(self) -> None:
-        """Everybody joins and syncs, so that the group becomes Stable as a rule."""
+        """Everybody joins and syncs, so that the group usually becomes Stable."""
         rng = self._random
         members = sorted(self._known | set(rng.sample(self._clients, rng.randint(1, len(self._clients)))))
         rng.shuffle(members)
         for client in members:
             if client not in self._joined:
                 self._join(client)
-        for client in members:  # who came before the others has to come again
+        for client in members:  # early joiners have to join again
             if self._joined and client not in self._joined:
                 self._join(client)
         rng.shuffle(members)

@@ -1,4 +1,4 @@
-"""Topics that a play has to itself, since it changes them."""
+"""Topics that belong to one play, which changes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class OwnTopics:
-    """Returns from a change when the coordinators of all of the play's groups know."""
+    """Changes return once the coordinators of all the play's groups know of them."""
 
     def __init__(self, connections: Connections, groups: Sequence[str]) -> None:
         self._connections = connections
@@ -53,11 +53,11 @@ class OwnTopics:
             )
 
     async def await_look_ups(self, group: str, topic: str) -> None:
-        """Wait until all regular expressions that `group` was told so far have been looked up."""
+        """Wait until all regular expressions sent so far for `group` have been resolved."""
         await self._blocking(lambda connection: wire_topics.await_look_ups(connection, group, topic))
 
     async def close(self) -> None:
-        """Delete those that are left."""
+        """Delete the remaining topics."""
         for name in self._there:
             await self._blocking(lambda connection, name=name: wire_topics.delete_topic(connection, name))
         if self._connection is not None:

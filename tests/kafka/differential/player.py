@@ -1,4 +1,4 @@
-"""Plays a sequence to one broker, step by step."""
+"""Plays a sequence against one broker, step by step."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _ANSWERED_AT_ONCE: Final = frozenset(
         ApiKey.LIST_GROUPS,
     }
 )
-"""Never parked, and nothing that is parked waits for one of them."""
+"""Requests that are never parked and that no parked request waits for."""
 
 
 class SequenceCast(Cast):
-    """Every play has groups of its own; most topics, and what matches them, are there for all."""
+    """Every play has its own groups; most topics, and what matches them, are shared."""
 
     def __init__(self, names: list[str], suffix: str, topics: Collection[str]) -> None:
         super().__init__(names, suffix)
@@ -48,7 +48,7 @@ class SequenceCast(Cast):
         return name if name in self._topics else super().real(name)
 
     def member_id(self, word: str) -> str:
-        """A symbol that nobody has been given yet stands for itself: an id that no broker hands out."""
+        """A symbol that stands for no id yet stands for itself: an id that no broker generates."""
         try:
             return super().member_id(word)
         except KeyError:
@@ -56,7 +56,7 @@ class SequenceCast(Cast):
 
 
 class Player:
-    """One play of a sequence against one broker, with groups that nobody else has."""
+    """One play of a sequence against one broker, with groups of its own."""
 
     def __init__(self, scenario: Scenario, connections: Connections, suffix: str) -> None:
         self.cast = SequenceCast(scenario.actors, suffix, scenario.topics)
@@ -70,14 +70,14 @@ class Player:
         self._closed: dict[int, str] = {}
         self._described: list[DescribeGroupsResponse.DescribedGroup] = []
         self._member_ids: set[str] = set()
-        """Those that `made_member_id` has come across."""
+        """The ids that `made_member_id` has seen."""
         self._own_topics = OwnTopics(connections, self._groups)
         self._looks_up = False
-        """Whether anybody has subscribed by a regular expression: from then on each beat may look them up."""
+        """Whether anybody has subscribed by regular expression: then any heartbeat may trigger a look-up."""
         self._news = asyncio.Event()
 
     async def take(self, step: Step) -> None:
-        """Take a step of an actor or `disconnect`; returns when it has had its effect, but for what it waits
+        """Take a step of an actor or `disconnect`; returns once it has taken effect, apart from what it waits
         for."""
         if step.actor is None:
             if step.verb == "disconnect":
@@ -116,11 +116,11 @@ class Player:
         return self._connections.ids
 
     def topic_id(self, step: Step) -> uuid.UUID:
-        """Of the topic that a step has created."""
+        """The id of the topic that a step created."""
         return self._connections.topic_id(self.cast.real(step.arguments[0]))
 
     def made_member_id(self, step: Step) -> str | None:
-        """The member id that the broker has made with a step just taken; None: none that can be seen."""
+        """The member id that the broker generated for the step just taken; None if none is visible."""
         told = [
             answer.response.member_id
             for answer in self._arrived.values()
@@ -143,13 +143,13 @@ class Player:
         await self._news.wait()
 
     def who(self) -> list[str]:
-        """Whose requests have been answered since the answers were taken, but for those that Kafka never
+        """Whose requests have been answered since the answers were last taken, except those that Kafka never
         answers."""
         answered = [each for each in self._arrived.values() if not is_forgotten_by_kafka(each)]
         return sorted([f"{each.actor} {each.api.name}" for each in answered] + [*self._closed.values()])
 
     def harvest(self) -> tuple[dict[str, Fields], list[str]]:
-        """Take the answers: all fields of each, and the lines of a transcript."""
+        """Take the answers: all fields of each, and the transcript lines."""
         answers = [self._arrived[number] for number in sorted(self._arrived)]
         self._arrived.clear()
         fields = remembered(answers, self.cast)
@@ -191,9 +191,9 @@ class Player:
         return lines[-1]
 
     async def _see_all_done(self, questions: int, *, unless: int | None = None) -> None:
-        """Ask about the groups until what was sent must have had its effect: brokers take requests as they
-        arrive, and a group's in the order in which they were taken. `unless` that request is answered: then
-        fewer questions show that whatever else it released has been sent."""
+        """Query the groups until every sent request must have taken effect: brokers take requests as they
+        arrive, and a group's requests in that order. Once request `unless` is answered, fewer queries show
+        that whatever else it released has been sent."""
         line = await self._connections.lease()
         try:
             asked, since_answer = 0, 0

@@ -1,4 +1,4 @@
-"""Writes what was compared into docs/PROOF.md: counted, not claimed."""
+"""Writes what was compared into docs/PROOF.md, as counts instead of claims."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END: Final = "<!-- end of compared -->\n"
 
 
 def gaps(compared: Compared) -> list[tuple[ApiKey, int]]:
-    """The versions that muster serves and in which nothing was compared."""
+    """The versions that muster serves but in which nothing was compared."""
     return [
         (api, version)
         for api in sorted(APIS)
@@ -31,14 +31,14 @@ def gaps(compared: Compared) -> list[tuple[ApiKey, int]]:
 
 
 def write(campaigns: Sequence[Campaign], stories: Compared) -> None:
-    """Put what was found between the page's marks."""
+    """Write the results between the page's markers."""
     text = PAGE.read_text(encoding="utf-8")
     begin, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
     PAGE.write_text(text[:begin] + "\n" + section(campaigns, stories) + "\n" + text[end:], encoding="utf-8")
 
 
 def section(campaigns: Sequence[Campaign], stories: Compared) -> str:
-    """What stands there."""
+    """The text between the markers."""
     compared = Compared()
     compared.add(stories)
     for campaign in campaigns:
@@ -115,7 +115,7 @@ def _apis(compared: Compared) -> Iterable[str]:
 
 
 def _span(numbers: Iterable[int]) -> str:
-    """`0-3, 5`"""
+    """Format numbers as `0-3, 5`."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

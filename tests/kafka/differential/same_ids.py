@@ -1,7 +1,7 @@
-"""Ids that a broker makes at random, and that muster has from Apache Kafka in a duel.
+"""Ids that a broker generates at random, which muster takes from Apache Kafka in a duel.
 
-Assignors look at members and topics in orders that depend on their ids, so with others partitions would go to
-other members.
+Assignors process members and topics in orders that depend on their ids, so with other ids, partitions would
+go to other members.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from muster.protocol.java import spread, uuid_hash
 
 _BUCKETS: Final = 16
 _LENGTH: Final = 36
-"""Of a UUID; a member id ends with one."""
+"""The length of a UUID; a member id ends with one."""
 
 
 def share_a_bucket(topic_id: uuid.UUID, others: Iterable[uuid.UUID]) -> bool:
-    """Whether Java's hash tables have two topics in one bucket. Which of them an assignor deals out first is
-    not known of a running Kafka, so sequences do without such topics."""
+    """Whether Java's hash tables have two topics in one bucket. Which of the two an assignor deals out first
+    is unknown for a running Kafka, so sequences avoid such topics."""
     buckets = {spread(uuid_hash(each)) % _BUCKETS for each in others}
     return spread(uuid_hash(topic_id)) % _BUCKETS in buckets
 
 
 class SameIds:
-    """Those that a muster is to make next; random ones when it was told of none."""
+    """The ids that a muster generates next; random ones if it was given none."""
 
     def __init__(self) -> None:
         self.decides = False
-        """Whether a broker has its ids from here."""
+        """Whether a broker gets its ids from here."""
         self._topics: deque[uuid.UUID] = deque()
         self._member: str | None = None
         self._one_at_a_time = asyncio.Lock()
 
     @contextmanager
     def of_brokers(self) -> Iterator[None]:
-        """Brokers that are started within have theirs from here."""
+        """Brokers started inside the block get their ids from here."""
         self.decides = True
 
         def runtime(
@@ -64,7 +64,7 @@ class SameIds:
             kind = group_kind(config, configs)._replace(make=made)
             return GroupRuntime(store, clock, leases, config, configs, kind=kind, **rest)
 
-        # Where brokers make them: defaults of the classes cannot be changed in the compiled build.
+        # Patched where brokers create them: class defaults cannot be changed in the compiled build.
         with (
             patch.object(broker, "GroupRuntime", runtime),
             patch.object(broker, "Catalogue", partial(Catalogue, new_id=self._next_topic)),
@@ -72,19 +72,19 @@ class SameIds:
             yield
 
     def topics(self, ids: Iterable[uuid.UUID]) -> None:
-        """The topics that are created next get these."""
+        """The topics created next get these ids."""
         self._topics.extend(ids)
 
     @asynccontextmanager
     async def topic(self, topic_id: uuid.UUID) -> AsyncIterator[None]:
-        """The topic that is created within gets this id."""
+        """The topic created inside the block gets this id."""
         async with self._one_at_a_time:
             self._topics.append(topic_id)
             yield
 
     @asynccontextmanager
     async def member(self, member_id: str | None) -> AsyncIterator[None]:
-        """Who joins within gets the random part of this id; None: Kafka has not made any."""
+        """A member that joins inside the block gets this id's random part; None: Kafka has generated none."""
         async with self._one_at_a_time:
             self._member = None if member_id is None else member_id[-_LENGTH:]
             try:

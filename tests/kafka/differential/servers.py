@@ -1,10 +1,12 @@
-"""Apache Kafka and muster with the same configs and topics, for sequences."""
+"""Apache Kafka and muster, or two builds of muster, with the same configs and topics, for sequences."""
 
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,6 +17,7 @@ from tests.kafka.differential.generator import SHORT_MS, TOPICS
 from tests.kafka.differential.same_ids import SameIds, share_a_bucket
 from tests.kafka.our_server import BESIDE_THE_STORY, FOREVER_MS
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.served import Served
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_topics import await_in_coordinator, delete_topic, ensure_topics
 
@@ -29,20 +32,20 @@ CONFIGS: Final[Mapping[str, int]] = {
 _ONLY_KAFKAS: Final = {
     "connections.max.idle.ms": str(FOREVER_MS),
     "group.coordinator.threads": "1",
-    # One that gets no time for a while is not to lose its coordinators.
+    # A broker that gets no CPU for a while must not lose its coordinators.
     "broker.session.timeout.ms": "600000",
 }
 
 
 def kafka_configs() -> dict[str, str]:
-    """What sequences want Apache Kafka to be started with."""
+    """The configs that sequences need Apache Kafka to start with."""
     return {name: str(value) for name, value in CONFIGS.items()} | _ONLY_KAFKAS
 
 
 @contextmanager
 def servers(kafka_port: int | None = None) -> Iterator[tuple[Connections, Connections]]:
-    """Connections to Apache Kafka, and to muster. Without the port of one that runs with `kafka_configs()`,
-    an Apache Kafka is started."""
+    """Connections to Apache Kafka and to muster. Starts an Apache Kafka unless given the port of one that
+    runs with `kafka_configs()`."""
     if kafka_port is None:
         with ApacheKafka(kafka_configs()) as kafka, servers(kafka.port) as both:
             yield both
@@ -53,8 +56,22 @@ def servers(kafka_port: int | None = None) -> Iterator[tuple[Connections, Connec
 
 
 @contextmanager
+def builds(python: Path | None = None) -> Iterator[tuple[Connections, Connections]]:
+    """Connections to a `muster serve` of another Python (by default this one), in place of Apache Kafka, and
+    to a muster in this process."""
+    options = (f"--{name.replace('_', '-')}={value}" for name, value in _settings().items())
+    with (
+        tempfile.TemporaryDirectory(prefix="muster-differential-") as folder,
+        Served(None, "--ephemeral", *options, log=Path(folder) / "server.log", python=python) as served,
+    ):
+        other = with_topics(served.port)
+        with ours_like(other) as ours:
+            yield other, ours
+
+
+@contextmanager
 def ours_like(theirs: Connections) -> Iterator[Connections]:
-    """Connections to a muster whose topics and members get the ids that they have there."""
+    """Connections to a muster whose topics and members get the same ids as there."""
     ids = SameIds()
     ids.topics(theirs.topic_id(name) for name in TOPICS)
     with ids.of_brokers():
@@ -68,15 +85,18 @@ def ours_like(theirs: Connections) -> Iterator[Connections]:
 
 
 def muster(**settings: Any) -> Broker:
-    """A broker of ours for sequences, not started yet. `settings` go over what they want."""
-    wanted: dict[str, Any] = {name.replace(".", "_"): value for name, value in CONFIGS.items()}
-    wanted.update(dict.fromkeys(BESIDE_THE_STORY, FOREVER_MS))
-    return Broker(**{**wanted, **settings})
+    """A broker of ours for sequences, not yet started. `settings` override its defaults."""
+    return Broker(**{**_settings(), **settings})
+
+
+def _settings() -> dict[str, Any]:
+    wanted = {name.replace(".", "_"): value for name, value in CONFIGS.items()}
+    return wanted | dict.fromkeys(BESIDE_THE_STORY, FOREVER_MS)
 
 
 def with_topics(port: int, ids: SameIds | None = None) -> Connections:
-    """Connections to a broker on loopback that has the topics of sequences from now on. `ids`: where a muster
-    has its ids from."""
+    """Connections to a broker on loopback, which has the topics of sequences from now on. `ids` is where a
+    muster gets its ids."""
     with WireConnection("127.0.0.1", port, "sequences") as connection:
         topic_ids = _with_buckets_of_their_own(connection)
         for group in _a_group_of_each_shard():

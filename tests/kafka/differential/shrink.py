@@ -1,4 +1,4 @@
-"""Drops from a sequence what a difference does not need."""
+"""Drops the parts of a sequence that a difference does not need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class Signature(NamedTuple):
-    """What two sightings of one finding share: which answer, which field, what either broker said of it."""
+    """What two sightings of one finding share: the answer, the field, and what each broker said."""
 
     reply: str
     field: str
@@ -34,8 +34,8 @@ def signature(difference: Difference) -> Signature:
 
 
 async def shrunk(lines: Sequence[str], still_differs: Callable[[list[str]], Awaitable[bool]]) -> list[str]:
-    """The lines of a sequence without steps that can be dropped, one at a time or many, while it
-    `still_differs`. Header lines stay."""
+    """The sequence without the steps that can be dropped, one at a time or many, while it `still_differs`.
+    Header lines stay."""
     header = [line for line in lines if not line or line.startswith(("topic ", "group "))]
     steps = [line for line in lines if line not in header]
     size = len(steps) // 2
@@ -47,6 +47,6 @@ async def shrunk(lines: Sequence[str], still_differs: Callable[[list[str]], Awai
                 steps = fewer
             else:
                 start += size
-        # A pass of single steps that dropped one may have made room for another.
+        # A pass over single steps that dropped one may have made another redundant.
         size //= 2
     return [*header, *steps]

@@ -1,6 +1,6 @@
 """Random sequences against groups of both kinds, compared with Apache Kafka: always the same ones.
 
-`make differential` plays fresh ones, and those in which timeouts run out.
+`make differential` plays fresh ones, including those in which timeouts expire.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a muster in this process does where Apache Kafka is known to do otherwise, though no answer shows it
-at once: from then on the two have different epochs or targets."""
+"""What a muster in this process does where Apache Kafka is known to behave differently, though no answer
+shows it at once: from then on the two have different epochs or targets."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatRe
 
 
 class Quirk(Enum):
-    """Of Kafka's."""
+    """A quirk of Kafka's."""
 
     TIE = auto()
-    """As many members prefer one assignor as another."""
+    """Equally many members prefer each of two assignors."""
     OLD_KIND = auto()
-    """A target is made with a heartbeat by which members no longer subscribe alike, or do again, and which is
-    not what the group's epoch is of."""
+    """A target is computed on a heartbeat after which members no longer subscribe alike, or do so again,
+    which the group's epoch does not reflect."""
     OTHER_INSTANCE = auto()
-    """A member joins anew under another instance id."""
+    """A member rejoins under another instance id."""
     STRANDED = auto()
-    """A regular expression turns out to match nothing, and its members are still to have what they subscribed
-    to before."""
+    """A regular expression turns out to match nothing, while its members' target is still what they
+    subscribed to before."""
     CUT_SHORT = auto()
-    """A static member's upgrade cuts a rebalance short, or comes before the one that a topic calls for."""
+    """A static member's upgrade cuts a rebalance short, or precedes one that a topic change calls for."""
     CLASSIC_ALONE = auto()
-    """In a consumer group of members that all speak the classic protocol, one is told to rejoin."""
+    """In a consumer group whose members all speak the classic protocol, one is told to rejoin."""
     FORGOTTEN = auto()
-    """An empty consumer group is joined by the classic protocol with a member id."""
+    """A classic member with a member id joins an empty consumer group."""
 
 
 _advance: Final = progress.advance
@@ -49,18 +49,18 @@ _heartbeat_of_classic: Final = ConsumerGroups.heartbeat_of_classic
 
 
 class Watched:
-    """By group id."""
+    """The quirks met, by group id."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[Quirk]] = defaultdict(set)
 
     def of(self, suffix: str) -> frozenset[Quirk]:
-        """What was met in the groups of one play."""
+        """The quirks met in the groups of one play."""
         return frozenset().union(*(found for name, found in self._found.items() if name.endswith(suffix)))
 
     @contextmanager
     def brokers(self) -> Iterator[None]:
-        """Brokers are watched within."""
+        """Brokers inside the block are watched."""
         with (
             patch.object(progress, "advance", self._seen_advance),
             patch.object(progress, "_is_to_have_others", self._seen_stranded),
