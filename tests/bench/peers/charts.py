@@ -22,6 +22,7 @@ _LOOKS: Final = {
     "mock": ("#999999", "x"),
     "kfake": ("#cc79a7", "P"),
     "echo": ("#999999", "."),
+    "sink": ("#999999", "."),
 }
 _DOTS_AN_INCH: Final = 110
 

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from muster.coordinator.cluster.membership import TERM_MS_DEFAULT
 from muster.protocol.api import ApiKey
-from tests.bench import cluster, database, processes
-from tests.compiled.environment import FOLDER, installed, wheel
+from tests.bench import cluster, database, processes, sink
+from tests.compiled.environment import server_python
 from tests.support.apache_kafka import SHIPPED_JVM, ApacheKafka
 from tests.support.cache import digest, filled_once
 from tests.support.certificates import Authority
@@ -108,12 +108,6 @@ def _muster_options(options: Options) -> list[str]:
     ]
 
 
-@cache
-def _compiled() -> Path:
-    """A Python with the compiled wheel and what it needs of PostgreSQL."""
-    return installed(wheel(), FOLDER / "server", "postgres")
-
-
 @contextmanager
 def _muster(options: Options, *, brokers: int = 1, compiled: bool = True) -> Iterator[Running]:
     with tempfile.TemporaryDirectory(prefix="muster-peers-") as directory:
@@ -124,7 +118,7 @@ def _muster(options: Options, *, brokers: int = 1, compiled: bool = True) -> Ite
         first = free_ports(2) if options.tls else 0
         if options.tls:
             given += _muster_listeners(first, Path(directory))
-        python = _compiled() if compiled else None
+        python = server_python() if compiled else None
         served = Served(Path(directory) / "data", *given, log=log, ports=brokers, python=python)
         launched_s = time.monotonic()
         with served:
@@ -155,7 +149,7 @@ def _muster_over_postgres(options: Options) -> Iterator[Running]:
         url = postgres.new_database()
         launched_s = time.monotonic()
         given = _muster_options(options)
-        with cluster.brokers(url, *given, count=2, settled=options.ready, python=_compiled()) as served:
+        with cluster.brokers(url, *given, count=2, settled=options.ready, python=server_python()) as served:
             ports = [broker.port for broker in served.values()]
             _create(ports[0], options)
             pids = [broker.process.pid for broker in served.values()]
@@ -286,7 +280,7 @@ def prepare(names: list[str]) -> None:
     """Build and fetch now what would otherwise be built and fetched within a measurement. RuntimeError if the
     compiled wheel is needed and not there."""
     if {"muster", "muster-3", "muster-postgres"} & set(names):
-        _compiled()
+        server_python()
     if "kfake" in names:
         _kfake_binary()
     if any(name.startswith("kafka") for name in names):
@@ -310,6 +304,20 @@ def _echo(options: Options) -> Iterator[Running]:
 
 ECHO: Final = Kind("echo", "a bare uvloop echo", _echo, "nothing", only=frozenset({"heartbeats"}), once=True)
 """Not a server, but what a request costs that is only read and written."""
+
+
+@contextmanager
+def _sink(options: Options) -> Iterator[Running]:
+    with tempfile.TemporaryDirectory(prefix="muster-peers-") as folder:
+        path = Path(folder) / "sink"
+        path.write_bytes(bytes(2 * sink.FETCHED_BYTES))
+        launched_s = time.monotonic()
+        with processes.sink(path) as server:
+            yield Running([server.port], [server.pid], [], launched_s)
+
+
+SINK: Final = Kind("sink", "bare uvloop and a file", _sink, "nothing", only=frozenset({"records"}), once=True)
+"""Likewise, of requests that bring or take records."""
 
 _OF_THE_PROCESS: Final = "death of the process (no fsync)"
 _OF_THE_MACHINE: Final = "loss of power (fsync)"
@@ -352,5 +360,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind("mock", "librdkafka's mock cluster", _mock, "nothing", once=True),
         Kind("kfake", "franz-go's kfake", _kfake, "nothing", once=True),
         ECHO,
+        SINK,
     )
 }

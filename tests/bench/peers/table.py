@@ -15,7 +15,7 @@ from tests.bench.peers.servers import KINDS
 BEGIN: Final = "<!-- figures: written by make bench-peers WRITE=1 -->"
 END: Final = "<!-- end of figures -->"
 _BOUND: Final = "†"
-_ASIDE: Final = ("muster", "muster-pure", "muster-3", "muster-postgres", "kfake", "echo")
+_ASIDE: Final = ("muster", "muster-pure", "muster-3", "muster-postgres", "kfake", "echo", "sink")
 """In the comparison with the best of the others: ourselves, what keeps nothing, and what is no server."""
 
 

@@ -13,28 +13,52 @@ from tests.bench import load
 from tests.bench.bulk import FETCHED_BYTES, IN_FLIGHT, Bulks, batch, fetch, produce
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive, over_sizes
-from tests.bench.peers.servers import Kind, Options, Running
+from tests.bench.peers.servers import SINK, Kind, Options, Running
 
 TOPIC: Final = "records-{}"
 """One for each size of a batch: what is fetched are batches of that size."""
 PARTITIONS: Final = 6
 _FILLED_BYTES: Final = 2 * FETCHED_BYTES
+_BY_NAME: Final = 12
+"""The last version of Produce and of Fetch that names topics."""
 
 
 async def _move(
     server: dict[str, Any], batch_bytes: int, fetching: bool, warm_up_s: float, seconds: float
 ) -> list[dict[str, Any]]:
     target = await Target.ask(**server)
-    contents = batch(batch_bytes)
     topic = TOPIC.format(batch_bytes)
     leaders = await target.leaders(topic, PARTITIONS)
-    await _check(target, topic, leaders, contents, fill=fetching)
-    request_class = FetchRequest if fetching else ProduceRequest
-    version, api_key = target.version(request_class), request_class.__schema__.api_key
-    assert api_key is not None
+    await _check(target, topic, leaders, batch(batch_bytes), fill=fetching)
+    version = target.version(FetchRequest if fetching else ProduceRequest)
+    return await _moved(target, leaders, version, batch_bytes, fetching, warm_up_s, seconds)
+
+
+async def _sink(
+    server: dict[str, Any], batch_bytes: int, fetching: bool, warm_up_s: float, seconds: float
+) -> list[dict[str, Any]]:
+    """The same frames, to a server that looks at nothing."""
+    (port,) = server["ports"]
+    target = Target([port], server["pids"], [], {}, None, None)
+    leaders = dict.fromkeys(range(PARTITIONS), port)
+    return await _moved(target, leaders, _BY_NAME, batch_bytes, fetching, warm_up_s, seconds)
+
+
+async def _moved(
+    target: Target,
+    leaders: Mapping[int, int],
+    version: int,
+    batch_bytes: int,
+    fetching: bool,
+    warm_up_s: float,
+    seconds: float,
+) -> list[dict[str, Any]]:
+    contents, topic = batch(batch_bytes), TOPIC.format(batch_bytes)
     frames = []
     for partition, port in leaders.items():
         request = fetch(topic, partition) if fetching else produce(topic, partition, contents)
+        api_key = request.__schema__.api_key
+        assert api_key is not None
         frames.append((port, encode_request(api_key, version, 1, "peers", request)))
     bulks = await (
         Bulks.fetching(frames, target.context)
@@ -78,10 +102,19 @@ def move(
     return load.run(_move(server, batch_bytes, fetching, warm_up_s, seconds))
 
 
+def sink(
+    server: dict[str, Any], batch_bytes: int, fetching: bool, warm_up_s: float, seconds: float
+) -> list[dict[str, Any]]:
+    """In the driver's process."""
+    return load.run(_sink(server, batch_bytes, fetching, warm_up_s, seconds))
+
+
 def _run(kind: Kind, scale: Scale) -> list[Point]:
+    moved = sink if kind is SINK else move
+
     def measured(running: Running, batch_bytes: int, times: Mapping[str, float]) -> list[Point]:
         fetched, produced = (
-            drive(move, running, batch_bytes=batch_bytes, fetching=fetching, **times)
+            drive(moved, running, batch_bytes=batch_bytes, fetching=fetching, **times)
             for fetching in (True, False)
         )
         return fetched + produced
@@ -99,7 +132,8 @@ MEASURE: Final = Measure(
     "Produce and Fetch",
     f"{PARTITIONS} partitions, a connection to each; records of 1 KB without compression, acks=all. Produce "
     f"has {IN_FLIGHT} requests of one batch in flight on a connection, Fetch one of up to 1 MB, always of "
-    "the same records.",
+    "the same records. The bare server writes what it gets to a file and sends what it reads from there; it "
+    "looks at nothing, and waits for the file on its loop.",
     (
         Quantity("produce_rate", "Produce", "MB/s", "more", axis="bytes a batch", goals=_PRODUCE_GOALS),
         Quantity("fetch_rate", "Fetch", "MB/s", "more", axis="bytes a batch", goals=_FETCH_GOALS),
