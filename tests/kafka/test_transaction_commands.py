@@ -1,8 +1,8 @@
-"""`muster transactions` beside Kafka's own tool: both tell the same of open and hanging transactions, and
-either ends one.
+"""`muster transactions` compared with Kafka's own tool: both report the same open and hanging transactions,
+and either can end one.
 
-A transaction hangs here because the broker does not verify batches (KIP-890 does), and because a producer
-that no coordinator knows writes one.
+A transaction hangs here because the broker does not verify batches (as KIP-890 would), and because a producer
+unknown to any coordinator writes one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
 
 from muster.client import Admin, Producer, ProducerFenced, TopicPartition
 from muster.client.admin.offsets import LATEST, READ_COMMITTED
+from muster.coordinator.testing import Broker
 from muster.protocol.messages.data import ProduceRequest, ProduceResponse
 from muster.protocol.record_batch import Record, build
 from tests.cli.running import Ended, run
@@ -37,11 +38,11 @@ _HOURS_AGO: Final = 2
 _HOUR_MS: Final = 3_600_000
 _TRANSACTION_MS_MAX: Final = 600_000
 _UNVERIFIED_PRODUCE: Final = 11
-"""From version 12 on, a partition joins its transaction by the batch."""
+"""From version 12 on, a batch adds its partition to the transaction."""
 
 
 class Cluster(NamedTuple):
-    """Where the transactions are."""
+    """The cluster that has the transactions."""
 
     bootstrap: str
 
@@ -49,7 +50,7 @@ class Cluster(NamedTuple):
         return run(self.bootstrap, "transactions", *arguments)
 
     def done(self, *arguments: str) -> str:
-        """What a command printed that went well."""
+        """The output of a command that succeeded."""
         ended = self.muster(*arguments)
         assert (ended.code, ended.err) == (0, ""), ended
         return ended.out
@@ -74,7 +75,7 @@ class Cluster(NamedTuple):
         return asyncio.run(asking())
 
     def write(self, where: TopicPartition, producer_id: int, epoch: int, at_ms: int) -> int:
-        """Three records of a transaction that its coordinator hears nothing of; the offset of the first."""
+        """Write three records of a transaction unknown to its coordinator; returns the first one's offset."""
         batch = build(
             [Record(each, at_ms + each, None, b"lost") for each in range(3)],
             producer_id=producer_id,
@@ -109,10 +110,14 @@ class Cluster(NamedTuple):
         return self.ask(ends)
 
 
-@pytest.fixture(scope="module", params=["kafka"])
-def cluster(kafka_of_configs: KafkaOfConfigs) -> Cluster:
-    """Where the commands are tried; muster refuses transactional producers so far."""
-    return Cluster(kafka_of_configs.unused(_UNVERIFIED).bootstrap)
+@pytest.fixture(scope="module", params=["Apache Kafka", "muster"])
+def cluster(request: pytest.FixtureRequest, kafka_of_configs: KafkaOfConfigs) -> Iterator[Cluster]:
+    """Where the commands are tried."""
+    if request.param == "muster":
+        with Broker(transaction_partition_verification_enable=False) as broker:
+            yield Cluster(broker.bootstrap)
+    else:
+        yield Cluster(kafka_of_configs.unused(_UNVERIFIED).bootstrap)
 
 
 def transactional(cluster: Cluster, transactional_id: str) -> Producer[bytes, bytes]:
@@ -192,7 +197,7 @@ def test_open_transactions_are_listed_and_described(cluster: Cluster) -> None:
         assert (bad.code, bad.out) == (1, "")
         assert "pattern 'open(': the regular expression is not valid" in bad.err
 
-        # An open transaction is no hanging one, however long nothing has been written.
+        # An open transaction is not a hanging one, however long nothing has been written.
         assert cluster.json("find-hanging", "--topic", "open", "--longer-than", "1ms") == []
         refused = cluster.muster("abort", "--topic", "open", "--partition", "1", "--start-offset", "0")
         assert (refused.code, refused.out) == (1, "")
@@ -293,11 +298,11 @@ def test_hanging_transactions_are_found_with_those_they_hold_back(cluster: Clust
             f"muster transactions abort: orders-0 has no transaction of producer id {unknown_id}; "
             "none is open there\n"
         )
-        # Kafka's tool ends the other one, and muster's sees it.
+        # Kafka's tool ends the other one, and muster's sees that.
         cluster.tool("abort", "--topic", "orders", "--partition", "1", "--start-offset", "0")
         assert cluster.stable(half) == 4
         assert cluster.done("find-hanging") == "no hanging transactions\n"
-        # By force, what its coordinator still has.
+        # With --force, one that its coordinator still has.
         which = ("abort", "--topic", "orders", "--partition", "2", "--producer-id", str(producer_id))
         assert cluster.json(*which, "--force", "--execute")["aborted"] is True
         assert cluster.stable(TopicPartition("orders", 2)) == 2

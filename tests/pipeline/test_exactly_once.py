@@ -1,5 +1,5 @@
-"""A stream's rows written exactly once, to Apache Kafka. In the first half the writer is called as Spark's
-driver and its tasks call it, in the second half Spark calls it. What it decides by: test_marks.py
+"""A stream's rows written exactly once, to Apache Kafka and to muster. In the first half the writer is called
+as Spark's driver and its tasks call it, in the second half Spark calls it. What it decides by: test_marks.py
 
 One kill, or as many as KILLS says; SEED repeats the choice of points (make spark-long).
 """
@@ -26,6 +26,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from muster.client import Admin, Producer
+from muster.coordinator.testing import Broker
 from muster.pipeline.errors import OptionError, PipelineError, from_spark
 from muster.pipeline.exactly_once import Committed, ExactlyOnce
 from muster.pipeline.marks import Part
@@ -60,20 +61,30 @@ def kafka() -> Iterator[ApacheKafka]:
         yield started
 
 
+@pytest.fixture(scope="module", params=["Apache Kafka", "muster"])
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where they are reached."""
+    if request.param == "muster":
+        with Broker() as broker:
+            yield broker.bootstrap
+    else:
+        yield request.getfixturevalue("kafka").bootstrap
+
+
 @pytest.fixture
-def topic(kafka: ApacheKafka) -> str:
-    return created(kafka.bootstrap)
+def topic(servers: str) -> str:
+    return created(servers)
 
 
-def given(kafka: ApacheKafka, topic: str, **more: str) -> dict[str, str]:
+def given(servers: str, topic: str, **more: str) -> dict[str, str]:
     """Options of the writer; the prefix is the topic's name."""
     named = {name.replace("_", "."): value for name, value in more.items()}
-    servers = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
-    return {**servers, "transactionalIdPrefix": topic, "kafka.max.block.ms": "10000", **named}
+    where = {"kafka.bootstrap.servers": servers, "topic": topic}
+    return {**where, "transactionalIdPrefix": topic, "kafka.max.block.ms": "10000", **named}
 
 
-def writer(kafka: ApacheKafka, topic: str, **more: str) -> ExactlyOnce:
-    options = WriterOptions.of(given(kafka, topic, **more))
+def writer(servers: str, topic: str, **more: str) -> ExactlyOnce:
+    options = WriterOptions.of(given(servers, topic, **more))
     made = ExactlyOnce.of(Rows.of(VALUE, options, False), options)
     assert made is not None
     return made
@@ -99,8 +110,8 @@ def batch(once: ExactlyOnce, number: int, parts: Sequence[Sequence[bytes]]) -> N
 # --- as Spark calls it --------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_not_written_again(kafka: ApacheKafka, topic: str) -> None:
-    once = writer(kafka, topic)
+def test_what_is_written_is_not_written_again(servers: str, topic: str) -> None:
+    once = writer(servers, topic)
     batch(once, 0, [[b"a", b"b"], []])
     attempt = once.begin()
     told = task(once, attempt, 1, 0, b"c")
@@ -110,13 +121,13 @@ def test_what_is_written_is_not_written_again(kafka: ApacheKafka, topic: str) ->
     once.finish(1, [told, task(once, again, 1, 1, b"d")])
     batch(once, 1, [[b"c"], [b"d"]])
     batch(once, 2, [[b"e"]])
-    assert values(kafka.bootstrap, topic) == [b"a", b"b", b"c", b"d", b"e"]
+    assert values(servers, topic) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_a_task_that_fails_leaves_nothing_to_see(
-    kafka: ApacheKafka, topic: str, caplog: pytest.LogCaptureFixture
+    servers: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    once = writer(kafka, topic, kafka_linger_ms="0")
+    once = writer(servers, topic, kafka_linger_ms="0")
 
     def breaks() -> Iterator[pyarrow.RecordBatch]:
         yield rows(b"a")
@@ -128,15 +139,15 @@ def test_a_task_that_fails_leaves_nothing_to_see(
         once.write(breaks(), (), Part(QUERY, 0, 0), attempt)
     gc.collect()  # which is when asyncio complains of errors that nobody looked at
     assert caplog.records == []
-    assert values(kafka.bootstrap, topic, "read_uncommitted"), "some of it is in the log"
-    assert values(kafka.bootstrap, topic) == []
+    assert values(servers, topic, "read_uncommitted"), "some of it is in the log"
+    assert values(servers, topic) == []
     once.finish(0, [task(once, attempt, 0, 0, b"a", b"b", b"c")])
-    assert values(kafka.bootstrap, topic) == [b"a", b"b", b"c"]
+    assert values(servers, topic) == [b"a", b"b", b"c"]
 
 
-def test_of_two_attempts_at_a_task_the_later_one_writes(kafka: ApacheKafka, topic: str) -> None:
+def test_of_two_attempts_at_a_task_the_later_one_writes(servers: str, topic: str) -> None:
     """As a speculative one, or one that a lost executor goes on with: both at once, with the same rows."""
-    once = writer(kafka, topic)
+    once = writer(servers, topic)
     attempt = once.begin()
     told: list[Committed] = []
 
@@ -148,7 +159,7 @@ def test_of_two_attempts_at_a_task_the_later_one_writes(kafka: ApacheKafka, topi
     with pytest.raises(PipelineError, match=f"batch 0, task 0: another attempt has taken .* {topic}-task-0"):
         once.write(overtaken(), (), Part(QUERY, 0, 0), attempt)
     once.finish(0, told)
-    assert values(kafka.bootstrap, topic) == [b"a", b"b"]
+    assert values(servers, topic) == [b"a", b"b"]
 
 
 def in_another_loop(once: ExactlyOnce, attempt: str) -> Committed:
@@ -157,9 +168,9 @@ def in_another_loop(once: ExactlyOnce, attempt: str) -> Committed:
         return pool.submit(task, once, attempt, 0, 0, b"a", b"b").result(DEADLINE_S)
 
 
-def test_a_task_of_an_older_attempt_writes_nothing(kafka: ApacheKafka, topic: str) -> None:
+def test_a_task_of_an_older_attempt_writes_nothing(servers: str, topic: str) -> None:
     """Not even one that the newer attempt has no task for, whenever it wakes up."""
-    once = writer(kafka, topic)
+    once = writer(servers, topic)
     old = once.begin()
     new = once.begin()
     with pytest.raises(PipelineError, match="another attempt at a batch"):
@@ -169,11 +180,11 @@ def test_a_task_of_an_older_attempt_writes_nothing(kafka: ApacheKafka, topic: st
         task(once, old, 0, 1, b"b")
     with pytest.raises(PipelineError, match="another attempt at a batch"):
         once.finish(0, [Committed(1, QUERY, old)])
-    assert values(kafka.bootstrap, topic) == [b"a", b"b"]
+    assert values(servers, topic) == [b"a", b"b"]
 
 
-def test_a_task_that_there_is_no_more_is_shut_out_in_the_middle(kafka: ApacheKafka, topic: str) -> None:
-    once = writer(kafka, topic)
+def test_a_task_that_there_is_no_more_is_shut_out_in_the_middle(servers: str, topic: str) -> None:
+    once = writer(servers, topic)
     old = once.begin()
     with ThreadPoolExecutor(1) as pool:
 
@@ -186,12 +197,12 @@ def test_a_task_that_there_is_no_more_is_shut_out_in_the_middle(kafka: ApacheKaf
             PipelineError, match=f"batch 0, task 1: another attempt has taken .* {topic}-task-1"
         ):
             once.write(interrupted(), (), Part(QUERY, 0, 1), old)
-    assert values(kafka.bootstrap, topic) == [b"a", b"b"]
+    assert values(servers, topic) == [b"a", b"b"]
 
 
-def test_a_batch_that_is_cut_into_other_tasks(kafka: ApacheKafka, topic: str) -> None:
+def test_a_batch_that_is_cut_into_other_tasks(servers: str, topic: str) -> None:
     """Fine as long as what is committed is part of it, each time."""
-    once = writer(kafka, topic)
+    once = writer(servers, topic)
     attempt = once.begin()
     task(once, attempt, 0, 1, b"b")
     batch(once, 0, [[b"a"], [b"b"], [b"c"]])
@@ -199,7 +210,7 @@ def test_a_batch_that_is_cut_into_other_tasks(kafka: ApacheKafka, topic: str) ->
     task(once, attempt, 1, 4)
     task(once, attempt, 1, 1, b"e")
     batch(once, 1, [[b"d"], [b"e"]])
-    assert values(kafka.bootstrap, topic) == [b"a", b"b", b"c", b"d", b"e"]
+    assert values(servers, topic) == [b"a", b"b", b"c", b"d", b"e"]
     attempt = once.begin()
     task(once, attempt, 2, 3, b"g")
     with pytest.raises(
@@ -211,8 +222,8 @@ def test_a_batch_that_is_cut_into_other_tasks(kafka: ApacheKafka, topic: str) ->
         task(once, attempt, 2, 0, b"f")
 
 
-def test_queries_that_get_in_each_others_way(kafka: ApacheKafka, topic: str) -> None:
-    once = writer(kafka, topic)
+def test_queries_that_get_in_each_others_way(servers: str, topic: str) -> None:
+    once = writer(servers, topic)
     batch(once, 0, [[b"a"]])
     attempt = once.begin()
     with pytest.raises(PipelineError, match=f"{topic} belongs to query {QUERY}, this is another"):
@@ -221,27 +232,27 @@ def test_queries_that_get_in_each_others_way(kafka: ApacheKafka, topic: str) -> 
     attempt = once.begin()
     with pytest.raises(PipelineError, match="has written batch 1 already"):
         task(once, attempt, 0, 0, b"a")
-    assert values(kafka.bootstrap, topic) == [b"a", b"b"]
+    assert values(servers, topic) == [b"a", b"b"]
 
 
-def test_notes_that_are_gone(kafka: ApacheKafka, topic: str) -> None:
-    once = writer(kafka, topic)
+def test_notes_that_are_gone(servers: str, topic: str) -> None:
+    once = writer(servers, topic)
     batch(once, 0, [[b"a"]])
 
     async def forget() -> None:
-        async with Admin(kafka.bootstrap) as admin:
+        async with Admin(servers) as admin:
             (await admin.delete_groups([f"{topic}-query"])).raise_for_failures()
 
     asyncio.run(forget())
     attempt = once.begin()
     with pytest.raises(PipelineError, match="known to have finished is none "):
         task(once, attempt, 1, 0, b"b")
-    assert values(kafka.bootstrap, topic) == [b"a"]
+    assert values(servers, topic) == [b"a"]
 
 
-def test_what_will_not_do(kafka: ApacheKafka) -> None:
+def test_what_will_not_do(servers: str) -> None:
     with pytest.raises(OptionError, match=r"transactionalIdPrefix is for df\.writeStream"):
-        batch_writer(VALUE, given(kafka, "t"), False)
+        batch_writer(VALUE, given(servers, "t"), False)
     for more, told in (
         ({"transactionalIdPrefix": " "}, "transactionalIdPrefix is empty"),
         ({"kafka_acks": "1"}, "transactions take kafka.acks=all"),
@@ -250,25 +261,23 @@ def test_what_will_not_do(kafka: ApacheKafka) -> None:
         ({"kafka_transaction_timeout_ms": "0"}, "option kafka.transaction.timeout.ms"),
     ):
         with pytest.raises(OptionError, match=told):
-            WriterOptions.of(given(kafka, "t", **more))
-    servers = {"kafka.bootstrap.servers": kafka.bootstrap, "transactionalIdPrefix": "t"}
+            WriterOptions.of(given(servers, "t", **more))
+    where = {"kafka.bootstrap.servers": servers, "transactionalIdPrefix": "t"}
     with pytest.raises(OptionError, match="takes option topic beside it"):
-        WriterOptions.of(servers)
+        WriterOptions.of(where)
     with pytest.raises(PipelineError, match="nowhere-0"):
-        writer(kafka, "nowhere", kafka_max_block_ms="500").begin()
+        writer(servers, "nowhere", kafka_max_block_ms="500").begin()
 
 
 # --- on Spark -----------------------------------------------------------------------------------------------
 
 
-def stream(rows: DataFrame, kafka: ApacheKafka, topic: str, checkpoint: Path) -> StreamingQuery:
-    made = rows.writeStream.format("muster").options(**given(kafka, topic))
+def stream(rows: DataFrame, servers: str, topic: str, checkpoint: Path) -> StreamingQuery:
+    made = rows.writeStream.format("muster").options(**given(servers, topic))
     return made.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
-def test_a_batch_that_spark_repeats(
-    spark: SparkSession, kafka: ApacheKafka, topic: str, tmp_path: Path
-) -> None:
+def test_a_batch_that_spark_repeats(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
     """It was finished, and Spark did not note it. The second time the same rows come in the same tasks, the
     third time they do not."""
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
@@ -277,7 +286,7 @@ def test_a_batch_that_spark_repeats(
     rows = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 2).text(str(source))
 
     def run(tasks: int) -> None:
-        assert stream(rows.coalesce(tasks), kafka, topic, checkpoint).awaitTermination(DEADLINE_S)
+        assert stream(rows.coalesce(tasks), servers, topic, checkpoint).awaitTermination(DEADLINE_S)
 
     def add(*names: str) -> list[bytes]:
         for name in names:
@@ -286,7 +295,7 @@ def test_a_batch_that_spark_repeats(
 
     everything = add("a", "b", "c", "d")
     with pytest.raises(Exception, match=r"muster\.pipeline\.errors") as caught:
-        stream(rows, kafka, "nowhere", tmp_path / "nowhere").awaitTermination(DEADLINE_S)
+        stream(rows, servers, "nowhere", tmp_path / "nowhere").awaitTermination(DEADLINE_S)
     said = from_spark(caught.value) or ""
     assert "nowhere-0" in said
     assert "\n" not in said
@@ -294,12 +303,12 @@ def test_a_batch_that_spark_repeats(
     forget(checkpoint, "1")
     everything += add("e", "f")
     run(2)
-    assert values(kafka.bootstrap, topic) == everything
+    assert values(servers, topic) == everything
     forget(checkpoint, "2")
     with pytest.raises(Exception, match=r"muster\.pipeline\.errors") as caught:
         run(1)
     assert "its rows are not those that it committed (2 then, 4 now)" in (from_spark(caught.value) or "")
-    assert values(kafka.bootstrap, topic) == everything
+    assert values(servers, topic) == everything
 
 
 def forget(checkpoint: Path, *batches: str) -> None:
@@ -309,12 +318,12 @@ def forget(checkpoint: Path, *batches: str) -> None:
         (checkpoint / "commits" / f".{batch}.crc").unlink()
 
 
-def test_killed_at_random_points(spark: SparkSession, kafka: ApacheKafka, topic: str, tmp_path: Path) -> None:
+def test_killed_at_random_points(spark: SparkSession, kafka: ApacheKafka, tmp_path: Path) -> None:
     """From topic to topic: first a worker, then the query with its JVM and all workers, within batches and
     between them. Of what it reads, some is aborted."""
     seed = int(os.environ.get("SEED") or random.randrange(2**32))
     chance = random.Random(seed)
-    source = created(kafka.bootstrap)
+    source, topic = created(kafka.bootstrap), created(kafka.bootstrap)
     asyncio.run(fill(kafka.bootstrap, source))
     for number in range(KILLS):
         first, second = chance.randint(1, CHANGES_MAX), chance.randint(1, CHANGES_MAX)
