@@ -6,6 +6,6 @@ declared there, since a class body cannot see its neighbours, and has an alias i
 `OffsetCommitRequest.Partition` is `OffsetCommitRequest.Topic.Partition`. Mypy mistakes such an alias for a
 malformed dataclass field, hence `type: ignore[misc]`.
 
-Unless stated otherwise, a default is Kafka's. Points in time are epoch milliseconds, durations milliseconds; the
-names of both end in `_ms`.
+Unless stated otherwise, a default is Kafka's. Points in time are epoch milliseconds, durations milliseconds;
+the names of both end in `_ms`.
 """

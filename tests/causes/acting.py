@@ -1,4 +1,4 @@
-"""The members that a case drives: processes of real clients, told what to do, and what they say."""
+"""The members that a case drives: processes of real clients that take commands and report events."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ SHOWN: Final = {
     "aiokafka": "aiokafka",
     "muster": "muster.client",
 }
-"""As the table names them."""
+"""Client names as the table shows them."""
 _HERE: Final = Path(__file__).parent
 _JAVA_ASSIGNORS: Final = {"range": "RangeAssignor", "roundrobin": "RoundRobinAssignor"}
 
 
 @dataclass(frozen=True)
 class Said:
-    """A line that a member has printed."""
+    """A line that a member printed."""
 
     event: str
     fields: dict[str, Any]
 
 
 class Member:
-    """One process, in a session of its own so that all of it can be signalled."""
+    """One process, in its own session so that the whole process group can be signalled."""
 
     def __init__(self, command: Sequence[str], complaints: Path) -> None:
         self.said: list[Said] = []
@@ -66,8 +66,8 @@ class Member:
 
     @property
     def owned(self) -> list[tuple[str, int]]:
-        """What it was assigned last; for members with eager assignors, that is all it has. In the consumer
-        protocol, what it gained and has not lost."""
+        """Its latest assignment; with an eager assignor, that is everything it owns. In the consumer
+        protocol, the partitions gained and not yet lost."""
         gained: set[tuple[str, int]] = set()
         for each in self.said:
             if each.event not in ("assigned", "gained", "lost"):
@@ -88,13 +88,14 @@ class Member:
             self._changed.notify_all()
 
     def tell(self, command: str) -> None:
-        """Give it a command."""
+        """Send it a command."""
         assert self.process.stdin is not None
         self.process.stdin.write(command.encode() + b"\n")
         self.process.stdin.flush()
 
     def wait_for(self, event: str, *, after: int = 0) -> int:
-        """Return when it has said so, in a line behind the first `after`: how many lines there are then."""
+        """Wait until it reports the event after its first `after` lines; return the number of lines so
+        far."""
 
         def said() -> bool:
             return any(each.event == event for each in self.said[after:])
@@ -107,7 +108,7 @@ class Member:
             return len(self.said)
 
     def close(self) -> None:
-        """Have it leave the group as its users do at the end."""
+        """Close the member: it leaves the group the way users' consumers do."""
         self.tell("close")
         self.wait_for("ended")
 
@@ -118,7 +119,7 @@ class Member:
         self.process.wait()
 
     def stand_still(self) -> None:
-        """SIGSTOP: what a long pause of its machine or its garbage collector is to others."""
+        """SIGSTOP: to others, this looks like a long pause of the machine or the garbage collector."""
         os.killpg(self.process.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -126,7 +127,7 @@ class Member:
         os.killpg(self.process.pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Whatever it does, it is gone afterwards."""
+        """Kill it, whatever its state, and release its resources."""
         self.kill()
         self._reader.join()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -139,13 +140,13 @@ class Member:
 
 
 def _partition(named: str | list[Any]) -> tuple[str, int]:
-    """Python's members name a topic and a number, Java's one text."""
+    """Python members send a topic and a partition number; Java members send one string."""
     topic, number = named.rsplit("-", 1) if isinstance(named, str) else named
     return topic, int(number)
 
 
 class Stage:
-    """Where the members of one case live; all of them end with it."""
+    """Holds the members of one case and ends them all on exit."""
 
     def __init__(self, bootstrap: str, group: str, folder: Path) -> None:
         self.bootstrap = bootstrap
@@ -161,7 +162,7 @@ class Stage:
             member.end()
 
     def start(self, client: str, name: str, *, topics: Sequence[str] = ("orders",), **options: Any) -> Member:
-        """A member whose client id is `name`; `options` as `Options` has them."""
+        """Start a member with client id `name`; `options` are fields of `Options`."""
         wanted = Options(self.bootstrap, self.group, list(topics), name, **options)
         command = _java(wanted) if client == JAVA else _python(client, wanted)
         member = Member(command, self._folder / f"{name}.stderr")
@@ -170,7 +171,7 @@ class Stage:
 
 
 def _python(client: str, options: Options) -> list[str]:
-    # As the tests do: kafka-python uses what Python has deprecated.
+    # Ignore warnings, as the tests do: kafka-python uses deprecated Python features.
     return [
         sys.executable,
         "-W",
@@ -213,9 +214,9 @@ def java_classpath() -> str:
 
 
 def wait_until(fact: Callable[[], object], what: str) -> None:
-    """Return once `fact` holds."""
+    """Wait until `fact` holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not fact():
         if time.monotonic() > deadline:
             raise AssertionError(f"not after {DEADLINE_S:g} s: {what}")
-        time.sleep(0.02)  # between two looks
+        time.sleep(0.02)  # poll interval

@@ -1,4 +1,4 @@
-"""Every case, of both protocols."""
+"""Every case, for both protocols."""
 
 from typing import Final
 

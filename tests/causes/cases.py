@@ -1,4 +1,4 @@
-"""What is done to groups of real clients, and what it was: the truth that explanations are held against."""
+"""What the scripts do to groups of real clients, and the truth that explanations are checked against."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_TOPIC: Final = "refunds"
 PARTITIONS: Final = 6
 
 SHORT_MS: Final = 6_000
-"""Kafka's group.min.session.timeout.ms: the shortest that a client may ask for."""
+"""Kafka's group.min.session.timeout.ms: the shortest session timeout that a client may request."""
 LONGER_S: Final = 11.0
 """Longer than SHORT_MS, with room for a slow machine."""
 
@@ -25,11 +25,11 @@ _CLIENTS_OF_STATIC_MEMBERS: Final = (JAVA, "confluent", "kafka_python", "muster"
 _CLIENTS_WITH_THREADS: Final = (JAVA, "confluent", "kafka_python")
 _CLIENTS_ON_A_LOOP: Final = ("aiokafka", "muster")
 _CLIENTS_THAT_REJOIN: Final = tuple(each for each in CLIENTS if each != "kafka_python")
-"""A kafka-python 3.0 that subscribes to one more topic often stays with what it has."""
+"""A kafka-python 3.0 that subscribes to one more topic often keeps its old assignment."""
 
 
 class Scene(NamedTuple):
-    """What a case has to work with."""
+    """What a case works with."""
 
     cluster: Cluster
     stage: Stage
@@ -37,7 +37,7 @@ class Scene(NamedTuple):
     protocol: str = "classic"
 
     def stable(self, members: int, generation: int | None = None) -> None:
-        """Return once the group is."""
+        """Wait until the group is stable."""
         self.cluster.group(GROUP).stable(members=members, generation=generation, timeout="90s")
 
     @property
@@ -48,7 +48,7 @@ class Scene(NamedTuple):
         return self.stage.start(client or self.client, name, **{"protocol": self.protocol, **options})
 
     def pair(self, **options: Any) -> tuple[Member, Member]:
-        """Two members that share the topic: `web-1` and `web-2`."""
+        """Start two members that share the topic: `web-1` and `web-2`."""
         first = self.start("web-1", **options)
         self.shared(first)
         second = self.start("web-2", **options)
@@ -56,8 +56,8 @@ class Scene(NamedTuple):
         return first, second
 
     def shared(self, *members: Member) -> None:
-        """Return once they, and no others, share all partitions, and each has been told its own.
-        (kafka-python may join twice until then: the first time without knowing the topic's partitions.)"""
+        """Wait until exactly these members share all partitions, and each knows its own. (kafka-python may
+        join twice until then: the first time without knowing the topic's partitions.)"""
         wait_until(
             lambda: (
                 all(member.owned for member in members)
@@ -69,14 +69,14 @@ class Scene(NamedTuple):
         self.stable(members=len(members))
 
     def wait_for_entries(self, type: str, count: int = 1) -> None:
-        """Return once the group's journal has so many entries of the type."""
+        """Wait until the group's journal has `count` entries of this type."""
         wait_until(
             lambda: sum(each.type == type for each in self.cluster.group(GROUP).timeline()) >= count,
             f"{count} {type} in the journal",
         )
 
     def admin(self, call: Callable[[Admin], Any]) -> None:
-        """Make an admin's call."""
+        """Make one call as an admin."""
 
         async def make() -> None:
             async with Admin(self.cluster.bootstrap) as admin:
@@ -86,14 +86,14 @@ class Scene(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What it was: of the rebalance that led to `generation`, or of the last thing if None."""
+    """The true cause of the rebalance that led to `generation`, or of the latest event if None."""
 
     generation: int | None
     cause: str | None
-    """None: any, which is for what is no rebalance or has no one trigger."""
+    """None accepts any cause: for events that are no rebalance or have no single trigger."""
     diagnosis: str
     member: str | None = None
-    """The client id of who it was."""
+    """Client id of the member responsible."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class Case:
 
     name: str
     what: str
-    """What the script does, for the table."""
+    """What the script does, as the table shows it."""
     clients: tuple[str, ...]
     act: Callable[[Scene], Truth]
     brokers: int = 1
     protocol: str = "classic"
-    """Of the members, where the script does not say."""
+    """Default protocol of the members, unless the script sets another."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -173,8 +173,8 @@ def _topic_grown(scene: Scene) -> Truth:
     scene.admin(lambda admin: admin.create_partitions({TOPIC: PARTITIONS + 3}))
 
     def shared_out() -> list[int | None]:
-        """The generations in which the new partitions had owners; kafka-python may join before that, for
-        reasons of its own."""
+        """The generations in which the new partitions had owners; kafka-python may join earlier, for reasons
+        of its own."""
         timeline = scene.cluster.group(GROUP).timeline()
         grown = PARTITIONS + 3
         return [
@@ -185,7 +185,8 @@ def _topic_grown(scene: Scene) -> Truth:
 
     wait_until(shared_out, "the new partitions to be shared out")
     scene.stable(members=2)
-    # What the leader's JoinGroup is differs: Java's tells what it owns, so its metadata has changed too.
+    # The leader's JoinGroup differs by client: Java's includes its owned partitions, so its metadata has
+    # changed too.
     return Truth(shared_out()[0], None, "topics-grown")
 
 
@@ -198,7 +199,7 @@ def _resubscribed(scene: Scene) -> Truth:
 
 
 def _rolling_restart(scene: Scene) -> Truth:
-    """Of static members, one after the other, each back within its session."""
+    """Restart static members one after the other, each back within its session timeout."""
     names = ("web-1", "web-2", "web-3")
     running = {name: scene.start(name, instance=name) for name in names}
     scene.shared(*running.values())
@@ -213,7 +214,7 @@ def _rolling_restart(scene: Scene) -> Truth:
 
 
 def _twins(scene: Scene) -> Truth:
-    """Two processes with one instance id."""
+    """Start two processes with the same instance id."""
     scene.start("web-1", instance="web").wait_for("assigned")
     scene.start("web-2", instance="web").wait_for("assigned")
     scene.wait_for_entries("member_fenced")
@@ -234,7 +235,7 @@ def _coordinator_killed(scene: Scene) -> Truth:
 
 
 def _never_came_back(scene: Scene) -> Truth:
-    """A client is told its member id, and dies before it can come back with it."""
+    """A client receives its member id and dies before it can join with it."""
     scene.start("web-1").wait_for("assigned")
     scene.stable(members=1)
     with scene.cluster.faults.add(api="JoinGroup", client_id="web-2", drop_response=True) as rule:
@@ -242,7 +243,7 @@ def _never_came_back(scene: Scene) -> Truth:
         rule.hit(timeout="90s")
         lost.kill()
     scene.start("web-3")
-    scene.wait_for_entries("member_rejoined")  # now nobody but web-2 is waited for
+    scene.wait_for_entries("member_rejoined")  # now the group waits only for web-2
     scene.cluster.clock.advance("10s")
     return Truth(None, "member joined", "pending-member", "web-2")
 

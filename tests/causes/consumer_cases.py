@@ -1,4 +1,4 @@
-"""What is done to groups of the consumer protocol (KIP-848), and to groups that change their protocol."""
+"""What is done to groups of the consumer protocol (KIP-848), and to groups that switch protocols."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _came_back(scene: Scene) -> Truth:
 
 
 def _slow_to_revoke(scene: Scene) -> Truth:
-    """Its application does not poll while others wait for its partitions."""
+    """A member does not poll while another waits for its partitions."""
     first = scene.start("web-1")
     scene.shared(first)
     first.tell("nap 6")
@@ -86,7 +86,7 @@ def _slow_to_revoke(scene: Scene) -> Truth:
 
 
 def _slow_meanwhile(scene: Scene) -> Truth:
-    """The same, asked while it goes on."""
+    """The same, asked while the revocation is still pending."""
     first = scene.start("web-1")
     scene.shared(first)
     first.tell("nap 4")
@@ -113,7 +113,7 @@ def _topic_grown(scene: Scene) -> Truth:
 
 
 def _topic_created(scene: Scene) -> Truth:
-    """One that members subscribe to before it exists."""
+    """A topic is created after a member subscribed to it."""
     first = scene.start("web-1", topics=(TOPIC, _NEW_TOPIC))
     scene.shared(first)
     epoch = scene.generation
@@ -137,14 +137,14 @@ def _regex(scene: Scene) -> Truth:
     scene.shared(first)
     epoch = scene.generation
     scene.cluster.create_topic(_NEW_TOPIC, 2)
-    scene.cluster.clock.advance("11s")  # as often are they looked up
+    scene.cluster.clock.advance("11s")  # past the interval at which regular expressions are resolved again
     wait_until(lambda: len(first.owned) == PARTITIONS + 2, "the new topic")
     scene.stable(members=1, generation=epoch + 1)
     return Truth(epoch + 1, "regular expression resolved", "regex-resolved")
 
 
 def _rolling_restart(scene: Scene) -> Truth:
-    """Of static members, one after the other, each closed and started again."""
+    """Restart static members one after the other, each closed and started again."""
     names = ("web-1", "web-2", "web-3")
     running = {name: scene.start(name, instance=name) for name in names}
     scene.shared(*running.values())
@@ -159,7 +159,7 @@ def _rolling_restart(scene: Scene) -> Truth:
 
 
 def _away(scene: Scene) -> Truth:
-    """A static member is closed, and not started again yet."""
+    """A static member is closed and not restarted yet."""
     first = scene.start("web-1", instance="web-1")
     second = scene.start("web-2", instance="web-2")
     scene.shared(first, second)
@@ -169,7 +169,7 @@ def _away(scene: Scene) -> Truth:
 
 
 def _other_assignor(scene: Scene) -> Truth:
-    """A static member is started again with another group.remote.assignor."""
+    """A static member restarts with another group.remote.assignor."""
     first = scene.start("web-1", instance="web")
     scene.shared(first)
     epoch = scene.generation
@@ -180,7 +180,7 @@ def _other_assignor(scene: Scene) -> Truth:
 
 
 def _twins(scene: Scene) -> Truth:
-    """Two processes with one instance id."""
+    """Start two processes with the same instance id."""
     scene.shared(scene.start("web-1", instance="web"))
     scene.start("web-2", instance="web")
     scene.wait_for_entries("join_refused")

@@ -1,4 +1,4 @@
-"""Holding what muster says against what happened."""
+"""Comparing muster's explanation with what really happened."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Judged:
     client: str
     truth: Truth
     said: Any
-    """muster's Explanation, or None."""
+    """muster's `Explanation`, or None."""
     timeline: str
     disturbed: bool
-    """A kafka-python did more than it was made to: it joined again with nothing changed, as its leader does
-    when metadata comes late, or sent no heartbeats beside a slow handler and expired before it could leave.
+    """A kafka-python did more than the script asked: it rejoined with nothing changed, as its leader does
+    when metadata arrives late, or sent no heartbeats during a slow handler and expired before it could leave.
     """
 
     @property
     def wrong(self) -> list[str]:
-        """What of the explanation is not so."""
+        """The claims of the explanation that are wrong."""
         if self.said is None:
             return ["muster has nothing to say"]
         found = []
@@ -51,8 +51,8 @@ def _is(client_id: str, name: str) -> bool:
 
 
 def judge(case: Case, client: str, folder: Path) -> Judged:
-    """Play the case, and ask. Once more, if the client did something of its own accord in between: then the
-    truth is not what the script knows."""
+    """Play the case and ask muster. Play it again if the client did something of its own accord: then the
+    script does not know the truth."""
     for _ in range(_PLAYS_MAX - 1):
         try:
             judged = _play(case, client, folder)
@@ -64,11 +64,11 @@ def judge(case: Case, client: str, folder: Path) -> Judged:
 
 
 class _Disturbed(AssertionError):
-    """The client did something of its own accord, so that the script did not come to its end."""
+    """The client did something of its own accord, so the script could not finish."""
 
 
 def _play(case: Case, client: str, folder: Path) -> Judged:
-    # kafka-python can miss an assignment that comes within 100 ms.
+    # kafka-python can miss an assignment that arrives within 100 ms.
     settings = {"group_initial_rebalance_delay_ms": 500, **case.settings}
     with Cluster(case.brokers, **settings) as cluster, Stage(cluster.bootstrap, GROUP, folder) as stage:
         cluster.create_topic(TOPIC, PARTITIONS)
@@ -91,5 +91,5 @@ def _play(case: Case, client: str, folder: Path) -> Judged:
 
 
 def _rejoined(explained: Iterable[Explanation]) -> bool:
-    """Whether a leader joined again with nothing changed."""
+    """Whether a leader rejoined with nothing changed."""
     return any(each.diagnosis == "leader-rejoined" for each in explained)

@@ -1,4 +1,4 @@
-"""What muster says of why a group rebalanced is what the script did, whichever client it was."""
+"""muster's explanation of a rebalance matches what the script did, for every client."""
 
 from __future__ import annotations
 

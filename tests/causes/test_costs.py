@@ -1,4 +1,4 @@
-"""What a rebalance cost is told apart from what a slow member costs."""
+"""The cost of a rebalance is told apart from the cost of a slow member."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 
 
 def produce(bootstrap: str, each: int) -> None:
-    """So many records into each partition."""
+    """Produce `each` records to every partition."""
 
     async def send() -> None:
         async with Producer(bootstrap) as producer:
@@ -46,7 +46,7 @@ def test_a_slow_handler_after_a_short_rebalance(tmp_path: Path) -> None:
         second.tell("nap 3000")  # the handler of its first record
         produce(cluster.bootstrap, 100)
         committed(first.owned, 110)
-        cluster.clock.advance("10s")  # a sample comes then
+        cluster.clock.advance("10s")  # triggers a lag sample
         scene.wait_for_entries("lag_at_commit")
         produce(cluster.bootstrap, 20)
         committed(first.owned, 130)
@@ -60,7 +60,7 @@ def test_a_slow_handler_after_a_short_rebalance(tmp_path: Path) -> None:
         assert said.names.short(slow.member) == "web-2"
         assert slow.reads < slow.arrive / 10
         assert said.cost.falling_behind.growth >= 3 * 100
-        # What arrived while web-2's partitions had no owner, for the moment that took.
+        # Records that arrived while web-2's partitions briefly had no owner.
         assert said.cost.waited is not None
         assert said.cost.waited < said.cost.falling_behind.growth / 2
         assert "also grew after it: web-2 " in said.lines()[-1]

@@ -1,4 +1,4 @@
-"""Running the command as a user does: in a process of its own, or here where it makes no difference."""
+"""Running the command as a user does: in its own process, or in this one where it makes no difference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 120.0
 
 
 class Ended(NamedTuple):
-    """What became of a command."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -31,7 +31,7 @@ class Ended(NamedTuple):
 
     @property
     def lines(self) -> list[Any]:
-        """JSON lines."""
+        """Standard output, parsed as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -41,7 +41,7 @@ def environment(bootstrap: str) -> dict[str, str]:
 
 
 def started(bootstrap: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """The command in a process of its own, with pipes to talk to it."""
+    """Start the command in its own process, with pipes to talk to it."""
     return subprocess.Popen(
         [sys.executable, "-m", "muster", *arguments],
         stdin=subprocess.PIPE,
@@ -53,7 +53,7 @@ def started(bootstrap: str, *arguments: str, **options: Any) -> subprocess.Popen
 
 
 def run(bootstrap: str, *arguments: str, stdin: bytes = b"") -> Ended:
-    """The command in a process of its own."""
+    """Run the command in its own process."""
     process = started(bootstrap, *arguments)
     try:
         out, err = process.communicate(stdin, timeout=DEADLINE_S)
@@ -65,7 +65,7 @@ def run(bootstrap: str, *arguments: str, stdin: bytes = b"") -> Ended:
 
 @contextlib.contextmanager
 def _bounded(arguments: Sequence[str]) -> Iterator[None]:
-    """Fail, instead of waiting for ever, when a command does not end."""
+    """Fail, instead of waiting forever, if a command does not end."""
 
     def give_up(*_: object) -> None:
         raise AssertionError(f"{arguments} did not end within {DEADLINE_S} s")
@@ -80,7 +80,7 @@ def _bounded(arguments: Sequence[str]) -> Iterator[None]:
 
 
 _OF_BROKERS = '{"part": "'
-"""How a line begins that a broker in this process logs while a command runs."""
+"""Start of the log lines of brokers in this process."""
 
 
 class Muster:
@@ -103,20 +103,20 @@ class Muster:
         return Ended(code, captured.out, "".join(said))
 
     def done(self, *arguments: str) -> str:
-        """What a command printed that went well."""
+        """Output of a command that succeeded."""
         ended = self(*arguments)
         assert (ended.code, ended.err) == (0, ""), ended
         return ended.out
 
     def refused(self, *arguments: str) -> str:
-        """The one line that a command which could not be carried out said."""
+        """The one-line error of a command that failed."""
         ended = self(*arguments)
         assert (ended.code, ended.out) == (1, ""), ended
         assert ended.err.count("\n") == 1, ended
         return ended.err
 
     def misused(self, *arguments: str) -> str:
-        """The one line that a wrong command line was told."""
+        """The one-line error of a wrong command line."""
         ended = self(*arguments)
         assert (ended.code, ended.out) == (2, ""), ended
         assert ended.err.count("\n") == 1, ended

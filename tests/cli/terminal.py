@@ -1,4 +1,4 @@
-"""A terminal that commands run in, and what they leave on its screen."""
+"""A terminal for commands to run in, and what they leave on its screen."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.cli.running import DEADLINE_S, environment
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>()][0-9AB]?")
 
 _SIZE = ("COLUMNS", "LINES")
-"""What would be believed in place of the terminal."""
+"""Environment variables that would override the terminal's size."""
 
 
 class Terminal:
-    """Runs one command with standard error in a terminal, and whatever else is not given as an option of
-    Popen. `pieces` are all bytes it wrote there."""
+    """Runs one command in a terminal: standard error, and every stream that is not given as an option of
+    Popen. `pieces` holds all bytes written to it."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """Everything it wrote, without colours and movements."""
+        """All output, without colours and cursor movements."""
         return _ESCAPES.sub(b"", self.pieces).decode(errors="replace").replace("\r\n", "\n")
 
     def type(self, text: bytes) -> None:
-        """As a person at the keyboard."""
+        """Type on the keyboard."""
         os.write(self._ours, text)
 
     def until(self, pattern: str, *, after: int = 0) -> re.Match[str]:
-        """The match of `pattern` in the text from the character `after` on, once it is there."""
+        """Wait for `pattern` in the text from character `after` on; return the match."""
         until = time.monotonic() + DEADLINE_S
         while (found := re.compile(pattern).search(self.text, after)) is None:
             more = self._read(max(until - time.monotonic(), 0))
@@ -81,26 +81,26 @@ class Terminal:
         return found
 
     def ended(self) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end; return the exit code."""
         until = time.monotonic() + DEADLINE_S
         while self._read(max(until - time.monotonic(), 0)):
             pass
         return self.process.wait(max(until - time.monotonic(), 1))
 
     def hang_up(self) -> None:
-        """The window is closed."""
+        """Close the window."""
         os.close(self._ours)
         self._ours = -1
 
     def settings(self) -> list[Any]:
-        """What the terminal is set to (termios)."""
+        """The terminal's settings (termios)."""
         return termios.tcgetattr(self._ours)
 
     def _read(self, timeout_s: float) -> bool:
-        """Whether it goes on: something was written."""
+        """Read more output; return whether there was any."""
         if not select.select([self._ours], [], [], timeout_s)[0]:
             return False
-        with contextlib.suppress(OSError):  # Linux: nobody has the other end any more
+        with contextlib.suppress(OSError):  # Linux: the other end is closed
             piece = os.read(self._ours, 65_536)
             self.pieces += piece
             return bool(piece)

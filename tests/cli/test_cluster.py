@@ -1,4 +1,4 @@
-"""`muster cluster`, as a user runs it: on brokers in memory, which share their leases as others do."""
+"""`muster cluster`, as a user runs it: on brokers in memory, which share their leases like any others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_it_shows_every_lease(cluster: Cluster, muster: Muster) -> None:
 
 
 class Telling:
-    """A store that says something else to those who describe the cluster, and to nobody else."""
+    """A store whose answers a test can change, for cluster descriptions only."""
 
     def __init__(self, store: Store) -> None:
         self.nodes = store.nodes
@@ -92,7 +92,7 @@ class Telling:
 
 @pytest.fixture
 def telling(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Telling:
-    """What the first broker reads when it describes the cluster, which is what `muster` asks then."""
+    """What the first broker reads when it describes the cluster, as the `muster` command requests."""
     node = cluster._core.brokers.brokers[0]
     told = Telling(node.store)
     monkeypatch.setattr(Node, "store", property(lambda broker: told))
@@ -101,7 +101,7 @@ def telling(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Telling:
 
 @pytest.fixture
 def first(cluster: Cluster, muster: Muster) -> Muster:
-    """The command, which knows the first broker alone."""
+    """The command, knowing only the first broker."""
     muster.bootstrap = f"127.0.0.1:{cluster.ports[0]}"
     return muster
 
@@ -109,7 +109,7 @@ def first(cluster: Cluster, muster: Muster) -> Muster:
 def test_a_shard_that_is_being_loaded_and_one_without_a_broker_are_shown(
     telling: Telling, first: Muster
 ) -> None:
-    """As the store says it in the moment after a broker's death."""
+    """As the store reports it just after a broker's death."""
     read = telling.holders
 
     async def holders(kind: LeaseKind) -> dict[int, Grant]:
@@ -173,7 +173,7 @@ def test_a_drained_broker_hands_its_shards_over_until_it_is_undrained(
     assert (two["drained"], *(two[kind] for kind in SHARDS)) == (True, 0, 0, 0)
     assert not one["drained"]
     assert all(one[kind] + three[kind] == 50 for kind in SHARDS)
-    # Once more is no error, and it stays so when it is started anew.
+    # Draining again is no error, and the broker stays drained across a restart.
     assert muster("cluster", "drain", "2", "--output", "json").json == {"node_id": 2, "drained": True}
     cluster.stop(1)
     cluster.restart(1)

@@ -1,5 +1,5 @@
-"""`muster completion`: its scripts in the shells themselves. bash is everywhere; zsh and fish are asked where
-they are, and what their scripts say is looked at everywhere."""
+"""`muster completion`: its scripts in real shells. bash runs everywhere; zsh and fish run where they are
+installed, and their scripts are checked everywhere."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ LINES = [
 
 @pytest.fixture
 def muster(capfd: pytest.CaptureFixture[str]) -> Muster:
-    """Without a broker: it asks none."""
+    """Without a broker: completion needs none."""
     return Muster("127.0.0.1:9", capfd)
 
 
 @pytest.fixture
 def script(muster: Muster, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The script for a shell."""
+    """The completion script for one shell."""
     path = tmp_path / f"completion.{request.param}"
     path.write_text(muster.done("completion", request.param))
     return path
 
 
 def ran(*command: str, cwd: Path) -> list[str]:
-    """The lines that a shell printed, which complained of nothing."""
+    """The lines that a shell printed; it must succeed without errors."""
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=cwd, env=_plain()
     )
@@ -98,7 +98,7 @@ def test_every_command_option_and_value_is_in_the_script(script: Path) -> None:
 def test_fish_completes(script: Path, tmp_path: Path) -> None:
     assert script.read_text().count("complete -c muster") > 200
     if shutil.which("fish", path=_plain()["PATH"]) is None:
-        return  # what the script says is looked at above
+        return  # the test above checks the script's text
     for line, expected in LINES:
         asked = f"source {script}; complete -C 'muster {line}'"
         found = [each.split("\t")[0] for each in ran("fish", "--no-config", "-c", asked, cwd=tmp_path)]
@@ -109,7 +109,7 @@ def test_fish_completes(script: Path, tmp_path: Path) -> None:
 def test_zsh_takes_the_script(script: Path, tmp_path: Path) -> None:
     assert script.read_text().startswith("#compdef muster\n")
     if shutil.which("zsh", path=_plain()["PATH"]) is None:
-        return  # what the script says is looked at above
+        return  # the test above checks the script's text
     load = (
         f'autoload -Uz compinit; compinit -u -d {tmp_path}/dump; eval "$(<{script})"; print $_comps[muster]'
     )

@@ -1,4 +1,5 @@
-"""What commands say when a broker does not let them in: in the words of properties, which the user wrote."""
+"""What commands report when a broker does not let them in: they name the properties as the user wrote
+them."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def test_without_properties_a_listener_with_tls_is_told_from_no_broker(
 
 def test_without_properties_it_says_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:
     def alert(connection: socket.socket) -> None:
-        """As Java's TLS answers what is no TLS."""
+        """As Java's TLS answers input that is not TLS."""
         connection.recv(1024)
         connection.sendall(bytes((21, 3, 3, 0, 2, 2, 10)))
 

@@ -1,4 +1,4 @@
-"""`muster groups` about groups of the consumer protocol (KIP-848), beside classic ones."""
+"""`muster groups` with groups of the consumer protocol (KIP-848), next to classic ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAVING: Final = -1
 
 
 class Members:
-    """Members of the group `shipping`, which say what they are told to."""
+    """Members of the group `shipping` that send what the test gives them."""
 
     def __init__(self, broker: Broker) -> None:
         self._connection = WireConnection("127.0.0.1", broker.port, "app")
@@ -52,7 +52,7 @@ class Members:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """Every change is assigned at once."""
+    """Computes every new assignment at once."""
     with Broker(group_consumer_assignment_interval_ms=0) as running:
         yield running
 
@@ -65,7 +65,7 @@ def members(broker: Broker) -> Iterator[Members]:
 
 
 def test_a_group_between_two_assignments(muster: Muster, members: Members) -> None:
-    with_offsets(muster)  # of a classic group, billing
+    with_offsets(muster)  # creates a classic group, billing
     first = members.beat("m-1", JOINING)
     assert first.assignment is not None
     members.beat("m-2", JOINING)

@@ -22,7 +22,7 @@ from tests.support.leases import TERM_MS, die
 
 
 def used(broker: Cluster, group_id: str = "billing") -> None:
-    """A group of one member that comes and is closed: generations 1 and 2."""
+    """A group with one member that joins and closes: generations 1 and 2."""
 
     async def use() -> None:
         async with Consumer(
@@ -35,7 +35,7 @@ def used(broker: Cluster, group_id: str = "billing") -> None:
 
 
 def recorded(muster: Muster, kind: str, group_id: str = "billing") -> None:
-    """Return once an entry of that type can be read: entries are stored a moment after what they tell of."""
+    """Wait until an entry of this type can be read: entries are stored shortly after the event."""
     until = time.monotonic() + DEADLINE_S
     while time.monotonic() < until:
         ended = muster("groups", "timeline", group_id, "--output", "json")
@@ -207,7 +207,7 @@ def test_a_timeline_in_a_terminal(muster: Muster, broker: Broker) -> None:
 
 
 def _in_a_terminal(broker: Broker, *arguments: str) -> str:
-    """What a command shows in a terminal of 110 columns, without its colours."""
+    """Output of a command in a terminal of 110 columns, without colours."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "muster", *arguments],
@@ -224,7 +224,7 @@ def _in_a_terminal(broker: Broker, *arguments: str) -> str:
         while True:
             try:
                 piece = os.read(ours, 65_536)
-            except OSError:  # Linux: nobody has the other end any more
+            except OSError:  # Linux: the other end is closed
                 break
             if not piece:
                 break

@@ -115,7 +115,7 @@ def test_several_groups(muster: Muster, broker: Broker) -> None:
 
 @pytest.mark.parametrize("lines", ["orders,0,4\norders,1,0\n", "billing,orders,0,4\n\nbilling,orders,1,0\n"])
 def test_offsets_from_a_file(muster: Muster, tmp_path: Path, lines: str) -> None:
-    """What --output csv prints, --from-file takes; a line may name its group."""
+    """--from-file accepts the output of --output csv; a line may name its group."""
     with_offsets(muster)
     before = muster.done(
         "groups", "reset-offsets", "billing", "--all-topics", "--to-current", "--output", "csv"
@@ -205,7 +205,7 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
     assert (ended.code, ended.out) == (1, "")
     assert [line.split(": ")[1] for line in ended.err.splitlines()] == ["m", "i"]
     assert muster.done("groups", "evict", "billing", "--all") == ""
-    assert muster.done("groups", "remove-members", "billing", "--all") == ""  # as Kafka's tool calls it
+    assert muster.done("groups", "remove-members", "billing", "--all") == ""  # the name in Kafka's tool
     with member(broker, "billing", "orders"):
         (described,) = muster("groups", "describe", "billing", "--output", "json").json
         (id,) = [each["member_id"] for each in described["members"]]

@@ -1,4 +1,4 @@
-"""The picture of a group's timeline in terminals of any width."""
+"""The timeline of a group, drawn in terminals of any width."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def member(broker: Broker, group_id: str, topic: str) -> Iterator[None]:
 
 
 def with_offsets(muster: Muster, group_id: str = "billing") -> None:
-    """Topic `orders` of two partitions, 5 records in the first, of which the group has read 3."""
+    """Create topic `orders` with two partitions and 5 records in the first, of which the group has read 3."""
     muster.done("topics", "create", "orders", "--partitions", "2")
 
     async def fill() -> None:
@@ -128,7 +128,7 @@ def test_members(muster: Muster, broker: Broker) -> None:
         assert muster("groups", "list", "--state", "stable", "--output", "json").json == [
             {"group_id": "billing", "type": "classic", "protocol_type": "consumer", "state": "Stable"}
         ]
-    # It left, instead of being missed after the session timeout.
+    # The member left; it was not removed by the session timeout.
     assert broker.group("billing").facts.members == 0
     assert muster("groups", "list", "--state", "stable", "--output", "json").json == []
     assert len(muster("groups", "list", "--type", "classic", "--output", "json").json) == 1

@@ -1,4 +1,4 @@
-"""`make run`: what it starts."""
+"""What `make run` starts."""
 
 from __future__ import annotations
 

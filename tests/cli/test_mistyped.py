@@ -1,4 +1,4 @@
-"""A command, an option or a value that is misspelt: one line that says what was meant, and exit code 2."""
+"""A misspelt command, option or value: one line that suggests the right one, and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/cli.md says the commands print is what they print."""
+"""The commands in docs/cli.md print what the page shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEADLINE_S = 120
 
 
 def examples() -> list[tuple[str, str]]:
-    """(command, what it prints) of the first console block."""
+    """(command, output) pairs of the first console block."""
     block = PAGE.read_text().split("```console\n")[1].split("```")[0]
     shown: list[tuple[str, list[str]]] = []
     for line in block.splitlines():

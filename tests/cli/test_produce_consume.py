@@ -24,7 +24,7 @@ SHOWN = "{partition} {offset} {timestamp} {key} [{headers}] {value}"
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """A file to be produced."""
+    """Path of the input file for `muster produce`."""
     return tmp_path / "lines"
 
 
@@ -48,7 +48,7 @@ def test_a_line_is_sent_when_it_is_typed(broker: Broker) -> None:
 
 
 def test_lines_are_read_while_earlier_ones_are_on_their_way(broker: Broker) -> None:
-    """A broker far away costs its round trip once, not for every piece of the input."""
+    """With a distant broker, the round trip is paid once, not for every piece of the input."""
     broker.create_topic("t")
     with broker.faults.add(api="Produce", delay="1h") as rule:
         process = started(broker.bootstrap, "produce", "t", "--timeout", "3600")
@@ -60,7 +60,7 @@ def test_lines_are_read_while_earlier_ones_are_on_their_way(broker: Broker) -> N
             rule.hit()
             process.stdin.write(b"x" * 4_000 + b"\n")
             process.stdin.flush()
-            # There is room in the pipe again once that is read.
+            # The pipe has room again once the line has been read.
             assert select.select([], [process.stdin], [], DEADLINE_S)[1]
         finally:
             process.kill()
@@ -268,7 +268,7 @@ def test_without_a_start_it_reads_what_comes_next(broker: Broker) -> None:
     run(broker.bootstrap, "produce", "t", stdin=b"before\n")
     process = started(broker.bootstrap, "consume", "t", "--max-messages", "1")
     assert process.stdout is not None
-    # When it looked for the end of the log cannot be seen, so records come until one is read.
+    # The moment it reads the log end offset is not visible, so keep producing until it reads a record.
     sent = 0
     deadline = time.monotonic() + DEADLINE_S
     while process.poll() is None:
@@ -288,7 +288,7 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
     assert (second.code, second.out) == (0, "3\n4\n5\n")
     assert run(broker.bootstrap, *options, "--idle-timeout", "0.5").out == ""
     new = run(broker.bootstrap, "consume", "t", "--group", "new", "--idle-timeout", "0.5")
-    assert new.out == ""  # without --from-beginning a new group begins at the end
+    assert new.out == ""  # without --from-beginning a new group starts at the end
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
 
 @pytest.fixture
 def t(broker: Broker) -> None:
-    """A topic of that name."""
+    """Creates topic `t`."""
     broker.create_topic("t")
 
 

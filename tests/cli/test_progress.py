@@ -1,4 +1,4 @@
-"""Progress on a terminal: what stands there while a command works, and that nothing else ever sees it."""
+"""Progress on a terminal: what it shows while a command works, and that it appears nowhere else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_produce_says_how_far_it_is(broker: Broker) -> None:
         out = terminal.process.stdout.read()
         assert terminal.ended() == 0
         assert out == b"2003 records to t\n"
-        # The line is taken away, and one stays that sums it up.
+        # The progress line is erased; one line that sums it up remains.
         drawn, _, last = terminal.pieces.rpartition(b"\r\x1b[K")
         assert drawn
         assert re.fullmatch(
@@ -57,14 +57,14 @@ def test_consume_says_how_far_it_is_where_records_go_elsewhere(broker: Broker, t
             run(broker.bootstrap, "produce", "t", stdin=b"three\n")
             assert terminal.ended() == 0
             assert re.search(r"muster consume: 3 records, 14 B in .* s", terminal.text)
-            # What is said meanwhile has a line of its own.
+            # Messages printed meanwhile have their own line.
             assert re.search(r"(^|[\n\r])muster consume: group g assigned t-0\n", terminal.text)
     assert (tmp_path / "out").read_bytes() == b"one\ntwo\nthree\n"
 
 
 def test_records_on_the_terminal_stand_alone(broker: Broker) -> None:
     run(broker.bootstrap, "produce", "t", stdin=b"one\n")
-    # Twice as long as where it shows something.
+    # Twice the delay after which progress would appear.
     with Terminal(broker.bootstrap, "consume", "t", "--from-beginning", "--idle-timeout", "2") as terminal:
         assert terminal.ended() == 0
         assert terminal.text == "one\n"

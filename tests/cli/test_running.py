@@ -1,5 +1,5 @@
-"""What every command does about brokers that fail it, closed pipes and signals; and that `serve` starts
-without any of them."""
+"""How every command handles failing brokers, closed pipes and signals; and that `serve` imports none of the
+commands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COMMANDS = (
 
 @contextlib.contextmanager
 def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Something on a port that `handle` speaks for; one connection after another."""
+    """Listen on a port and let `handle` serve one connection after another."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         held = []
 
@@ -73,7 +73,7 @@ def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def named(arguments: list[str]) -> str:
-    """What messages begin with."""
+    """How messages begin."""
     return "muster " + " ".join(arguments[: 1 if arguments[0] in ("top", "produce", "consume") else 2])
 
 
@@ -120,7 +120,7 @@ def test_a_program_that_calls_a_command_still_hears_of_brokers_that_are_gone(
 def test_a_broker_that_hangs(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     with server(lambda connection: None) as bootstrap:
         said = Muster(bootstrap, capfd).refused(*arguments, "--timeout", "0.3")
-    # "did not answer" or, where even connecting took that long, "no connection to".
+    # "did not answer", or "no connection to" if even connecting took that long.
     assert said.startswith(named(arguments))
     assert bootstrap in said
     assert "in time" in said
@@ -189,7 +189,7 @@ def test_ctrl_c_ends_it_while_it_waits_for_input(broker: Broker) -> None:
 
 
 def test_ctrl_c_ends_it_while_nobody_takes_what_it_prints(broker: Broker) -> None:
-    """As in `muster consume t | less`: the member leaves although the pipe is full."""
+    """As in `muster consume t | less`: the member leaves even if the pipe is full."""
     run(broker.bootstrap, "produce", "t", stdin=b"x" * 1000 + b"\n" + b"y" * 500_000 + b"\n")
     process = started(broker.bootstrap, "consume", "t", "--group", "g", "--from-beginning")
     assert process.stdout is not None
@@ -246,7 +246,7 @@ def test_names_are_shown_in_encodings_that_do_not_have_them(broker: Broker) -> N
     group = "gr\u00fcppe"
     member = started(broker.bootstrap, "consume", "t", "--group", group)
     assert member.stderr is not None
-    member.stderr.readline()  # it was assigned
+    member.stderr.readline()  # the member has been assigned
 
     def shown(*arguments: str) -> bytes:
         ended = subprocess.run(
@@ -279,7 +279,7 @@ def test_every_help_is_there_and_says_what_json_looks_like(capfd: pytest.Capture
 
 
 def test_serve_starts_without_the_client() -> None:
-    """Ready in a fraction of a second: neither client nor commands nor what those need are imported."""
+    """Ready in a fraction of a second: the client, the commands and their dependencies are not imported."""
     script = (
         "import sys\n"
         "from muster.coordinator import cli\n"

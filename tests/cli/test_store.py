@@ -1,4 +1,4 @@
-"""`muster store`: what can be seen of it without a database."""
+"""`muster store`, as far as it can be tested without a database."""
 
 from __future__ import annotations
 

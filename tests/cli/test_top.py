@@ -1,4 +1,4 @@
-"""`muster top`: one look at groups where nobody watches, and a screen that goes on where somebody does."""
+"""`muster top`: one snapshot of the groups without a terminal, a screen that updates with one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def groups(broker: Broker, muster: Muster) -> Iterator[None]:
 def test_one_look_where_nobody_watches(muster: Muster) -> None:
     lines = muster.done("top").splitlines()
     assert lines[0] == "GROUP    STATE   MEMBERS  PARTITIONS  LAG  RECORDS/S  REBALANCES/H"
-    # Joining is a rebalance, and leaving another.
+    # Joining is one rebalance, leaving another.
     assert lines[1].split() == ["billing", "Empty", "0", "1", "2", "-", "2"]
     assert lines[2].split()[:3] == ["mail", "Stable", "1"]
     assert lines[2].split()[-2:] == ["-", "1"]
@@ -85,7 +85,7 @@ def test_a_screen_that_goes_on(broker: Broker) -> None:
         before = terminal.settings()
         first = terminal.until(r"billing +Empty +0 +1 +2 +(-|0) +2 ")
         assert "2 groups" in terminal.text
-        # What comes is seen: records to read, and how fast they are read.
+        # New figures appear: records to read, and how fast they are read.
         run(broker.bootstrap, "produce", "orders", stdin=b"x\n" * 1_000)
         behind = terminal.until(r"billing +Empty +0 +1 +1,002 ", after=first.end())
         run(
@@ -117,7 +117,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(broker: Broker, key: bytes, numb
 
 
 def _left_as_it_was(terminal: Terminal, before: list[object]) -> None:
-    """Typed characters are shown again, the cursor too, and the screen is the one from before."""
+    """Echo and cursor are on again, and the previous screen is back."""
     assert terminal.settings() == before
     assert terminal.pieces.rfind(b"\x1b[?1049l") > terminal.pieces.rfind(b"\x1b[?1049h") >= 0
     assert terminal.pieces.rfind(b"\x1b[?25h") > terminal.pieces.rfind(b"\x1b[?25l") > 0
@@ -133,7 +133,7 @@ def test_a_broker_that_goes_away_comes_back(broker: Broker) -> None:
         stale = terminal.until("this is \\d+ s old", after=gone.start())
         terminal.until("billing", after=stale.end())
         broker.restart(0)
-        # A picture without complaints.
+        # A picture without error messages.
         terminal.until(rf"muster top  {broker.bootstrap}  2 groups [^\n]*\n *\nGROUP", after=stale.end())
         broker.pause(0)
         terminal.until(r"no response for \d+ s", after=stale.end())

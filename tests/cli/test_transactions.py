@@ -1,5 +1,5 @@
-"""`muster transactions`, as a user runs it, on brokers that have transactions to tell of; tests/kafka has the
-same on Apache Kafka."""
+"""`muster transactions`, as a user runs it, on fake brokers with transactions to report; tests/kafka tests
+the same on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def muster(brokers: TransactionBrokers, capfd: pytest.CaptureFixture[str]) -> Mu
 
 @pytest.fixture
 def hanging(brokers: TransactionBrokers) -> int:
-    """Two hours ago, epoch ms: since then producer id 7 hangs in `orders`."""
+    """Time of two hours ago, in epoch ms: producer id 7 has been hanging in `orders` since then."""
     began_ms = time.time_ns() // 1_000_000 - 2 * HOUR_MS
     state = Producer(
         producer_id=7,

@@ -1,4 +1,4 @@
-"""`muster users`, as a user runs it: through a broker, and on a store."""
+"""`muster users`, as a user runs it: through a broker, and directly on a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> str:
 
 
 def kept(data: str) -> dict[str, dict[str, ScramCredential]]:
-    """What is in the store of a directory."""
+    """The credentials in a directory's store."""
 
     async def read() -> dict[str, dict[str, ScramCredential]]:
         store = SqliteStore(Path(data))

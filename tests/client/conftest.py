@@ -1,4 +1,4 @@
-"""A broker and a cluster of clients for it."""
+"""A broker, and a cluster client for it."""
 
 from __future__ import annotations
 

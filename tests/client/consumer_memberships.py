@@ -1,5 +1,5 @@
-"""A membership of the consumer protocol (KIP-848) without a network, and a driver that does what it asks by
-hand."""
+"""A membership of the consumer protocol (KIP-848) without a network, and a driver that carries out its
+requests by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def beaten(
     why: str | None = None,
     interval_ms: int = INTERVAL_MS,
 ) -> ConsumerGroupHeartbeatResponse:
-    """`assigned` None: as before."""
+    """`assigned` None: the assignment is unchanged."""
     assignment = None
     if assigned is not None:
         topics: dict[uuid.UUID, list[int]] = {}
@@ -62,7 +62,7 @@ def beaten(
 
 
 class Hand:
-    """Does what a driver does, one thing at a time, on a clock that only moves when it is told to."""
+    """Does what a driver does, one thing at a time, on a clock that moves only when told to."""
 
     def __init__(self, *, now_ms: int = 1_000, subscribed: bool = True, **options: Any) -> None:
         self.membership = ConsumerMembership(
@@ -80,13 +80,13 @@ class Hand:
         return self.membership.state
 
     def due(self) -> list[Kind]:
-        """What is asked now, beside what was asked before."""
+        """What it asks for now, besides what is still open."""
         asks = self.membership.due(self.now_ms)
         self.asked += asks
         return [each.kind for each in asks]
 
     def asks(self, kind: Kind) -> Ask:
-        """The one question of this kind that is open."""
+        """The one open request of this kind."""
         self.due()
         found = [each for each in self.asked if each.kind is kind]
         assert len(found) == 1, f"{kind} is open {len(found)} times among {self.asked}"
@@ -108,31 +108,31 @@ class Hand:
         return self.due()
 
     def beat(self) -> ConsumerGroupHeartbeatRequest:
-        """The heartbeat that is on its way."""
+        """The heartbeat in flight."""
         request = self.asks(Kind.HEARTBEAT).request
         assert isinstance(request, ConsumerGroupHeartbeatRequest)
         return request
 
     def told(self, *args: Any, **options: Any) -> ConsumerGroupHeartbeatRequest:
-        """Answer the heartbeat that is on its way; what that one said."""
+        """Answer the heartbeat in flight; return that heartbeat."""
         request = self.beat()
         self.answer(Kind.HEARTBEAT, beaten(*args, **options))
         return request
 
     def named(self) -> None:
-        """Say what the topics asked for are called, of those that have names."""
+        """Answer with the names of the requested topics, as far as they have names."""
         wanted = self.asks(Kind.NAMES).topic_ids
         self.answer(Kind.NAMES, {each: NAMES[each] for each in wanted if each in NAMES})
 
     def taken(self) -> Joined:
-        """The consumer has the result now, and is at work on it."""
+        """The consumer takes the result, and is working on it."""
         result = self.membership.result
         assert result is not None
         assert self.membership.take(result)
         return result
 
     def done(self) -> Joined:
-        """The consumer took the result, and is done with it."""
+        """The consumer takes the result and finishes with it."""
         result = self.taken()
         self.membership.reconciled(result, self.now_ms)
         return result
@@ -140,7 +140,7 @@ class Hand:
     # --- ways to a state ------------------------------------------------------------------------------------
 
     def joining(self) -> Hand:
-        """The first heartbeat is on its way."""
+        """The first heartbeat is in flight."""
         self.membership.join(frozenset(), self.now_ms)
         if Kind.FIND_COORDINATOR in self.due():
             self.answer(Kind.FIND_COORDINATOR, NODE)
@@ -149,14 +149,14 @@ class Hand:
         return self
 
     def reconciling(self, *numbers: int) -> Hand:
-        """It is in, with these partitions of t to take."""
+        """It has joined, with these partitions of t to take."""
         self.joining().told(1, [(T, each) for each in numbers or (0, 1)])
         self.named()
         assert self.state is State.RECONCILING
         return self
 
     def stable(self, *numbers: int) -> Hand:
-        """It has these, and the coordinator knows."""
+        """It has these partitions, and the coordinator knows."""
         self.reconciling(*numbers).done()
         self.told(1)
         assert self.state is State.STABLE

@@ -1,4 +1,4 @@
-"""A broker that answers group requests as a test says: each request goes to `answers`, by api key."""
+"""A broker that answers group requests as a test specifies, by api key, in `answers`."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ NODE: Final = 1
 
 
 class Silent:
-    """No answer: the connection is read no further."""
+    """No answer, and the connection is not read any further."""
 
 
 class Hangs:
-    """No answer to this request; those behind it on the connection are answered."""
+    """No answer to this request; later ones on the connection are answered."""
 
 
 class Cuts:
-    """The connection is closed instead of an answer."""
+    """The connection is closed instead of answered."""
 
 
 SILENT, HANGS, CUTS = Silent(), Hangs(), Cuts()
 
 
 class Asked(NamedTuple):
-    """A request, and which connection it came by."""
+    """A request, and the connection it arrived on."""
 
     api_key: ApiKey
     version: int
@@ -57,14 +57,14 @@ class Asked(NamedTuple):
 
 
 class Coordinator:
-    """`answers` maps an api key to what to do with its requests: a message, SILENT, HANGS, CUTS, or a
+    """`answers` maps an api key to the reaction to its requests: a message, SILENT, HANGS, CUTS, or a
     function of the request that returns one of these, or an awaitable of one."""
 
     def __init__(self) -> None:
         self.address = Address("", 0)
         self.asked: list[Asked] = []
         self.versions = {int(key): (api.versions(key).first, api.versions(key).last) for key in _SPOKEN}
-        # Of several layouts the one for a single group.
+        # If there are several layouts, the one for a single group.
         self.versions |= {int(ApiKey.FIND_COORDINATOR): (0, 3), int(ApiKey.OFFSET_FETCH): (1, 7)}
         self.answers: dict[ApiKey, Any] = {
             ApiKey.METADATA: self.metadata,
@@ -92,7 +92,7 @@ class Coordinator:
         return [each.request for each in self.asked if each.api_key is api_key]
 
     def connections(self, api_key: ApiKey) -> set[int]:
-        """Those by which requests of this kind came."""
+        """The connections on which requests of this kind arrived."""
         return {each.connection for each in self.asked if each.api_key is api_key}
 
     def metadata(self, _: Message) -> MetadataResponse:
@@ -152,12 +152,12 @@ _SPOKEN: Final = (
 
 
 def lets_in(request: JoinGroupRequest) -> Message:
-    """In generation 1, as a follower."""
+    """Let it join generation 1, as a follower."""
     return joined(1, request.member_id or "m", leader="other", protocol=request.protocols[0].name)
 
 
 def committed(request: OffsetCommitRequest, *codes: int) -> OffsetCommitResponse:
-    """An error code for each partition, in order; the last one for those that are left."""
+    """An error code for each partition, in order; the last one repeats."""
     left = list(codes)
     return OffsetCommitResponse(
         topics=[
@@ -202,7 +202,7 @@ def fetched(
 
 
 def one_after_the_other(*wanted: Any) -> Callable[[Any], Any]:
-    """For the first request the first of these, and so on; the last one for all that follow."""
+    """Answer the first request with the first of these, and so on; the last one repeats."""
     left = list(wanted)
 
     def next_one(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Brokers that say what a test wants to hear about a cluster, and count what they are asked."""
+"""Brokers that report about a cluster whatever a test wants, and count the requests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ VERSIONS = {18: (0, 4), 3: (0, 13), 10: (0, 6)}
 
 
 class FakeCluster:
-    """`nodes` is what Metadata names: node id to address. `leaders` has leader and leader epoch of each
-    topic's only partition; every topic that is asked for exists, but those in `missing`."""
+    """`nodes` is what Metadata returns: node id to address. `leaders` has leader and leader epoch of each
+    topic's only partition; every requested topic exists, except those in `missing`."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Address] = {}
@@ -34,19 +34,19 @@ class FakeCluster:
         self.coordinator = 1
         self.metadata_error = ErrorCode.NONE
         self.asked: list[list[str] | None] = []
-        """The topics of every Metadata request."""
+        """The topics of each Metadata request."""
         self.requests: Counter[int] = Counter()
-        """By API, but ApiVersions."""
+        """Number of requests by API, except ApiVersions."""
         self.accepted = 0
         self.writers: list[asyncio.StreamWriter] = []
         self.answering = asyncio.Event()
-        """Metadata is answered while this is set."""
+        """Metadata is answered only while this is set."""
         self.answering.set()
         self.versions = dict(VERSIONS)
 
     @asynccontextmanager
     async def listening(self, *node_ids: int) -> AsyncIterator[list[Address]]:
-        """Listen, and be the cluster's nodes of these ids."""
+        """Listen, as the cluster's nodes with these ids."""
         async with AsyncExitStack() as stack:
             addresses = [await stack.enter_async_context(listener(self.serve)) for _ in node_ids]
             self.nodes |= dict(zip(node_ids, addresses, strict=True))

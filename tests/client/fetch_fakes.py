@@ -1,5 +1,5 @@
-"""A cluster in memory for fetchers: logs of real batches, brokers that answer Fetch, ListOffsets and
-OffsetForLeaderEpoch, and whatever is to go wrong with them."""
+"""An in-memory cluster for fetchers: logs of real batches, brokers that answer Fetch, ListOffsets and
+OffsetForLeaderEpoch, and whatever may go wrong with them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Part = FetchResponse.FetchableTopicResponse.PartitionData
 
 
 def batch(offset: int, *values: bytes, epoch: int = 0, **how: Any) -> bytes:
-    """Records with these values, from this offset on."""
+    """A batch of records with these values, from this offset on."""
     records = [
         Record(offset + index, 1000 + offset + index, b"k", value) for index, value in enumerate(values)
     ]
@@ -50,7 +50,7 @@ def batch(offset: int, *values: bytes, epoch: int = 0, **how: Any) -> bytes:
 
 @dataclass
 class Log:
-    """A partition: batches, and what its leader says of it."""
+    """A partition: its batches, and what its leader reports about it."""
 
     batches: list[bytes] = field(default_factory=list)
     start: int = 0
@@ -60,16 +60,16 @@ class Log:
     aborted: list[tuple[int, int]] = field(default_factory=list)
     """(producer id, first offset)"""
     refuses: list[ErrorCode] = field(default_factory=list)
-    """What the next fetches are answered with."""
+    """Error codes that the next fetches get."""
     diverging: tuple[int, int] | None = None
-    """(epoch, end offset), told once"""
+    """(epoch, end offset), reported once"""
     preferred: int = -1
     replicas: set[int] = field(default_factory=set)
-    """Others that answer for it"""
+    """Other nodes that answer for it"""
     hint: tuple[int, int] | None = None
-    """(leader, epoch), told with a refusal"""
+    """(leader, epoch), reported with a refusal"""
     raw: bytes | None = None
-    """Told once in place of what the log has"""
+    """Returned once instead of the log's contents"""
 
     @property
     def end(self) -> int:
@@ -77,7 +77,7 @@ class Log:
 
 
 class FakeCluster(Cluster):
-    """What a fetcher needs of a Cluster. `requests` are all that were sent, with node and lane."""
+    """What a fetcher needs of a Cluster. `requests` holds all requests sent, with node and lane."""
 
     def __init__(
         self, counts: dict[str, int], *, version: int = NEWEST_FETCH, nodes: Iterable[int] = (1,)
@@ -90,19 +90,19 @@ class FakeCluster(Cluster):
         self.requests: list[tuple[Message, int, str]] = []
         self.refreshed: list[set[str]] = []
         self.hangs: set[int] = set()
-        """Nodes that do not answer a Fetch before `released`."""
+        """Nodes that do not answer a Fetch until `released`."""
         self.released = asyncio.Event()
         self.fails: dict[int, ClientError] = {}
         """Nodes that cannot be reached."""
         self.missing: dict[str, ErrorCode] = {}
-        """Topics of which Metadata tells an error."""
+        """Topics for which Metadata returns an error."""
         self.response_errors: list[ErrorCode] = []
-        """What the next fetches are answered with as a whole."""
+        """Top-level error codes of the next Fetch responses."""
         self.throttle_ms = 0
         self.changed = asyncio.Event()
 
     def tell(self) -> None:
-        """Let brokers look at their logs again."""
+        """Make brokers check their logs again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -115,7 +115,7 @@ class FakeCluster(Cluster):
         return [request for request, _, _ in self.requests if isinstance(request, FetchRequest)]
 
     def learn(self) -> None:
-        """See the cluster as it is."""
+        """Update the image to the cluster's state."""
         topics = {}
         for topic, topic_id in self.ids.items():
             if topic not in self.missing:
@@ -302,7 +302,7 @@ class FakeCluster(Cluster):
         return ListOffsetsResponse(topics=topics)
 
     def _end_of_epochs(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-        """The largest epoch in the log that is not above the one asked for, and where it ends."""
+        """The largest epoch in the log that is not above the requested one, and its end."""
         result = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
         topics = []
         for topic in request.topics:
@@ -322,12 +322,12 @@ class FakeCluster(Cluster):
 
 
 def one_topic(count: int = 1, **how: Any) -> FakeCluster:
-    """A cluster with topic t of so many partitions."""
+    """A cluster with a topic t of `count` partitions."""
     return FakeCluster({"t": count}, **how)
 
 
 class Reader:
-    """A fetcher on a fake cluster, and what came of it."""
+    """A fetcher on a fake cluster, and its resets."""
 
     def __init__(self, cluster: FakeCluster, **settings: Any) -> None:
         self.cluster = cluster
@@ -342,7 +342,7 @@ class Reader:
         await self.fetcher.close()
 
     def begin(self, *partitions: TopicPartition) -> None:
-        """Assigned these, and at offset 0 of each."""
+        """Assign these partitions, each at offset 0."""
         self.fetcher.set_assigned(partitions)
         for each in partitions:
             self.fetcher.seek(each, Position(0))
@@ -350,7 +350,7 @@ class Reader:
     async def read(
         self, count: int, max_records: int = 500
     ) -> list[ConsumerRecord[bytes | None, bytes | None]]:
-        """At least so many records."""
+        """Read at least `count` records."""
         records: list[ConsumerRecord[bytes | None, bytes | None]] = []
         async with asyncio.timeout(LONG_S):
             while len(records) < count:
@@ -362,7 +362,7 @@ class Reader:
         return [record.value for record in await self.read(count)]
 
     async def raised(self, kind: type[Exception]) -> Any:
-        """What polling raises before there are records."""
+        """The error that polling raises before there are records."""
         async with asyncio.timeout(LONG_S):
             try:
                 got: list[RawBatch] = await self.fetcher.poll(500, LONG_S)

@@ -1,4 +1,4 @@
-"""Servers that are no good brokers, and one that stands before a good one and loses its answers."""
+"""Servers that are bad brokers, and one that stands in front of a good broker and loses its answers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def listener(handle: Handle, port: int = 0, *, receive_bytes: int = 0) -> AsyncIterator[Address]:
-    """Where `handle` is called for every connection; what is still open at the end is closed.
-    `receive_bytes`: the kernel takes little more than this of what is not read."""
+    """Listen, and call `handle` for every connection; connections that are still open at the end are closed.
+    `receive_bytes`: the kernel accepts little more than this of unread data."""
     handling: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +45,7 @@ async def listener(handle: Handle, port: int = 0, *, receive_bytes: int = 0) -> 
     try:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
     finally:
-        await turns()  # what was accepted is on its way to its handler, and needs the server until then
+        await turns()  # an accepted connection is on its way to its handler, and needs the server until then
         server.close()
         for task in handling:
             task.cancel()
@@ -59,7 +59,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[RequestHeader, Message]:
-    """The next request. ApiVersions of any version reads as the newest we know."""
+    """The next request. ApiVersions of any version is read as the newest version we know."""
     frame = await read_frame(reader)
     head, offset = decode_request_header(frame)
     return head, codec.decode(api.request_class(head.api_key), head.api_version, frame, offset)
@@ -75,7 +75,7 @@ async def shake_hands(
     versions: dict[int, tuple[int, int]],
     features: Mapping[str, int] | None = None,
 ) -> None:
-    """Answer ApiVersions as a broker of these versions does: what is too new for it with error 35 in v0.
+    """Answer ApiVersions as a broker with these versions does: a version too new for it gets error 35 in v0.
     `features`: the levels that the cluster has finalized."""
     while True:
         head, _ = await read_request(reader)
@@ -98,8 +98,8 @@ async def shake_hands(
 
 @asynccontextmanager
 async def losing_answers(broker_port: int, api_key: int, times: int, port: int = 0) -> AsyncIterator[Address]:
-    """A way to the broker on `broker_port` that closes the connection in place of passing on the first
-    `times` answers to requests of `api_key`. The broker has carried them out."""
+    """A proxy to the broker on `broker_port` that closes the connection instead of passing on the first
+    `times` answers to `api_key` requests. The broker has carried them out."""
     left = times
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

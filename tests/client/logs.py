@@ -1,4 +1,4 @@
-"""What is in a topic's logs, read with bare requests: without the client's own fetcher."""
+"""The contents of a topic's logs, read with bare requests, without the client's own fetcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer's part in a group, without records: it gives up partitions, joins, and notes what happened."""
+"""A consumer's part in a group, without records: it gives up partitions, joins, and notes its events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Event(NamedTuple):
 
 
 class Member:
-    """`read` is what a reading call does about the group."""
+    """`read` does what a reading call does for the group."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Member:
 
 @asynccontextmanager
 async def member(*args: Any, **options: Any) -> AsyncIterator[Member]:
-    """One that has not joined yet."""
+    """A member that has not joined yet."""
     made = Member(*args, **options)
     await made.start()
     try:
@@ -100,7 +100,7 @@ async def member(*args: Any, **options: Any) -> AsyncIterator[Member]:
 
 
 async def reading(*members: Member, until: Callable[[], object]) -> None:
-    """All of them read until the fact is there."""
+    """Let all of them read until the fact holds."""
 
     async def read(each: Member) -> None:
         while True:
@@ -122,7 +122,8 @@ async def reading(*members: Member, until: Callable[[], object]) -> None:
 
 
 async def settled(*members: Member, owning: int | None = None) -> None:
-    """All of them read until nobody has anything to do; with `owning`, until they own so many together."""
+    """Let all of them read until none has anything to do; with `owning`, until they own that many partitions
+    together."""
 
     def fact() -> bool:
         owned = [where for each in members for where in each.owned]

@@ -1,4 +1,5 @@
-"""A membership without a network: what its coordinator may answer, and a driver that does so by hand."""
+"""A membership without a network: its coordinator's possible answers, and a driver that gives them by
+hand."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def joined(
     protocol: str = "range",
     **fields: Any,
 ) -> JoinGroupResponse:
-    """As a leader, unless another is named."""
+    """As the leader, unless another is named."""
     leader = member_id if leader is None else leader
     metadata = subscription_bytes(["t"])
     return JoinGroupResponse(
@@ -78,7 +79,7 @@ def beaten(code: int = 0) -> HeartbeatResponse:
 
 
 class Hand:
-    """Does what a driver does, one thing at a time, on a clock that only moves when it is told to."""
+    """Does what a driver does, one thing at a time, on a clock that moves only when told to."""
 
     def __init__(self, *assignors: str | Assignor, now_ms: int = 1_000, **options: Any) -> None:
         self.membership = Membership(settings(*assignors, **options), jitter=lambda: 1.0)
@@ -87,13 +88,13 @@ class Hand:
         self.membership.subscribe(frozenset({"t"}))
 
     def due(self) -> list[Kind]:
-        """What is asked now, beside what was asked before."""
+        """What it asks for now, besides what is still open."""
         asks = self.membership.due(self.now_ms)
         self.asked += asks
         return [each.kind for each in asks]
 
     def asks(self, kind: Kind) -> Ask:
-        """The one question of this kind that is open."""
+        """The one open request of this kind."""
         self.due()
         found = [each for each in self.asked if each.kind is kind]
         assert len(found) == 1, f"{kind} is open {len(found)} times among {self.asked}"
@@ -115,7 +116,7 @@ class Hand:
         return self.due()
 
     def wait_until_due(self) -> list[Kind]:
-        """Let the time come at which there is something to do again."""
+        """Advance the clock to the time at which something is due again."""
         due_ms = self.membership.next_deadline_ms()
         assert due_ms is not None
         assert due_ms > self.now_ms
@@ -148,7 +149,7 @@ class Hand:
         return self
 
     def stable(self, assigned: frozenset[TopicPartition] = partitions(0, 1)) -> Joined:
-        """The assignment is there and taken."""
+        """The assignment has arrived and is taken."""
         self.answer(Kind.SYNC, synced(assigned))
         assert self.membership.state is State.STABLE
         result = self.membership.result

@@ -1,4 +1,4 @@
-"""What tests of the producer share."""
+"""Shared by the tests of the producer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ async def post_all(producer: Producer[Any, Any], topic: str, records: list[bytes
 
 
 def give(producer: Producer[Any, Any], delivery_timeout_s: float) -> None:
-    """From now on records live for so long, those that are there as well. (With a short time from the start a
-    test would hang on how fast a machine connects.)"""
+    """From now on records have this delivery timeout, including those already there. (With a short one from
+    the start, a test would depend on how fast a machine connects.)"""
     producer._accumulator._delivery_timeout_s = producer._sender._delivery_timeout_s = delivery_timeout_s
     producer._sender._next_expiry = 0.0
     producer._sender.wake()

@@ -1,4 +1,4 @@
-"""What the tests of the consumer share: records to read, readers in tasks, listeners that remember."""
+"""Shared by the tests of the consumer: records to read, readers in tasks, listeners that remember."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 from muster.client import Consumer, ConsumerRecord, Producer, RebalanceListener, TopicPartition
 
 LONG_S: Final = 90.0
-"""Nothing here takes as long, on any machine; whoever waits for a fact gives up then."""
+"""Nothing here takes this long, on any machine; waits for a fact time out after it."""
 _BETWEEN_LOOKS_S: Final = 0.01
 
 
 async def send(bootstrap: str, topic: str, count: int, *, partitions: int = 1, first: int = 0) -> None:
-    """Records with their number as value, going round the partitions."""
+    """Send records with their number as value, round robin over the partitions."""
     async with Producer(bootstrap) as producer:
         futures = [
             await producer.post(topic, b"%d" % number, partition=number % partitions)
@@ -25,7 +25,7 @@ async def send(bootstrap: str, topic: str, count: int, *, partitions: int = 1, f
 
 
 async def until(fact: Callable[[], object], *tasks: asyncio.Task[Any]) -> None:
-    """Wait for a fact, or for what ended a task that was to bring it about."""
+    """Wait for a fact, or raise the error of a task that was to bring it about."""
     async with asyncio.timeout(LONG_S):
         while not fact():
             for task in tasks:
@@ -35,7 +35,7 @@ async def until(fact: Callable[[], object], *tasks: asyncio.Task[Any]) -> None:
 
 
 class Told(RebalanceListener):
-    """Remembers what it is told, in order, as (what, partitions)."""
+    """Remembers its callbacks, in order, as (what, partitions)."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, set[TopicPartition]]] = []
@@ -63,7 +63,7 @@ def numbers(records: Iterable[ConsumerRecord[Any, Any]]) -> list[int]:
 
 
 class Reading:
-    """A consumer that is read in a task of its own, and what that has seen."""
+    """A consumer that is read in its own task, and what that task has seen."""
 
     def __init__(self, consumer: Consumer[Any, Any]) -> None:
         self.consumer = consumer
@@ -83,7 +83,7 @@ class Reading:
 
 @asynccontextmanager
 async def reading(bootstrap: str, **settings: Any) -> AsyncIterator[Reading]:
-    """A consumer that reads from the beginning, in a task of its own, until the block ends."""
+    """A consumer that reads from the beginning, in its own task, until the block ends."""
     settings = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 200} | settings
     async with Consumer(bootstrap, **settings) as consumer:
         reader = Reading(consumer)

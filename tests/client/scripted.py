@@ -1,4 +1,4 @@
-"""A cluster of brokers that write what a producer sends as Apache Kafka does, and otherwise answer as a test
+"""A cluster of brokers that store what a producer sends as Apache Kafka does, and otherwise answer as a test
 wants."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Log:
         """First sequence, count and offset of the last five batches."""
 
     def write(self, identity: ProducerIdentity, sequence: int, added: Sequence[object]) -> ErrorCode:
-        """What a broker answers to a batch; a repeat is no error and not added."""
+        """A broker's answer to a batch; a duplicate is no error and is not added."""
         if identity.producer_id != NO_PRODUCER_ID:
             if identity == self.identity:
                 if self.offset_of(sequence, len(added)) is not None:
@@ -54,24 +54,24 @@ class Log:
         return ErrorCode.NONE
 
     def offset_of(self, sequence: int, count: int) -> int | None:
-        """Where the batch is, if it is one of the last five."""
+        """Offset of the batch, if it is one of the last five."""
         at = [offset for first, size, offset in self.written if (first, size) == (sequence, count)]
         return at[0] if at else None
 
 
 @dataclass(frozen=True)
 class Say:
-    """What to do with a batch instead of writing it and saying so."""
+    """What to do with a batch instead of writing and acknowledging it."""
 
     code: int = 0
     write: bool = False
-    """It is written all the same."""
+    """Write it all the same."""
     hang: bool = False
-    """The request is not answered."""
+    """Do not answer the request."""
     cut: bool = False
-    """The connection is closed in place of an answer."""
+    """Close the connection instead of answering."""
     leave_out: bool = False
-    """The answer does not speak of the partition."""
+    """Leave the partition out of the answer."""
     throttle_ms: int = 0
     leader: int = -1
     """The leader that the answer names, with its address (KIP-951)."""
@@ -80,8 +80,8 @@ class Say:
 
 @dataclass
 class Scripted:
-    """Topic t, led as `leaders` says (-1: nobody). `script` has what becomes of the next batches of partition
-    0, in order."""
+    """Topic t, with the leaders in `leaders` (-1: none). `script` holds the fate of the next batches of
+    partition 0, in order."""
 
     leaders: list[int] = field(default_factory=lambda: [1])
     script: deque[Say] = field(default_factory=deque)
@@ -91,21 +91,21 @@ class Scripted:
     nodes: dict[int, Address] = field(default_factory=dict)
     logs: list[Log] = field(default_factory=list)
     requests: Counter[int] = field(default_factory=Counter)
-    """By API, but ApiVersions."""
+    """Number of requests by API, except ApiVersions."""
     seen: list[tuple[int, int, int, int, int, list[bytes | None]]] = field(default_factory=list)
-    """Of every batch: node, partition, producer id, epoch, sequence, values."""
+    """For every batch: node, partition, producer id, epoch, sequence, values."""
     produced_at: list[float] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     leader_epoch: int = 0
     answering: asyncio.Event = field(default_factory=asyncio.Event)
-    """Node 1 answers Produce while this is set."""
+    """Node 1 answers Produce only while this is set."""
 
     def __post_init__(self) -> None:
         self.answering.set()
 
     @asynccontextmanager
     async def listening(self, *node_ids: int) -> AsyncIterator[str]:
-        """Listen as these nodes; where to begin."""
+        """Listen as these nodes; yields the bootstrap servers."""
         self.logs = [Log() for _ in self.leaders]
         async with AsyncExitStack() as stack:
             for node_id in node_ids or (1,):
@@ -118,7 +118,7 @@ class Scripted:
             writer.close()
 
     def lead(self, node_id: int, partition: int = 0) -> None:
-        """From now on this node leads the partition."""
+        """Make this node the leader of the partition."""
         while len(self.logs) < max(partition + 1, len(self.leaders)):
             self.logs.append(Log())
         self.leaders[partition : partition + 1] = [node_id]
@@ -177,7 +177,7 @@ class Scripted:
         return MetadataResponse(brokers=nodes, topics=topics, controller_id=min(self.nodes))
 
     def _produce(self, node_id: int, request: ProduceRequest) -> ProduceResponse | None:
-        """None: no answer; `_hung` says whether the connection stays."""
+        """None: no answer; `_hung` says whether the connection stays open."""
         self.produced_at.append(asyncio.get_running_loop().time())
         self._hung = False
         topics, throttle_ms, silent = [], 0, False

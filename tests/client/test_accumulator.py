@@ -1,7 +1,7 @@
-"""What waits to be sent: what goes out when, in what order, and under which numbers.
+"""Records that wait to be sent: what goes out when, in what order, and under which numbers.
 
-The last test plays seeded chaos against a model of a broker and looks at the log: every record that was
-acknowledged is in it once, in order, whatever was lost, refused, split, expired or led elsewhere.
+The last test plays seeded chaos against a model of a broker and checks the log: every acknowledged record is
+in it once, in order, whatever was lost, refused, split, expired or moved to another leader.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OOPS = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def accumulator(partitions: int = 1, **settings: Any) -> tuple[Accumulator, TopicQueues]:
-    """With topic t, all led by node 0, and an id."""
+    """With topic t, all partitions led by node 0, and a producer id."""
     made = Accumulator(**{"linger_s": 1.0, "batch_size_bytes": 200, **settings})
     if made.identity is None:
         made.identified(ProducerIdentity(7, 0))
@@ -50,7 +50,7 @@ def put(made: Accumulator, queue: PartitionQueue, *tickets: int, now: float = 0.
 
 
 def add(made: Accumulator, queue: PartitionQueue, *record: Any, now: float = 0.0) -> None:
-    """As the producer does it."""
+    """Add a record as the producer does."""
     if not made.add(queue, *record, made.batch_size_bytes):
         made.begin(queue, *record, now)
 
@@ -91,7 +91,7 @@ def test_a_full_batch_goes_at_once_and_the_next_one_lingers() -> None:
     made, topic = accumulator()
     put(made, topic.queues[0], 1, 2, 3, size=80, now=10.0)
     due = made.due(10.0)
-    assert sent(due) == [[[1]]]  # two of these and a header are beyond 200 bytes
+    assert sent(due) == [[[1]]]  # two of these and a header exceed 200 bytes
     acknowledge(made, due)
     due = made.due(10.0)
     assert sent(due) == [[[2]]]
@@ -222,7 +222,7 @@ def test_keyless_and_keyed_records_share_batches() -> None:
 
 
 def test_keyless_records_move_on_although_every_batch_goes_out_early() -> None:
-    """KIP-794: it is bytes that count, not batches, or a slow partition would get more."""
+    """KIP-794: bytes count, not batches, or a slow partition would get more."""
     made, topic = accumulator(2)
     seen = []
     for ticket in range(30):
@@ -269,7 +269,7 @@ def flying(made: Accumulator, now: float = 5.0) -> list[Batch]:
 
 
 def five(made: Accumulator, queue: PartitionQueue, first: int = 0) -> list[Batch]:
-    """Five batches of one record on their way, the broker having acknowledged one before."""
+    """Five batches of one record in flight, after the broker acknowledged one before them."""
     if not queue.acknowledged:
         put(made, queue, -1)
         (batch,) = flying(made)
@@ -296,7 +296,7 @@ def test_one_batch_goes_before_the_broker_knows_the_producer_then_five() -> None
 
 
 def test_no_batch_goes_out_that_would_make_the_broker_forget_one_in_doubt() -> None:
-    """The first of five is lost, those behind it are acknowledged: the broker remembers five."""
+    """The first of five is lost, those after it are acknowledged: the broker remembers five."""
     made, topic = accumulator()
     queue = topic.queues[0]
     put(made, queue, *range(12), size=80)
@@ -374,7 +374,7 @@ def test_out_of_order_behind_a_failed_batch_is_no_reason_to_begin_anew() -> None
 
 
 def test_out_of_order_of_the_oldest_begins_anew_in_the_next_epoch() -> None:
-    """The broker has lost what it knew: there is no number it would take but a new epoch's first."""
+    """The broker has lost what it knew: it would accept only the first number of a new epoch."""
     made, topic = accumulator(2)
     queue = topic.queues[0]
     out = five(made, queue)
@@ -434,7 +434,7 @@ def test_a_refusal_does_not_end_the_doubt_about_earlier_tries() -> None:
         made.arrived(0)
     (asked,) = flying(made)
     made.arrived(0)
-    made.retry(asked, OOPS, 0.0, in_doubt=False)  # another node, which does not lead
+    made.retry(asked, OOPS, 0.0, in_doubt=False)  # from another node, not the leader
     (asked,) = flying(made)
     assert (asked.identity.epoch, asked.sequence) == (0, 2)
 
@@ -524,7 +524,7 @@ def test_what_expires_is_told_once_and_the_rest_begins_anew() -> None:
     assert [batch.tickets for batch in over] == [[0], [1], [2], [3], [4], [5]]
     assert next_at == 150.0
     assert made.expired(100.0)[0] == []
-    for batch in out:  # their answers still say how far the numbers are
+    for batch in out:  # their answers still show how far the numbers are
         made.arrived(0)
         made.acknowledged(batch)
     (last,) = flying(made, 110.0)
@@ -595,8 +595,8 @@ class Chaos:
             self.over.update(batch.tickets)
 
     def answer(self, node: int, luck: float) -> None:
-        """The broker takes the oldest request; the answer comes, or the connection breaks, with whatever was
-        read by then carried out."""
+        """The broker takes the oldest request; the answer arrives, or the connection breaks, with whatever
+        was read by then carried out."""
         if not self.flying[node]:
             return
         if self.random.random() < luck:

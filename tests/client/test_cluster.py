@@ -1,4 +1,4 @@
-"""The cluster: where to begin, who leads and coordinates, and what is tried again."""
+"""The cluster: where to begin, who leads and coordinates, and what is retried."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_any_broker_that_answers_will_do() -> None:
             refusing = Address("127.0.0.1", free_ports(1))
             bootstrap = [refusing, hanging, Address("127.0.0.1", broker.port)]
             async with Cluster(bootstrap) as cluster:
-                # Half of the time goes to the one that hangs.
+                # Half the time goes to the one that hangs.
                 facts = await describe_cluster(cluster, deadline(10))
         assert [each.port for each in facts.brokers] == [broker.port]
 
@@ -206,8 +206,8 @@ async def test_a_broker_that_hangs_is_given_up_at_the_deadline() -> None:
 
 
 async def test_of_several_brokers_one_that_hangs_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had answered before, so its connection is the one at hand."""
-    # Half of a deadline that is long enough would be long.
+    """It answered before, so its connection is the one at hand."""
+    # Half of a sufficiently long deadline would be long.
     monkeypatch.setattr(cluster_module, "share_of", lambda *_: deadline(0.5))
     with testing.Cluster(2, lease_term_ms=TERM_MS) as brokers:
         async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
@@ -388,7 +388,7 @@ async def test_what_is_old_is_asked_for_beside_its_use() -> None:
                 await asyncio.sleep(0)
 
         await asyncio.wait_for(moved(), LONG_S)
-        # One that hangs then holds up nobody.
+        # A refresh that hangs then delays nobody.
         fake.answering.clear()
         asked = fake.requests[ApiKey.METADATA]
         while fake.requests[ApiKey.METADATA] == asked:
@@ -399,7 +399,7 @@ async def test_what_is_old_is_asked_for_beside_its_use() -> None:
 
 @pytest.mark.parametrize("last", [3, 6])
 async def test_coordinators_of_several_groups(last: int) -> None:
-    """In one request where the broker knows how."""
+    """In one request if the broker supports that."""
     fake = FakeCluster()
     fake.versions[ApiKey.FIND_COORDINATOR] = (0, last)
     async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:

@@ -1,4 +1,5 @@
-"""One connection: the handshake, answers matched to requests, and every way in which a broker can fail it."""
+"""One connection: the handshake, matching answers to requests, and every way in which a broker can fail
+it."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ async def test_of_the_addresses_of_a_name_one_that_hangs_is_passed_over(
     with Broker() as broker:
         monkeypatch.setattr(connection_module, "_dial", hanging)
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
-        # A short first share; half of a deadline that is long enough would be long.
+        # A short first share; half of a sufficiently long deadline would be long.
         shares = {1: LONG_S, 2: SHORT_S}
         monkeypatch.setattr(connection_module, "share_of", lambda _, parts: deadline(shares[parts]))
         async with connected(Address("two", broker.port)) as connection:
@@ -171,7 +172,7 @@ async def test_a_broker_that_says_nothing_is_given_up_at_the_deadline() -> None:
         await reader.read()
 
     async with listener(mute) as address:
-        # Unreachable where even connecting took that long.
+        # Unreachable if even connecting took that long.
         with pytest.raises((RequestTimedOut, Unreachable), match=rf"{address} .*in time"):
             await Connection.open(address, "test", deadline(SHORT_S))
 
@@ -194,7 +195,7 @@ async def test_a_request_without_an_answer_ends_the_connection_and_those_behind_
 
 @pytest.mark.parametrize("answers", [True, False])
 async def test_little_patience_costs_nobody_else_the_connection(answers: bool) -> None:
-    """It ends by the request timeout, if nothing has come by then."""
+    """The request timeout ends it, if nothing has arrived by then."""
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12), 10: (0, 3)})
@@ -241,7 +242,7 @@ async def test_a_listener_that_closes_at_once_is_suspected_of_tls() -> None:
     "garbage",
     [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\x00\x00\x00\x04\x00\x00\x00\x63",  # an answer to nobody
+        b"\x00\x00\x00\x04\x00\x00\x00\x63",  # answers no request
         b"\x00\x00\x00\x02\x00\x00",
         b"\x00\x00\x00\x08\x00\x00\x00\x01\x00\x00\x00\xff",
         b"\xff\xff\xff\xff",
@@ -292,7 +293,7 @@ async def test_closing_twice_is_harmless_and_fails_what_is_in_flight() -> None:
 
 
 class ReadsLate:
-    """A broker that reads nothing but ApiVersions before `let_go`; `received` is what came after it."""
+    """A broker that reads nothing but ApiVersions before `let_go`; `received` is what came after that."""
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
@@ -310,14 +311,14 @@ class ReadsLate:
         self.over.set()
 
     async def heard(self) -> tuple[int, bytes]:
-        """How long the first request says it is, and what there is of it."""
+        """The length that the first request announces, and the part of it that arrived."""
         self.let_go.set()
         async with asyncio.timeout(LONG_S):
             await self.over.wait()
         return int.from_bytes(self.received[:4], "big"), bytes(self.received[4:])
 
 
-MUCH = "x" * 30_000  # more than the broker's kernel takes unread, less than ours takes unsent
+MUCH = "x" * 30_000  # more than the broker's kernel buffers unread, less than ours buffers unsent
 
 
 @pytest.mark.parametrize("gives_up", ["at the request timeout", "by closing", "by another way"])
@@ -333,7 +334,7 @@ async def test_what_was_given_up_does_not_arrive_later(gives_up: str) -> None:
         at_timeout = gives_up == "at the request timeout"
         committing = asyncio.create_task(connection.call(commit, deadline(SHORT_S if at_timeout else LONG_S)))
         await until(lambda: connection.in_flight)
-        assert connection._transport.get_write_buffer_size() == 0  # it is the kernel's by now
+        assert connection._transport.get_write_buffer_size() == 0  # the kernel has it by now
         if gives_up == "by closing":
             await connection.close()
         elif not at_timeout:
@@ -347,7 +348,7 @@ async def test_what_was_given_up_does_not_arrive_later(gives_up: str) -> None:
 
 @pytest.mark.parametrize("asks", ["to leave", "for nothing"])
 async def test_what_does_no_harm_late_is_delivered_after_the_end(asks: str) -> None:
-    """LeaveGroup, and what is told without waiting for an answer."""
+    """LeaveGroup, and requests sent without waiting for an answer."""
     late = ReadsLate()
     async with listener(late.serve, receive_bytes=4_096) as address, connected(address) as connection:
         if asks == "to leave":
@@ -487,7 +488,7 @@ async def test_whoever_cannot_send_waits_for_the_socket_and_no_longer_than_he_ma
 
 @pytest.mark.parametrize("turns", range(40))
 async def test_opening_and_asking_can_be_cancelled_at_every_turn(turns: int) -> None:
-    """Nothing is left: the fixture of all tests looks for tasks and transports."""
+    """Nothing is left behind: the fixture of all tests checks for tasks and transports."""
 
     async def good(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await shake_hands(reader, writer, {18: (0, 3), 3: (0, 12)})

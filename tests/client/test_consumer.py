@@ -1,4 +1,4 @@
-"""The consumer against a broker: what is read, what counts as handled, where it goes on."""
+"""The consumer against a broker: what is read, what counts as handled, where it continues."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_a_record_is_handled_when_the_next_one_is_asked_for_and_at_a_clean
 async def test_a_block_that_is_left_by_an_exception_does_not_wait_for_long(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers that are gone keep nobody for as long as a clean end does."""
+    """Brokers that are gone delay nobody for as long as a clean end may."""
     broker.create_topic("t")
     grace: list[float] = []
     part, close = ConsumerCore._part, ConsumerCore.close

@@ -1,7 +1,8 @@
-"""Cancelling a call of the consumer at any of its waits: it goes on as if nothing had been, or is closed.
+"""Cancelling a consumer call at any of its waits: the consumer continues as if nothing had happened, or is
+closed.
 
-Each test lets the call run for so many turns of the loop, from none until it comes to its end by itself. What
-is left behind, a task or a transport, fails the test by its fixture.
+Each test lets the call run for a number of turns of the loop, from none until it ends by itself. A fixture
+fails the test if it leaves a task or a transport behind.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RECORDS: Final = 12
 
 
 def turns() -> Iterator[int]:
-    """Every number of turns at first, then coarser: there are long stretches of waiting for the broker."""
+    """Every number of turns at first, then coarser: there are long waits for the broker."""
     number = 0.0
     while True:
         yield int(number)
@@ -30,7 +31,7 @@ def turns() -> Iterator[int]:
 
 
 async def cancelled_after(count: int, call: Awaitable[Any]) -> asyncio.Task[Any]:
-    """A task that was cancelled after so many turns, unless it was done before."""
+    """A task that was cancelled after `count` turns, unless it was done before."""
     task = asyncio.ensure_future(call)
     for _ in range(count):
         if task.done():
@@ -149,13 +150,13 @@ async def test_closing(broker: Broker, what: str, heartbeat: str) -> None:
     for count in turns():
         async with member(broker, f"g{count}", heartbeat=heartbeat) as consumer:
             assert records_of(await consumer.get()) == [0]
-            if what == "drain":  # which waits for a reader that has something in hand
+            if what == "drain":  # drain waits for a reader that has something in hand
                 consumer.pause(T0)
                 assert await consumer.get(0) is None
             call = consumer.close if what == "close" else consumer.drain
             task = await cancelled_after(count, call())
             if count == 0:
-                continue  # It had not begun.
+                continue  # It had not started.
             assert consumer.health().state == "closed"
             with pytest.raises(Closed):
                 await consumer.get()

@@ -1,4 +1,5 @@
-"""A member of the consumer protocol (KIP-848) and its connections; the broker answers as tests say."""
+"""A member of the consumer protocol (KIP-848) and its connections; the broker answers as the tests
+specify."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ HEARTBEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 
 
 class ConsumerCoordinator(Coordinator):
-    """Gives both partitions of t to whoever joins, and is heard every 50 ms. `epoch` is what it says."""
+    """Gives both partitions of t to whoever joins, and asks for a heartbeat every 50 ms. `epoch` is the
+    member epoch in its answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class ConsumerCoordinator(Coordinator):
 
 
 def fetched(request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Offset 5 for whoever says who it is."""
+    """Offset 5 for every requested partition."""
     return OffsetFetchResponse(
         groups=[
             OffsetFetchResponse.Group(
@@ -102,7 +104,7 @@ def beats(broker: Coordinator) -> list[ConsumerGroupHeartbeatRequest]:
 
 
 def owning(broker: Coordinator) -> list[Any]:
-    """What members that are in say they have, of the heartbeats that say it."""
+    """The owned partitions in the heartbeats of joined members, for those heartbeats that list them."""
     later = [each for each in beats(broker) if each.member_epoch > 0]
     return [each.topic_partitions for each in later if each.topic_partitions is not None]
 
@@ -113,7 +115,7 @@ async def test_it_joins_acknowledges_stays_and_leaves(apart: bool) -> None:
     async with stable(broker, apart=apart) as alone:
         assert alone.events == [Event("assigned", partitions(0, 1))]
         await until(lambda: alone.group.state is State.STABLE)
-        await until(lambda: owning(broker) != [])  # the member is stable once it has sent it
+        await until(lambda: owning(broker) != [])  # it is stable once it has sent them
         first, *later = beats(broker)
         assert first.member_epoch == 0
         assert {each.member_epoch for each in later} == {1}
@@ -170,7 +172,7 @@ async def test_a_commit_with_an_epoch_that_has_passed_is_repeated_with_the_next(
         await until(lambda: len(beats(broker)) > count)
         await until(lambda: answered(alone.group.health()))
         broker.answers[ApiKey.OFFSET_COMMIT] = commits
-        broker.epoch = 2  # which the member would hear of in a minute
+        broker.epoch = 2  # the member would learn of this in a minute
         result = await alone.commit(3)
         assert result.ok
         assert alone.group.generation_id == 2
@@ -179,7 +181,7 @@ async def test_a_commit_with_an_epoch_that_has_passed_is_repeated_with_the_next(
 
 
 def answered(health: GroupHealth) -> bool:
-    """Whether the last heartbeat was."""
+    """Whether the last heartbeat was answered."""
     sent_s, answered_s = health.heartbeat_sent_s, health.heartbeat_answered_s
     return sent_s is not None and answered_s is not None and answered_s <= sent_s
 
@@ -223,7 +225,7 @@ async def test_a_look_up_whose_epoch_has_always_passed_times_out() -> None:
 
     async with stable(broker) as alone:
         broker.answers[ApiKey.OFFSET_FETCH] = refused
-        # For good, the error would end the consumer.
+        # As a final error, it would end the consumer.
         with pytest.raises(RequestTimedOut, match="STALE_MEMBER_EPOCH"):
             await alone.group.committed([P1], deadline(0.3))
 
@@ -329,7 +331,7 @@ async def test_cancelled_at_every_step_it_gets_there(apart: bool, protocol: str)
         async with asyncio.timeout(LONG_S):
             while not (alone.is_settled and alone.owned):
                 call = asyncio.create_task(alone.read(seconds=LONG_S))
-                for _ in range(cancelled % 40):  # a turn of the loop more each time
+                for _ in range(cancelled % 40):  # one more turn of the loop each time
                     await asyncio.sleep(0)
                 call.cancel()
                 await asyncio.wait([call])

@@ -1,4 +1,4 @@
-"""The consumer in a group: what listeners are told and when, what moves, what is committed."""
+"""The consumer in a group: what listeners are told and when, what moves, and what is committed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COOPERATIVE = {"assignors": ["cooperative-sticky"]}
 
 
 async def committed(broker: Broker, topic: str = "t", partitions: int = 1, group_id: str = "g") -> int:
-    """Of all partitions together."""
+    """Sum over all partitions."""
     async with Consumer(broker.bootstrap, group_id=group_id) as asking:
         found = await asking.committed(on(topic, *range(partitions)))
         return sum(each.offset for each in found.values() if each is not None)
@@ -76,7 +76,7 @@ async def test_cooperative_members_give_up_only_what_moves(broker: Broker) -> No
         ("assigned", moved),
         ("revoked", on("t", 0, 1)),
     ]
-    # The first generation has nothing for the newcomer yet, which it is told.
+    # The first generation has nothing for the newcomer yet, and its listener is told so.
     assert two.calls[-2:] == [("assigned", moved), ("revoked", moved)]
     assert two.calls[:-2] == [("assigned", set())]
 
@@ -108,7 +108,8 @@ async def test_no_record_is_read_twice_when_a_member_comes_and_goes(
 
 
 async def test_cooperative_members_read_on_while_the_group_is_joined(broker: Broker) -> None:
-    """A newcomer that has not read yet holds up the join; who keeps partitions goes on with them."""
+    """A newcomer that has not read yet delays the join; a member that keeps partitions goes on reading
+    them."""
     broker.create_topic("t", 2)
     settings: dict[str, Any] = {"group_id": "g", "topics": "t"} | COOPERATIVE
     async with reading(broker.bootstrap, **settings) as first:
@@ -259,7 +260,7 @@ async def test_who_was_away_too_long_is_told_that_its_partitions_are_lost(
     ) as consumer:
         assert await consumer.get() is not None
         task = consumer.scope(TopicPartition("t", 0)).create_task(work())
-        # The group lets us go; the work on what is lost is cancelled at once, though nobody reads.
+        # The group removes the member; work on lost partitions is cancelled at once, although nobody reads.
         await until(lambda: task.done())
         assert ended == [True]
         result = await consumer.commit({TopicPartition("t", 0): 1})
@@ -394,7 +395,7 @@ async def test_draining_from_elsewhere_lets_the_reader_finish(broker: Broker) ->
 
 
 async def test_who_asks_from_a_task_of_its_own_still_handles_the_record(broker: Broker) -> None:
-    """As asyncio.wait_for does before Python 3.12: the task that waits is done long before the reader is."""
+    """As asyncio.wait_for does before Python 3.12: the task that waits ends long before the reader."""
     broker.create_topic("t")
     await send(broker.bootstrap, "t", 3)
     at_work = asyncio.Event()
@@ -541,7 +542,7 @@ async def test_a_reader_that_waits_for_records_is_not_away(
 
 
 async def test_a_consumer_that_is_stopped_while_it_joins(broker: Broker) -> None:
-    """Another member that does not come back holds up the rebalance, but not the end of this one."""
+    """Another member that does not rejoin delays the rebalance, but not the end of this one."""
     broker.create_topic("t", 2)
     async with Consumer(broker.bootstrap, group_id="g", topics="t") as slow:
         await slow.get(1)
@@ -575,11 +576,11 @@ async def test_what_was_read_of_a_deleted_topic_is_not_committed_for_the_next_of
         "topics": "t",
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "allow_auto_create_topics": False,  # or it may create the next one before the admin does
+        "allow_auto_create_topics": False,  # else it may create the new one before the admin does
     }
     async with Admin(broker.bootstrap) as admin, Consumer(broker.bootstrap, **settings) as consumer:
         assert len([await consumer.get(LONG_S) for _ in range(3)]) == 3
-        consumer.pause(*on("t", 0))  # or it finds out by its next Fetch, and begins with the new one
+        consumer.pause(*on("t", 0))  # else its next Fetch finds out, and it begins with the new one
         await admin.delete_topic("t")
         await admin.create_topic("t")
         result = await consumer.commit({TopicPartition("t", 0): 3}, timeout=1)

@@ -38,7 +38,7 @@ def owned_in(request: ConsumerGroupHeartbeatRequest) -> set[tuple[uuid.UUID, int
 
 
 def said(request: ConsumerGroupHeartbeatRequest) -> list[str]:
-    """The fields that tell something."""
+    """Names of the fields that are set."""
     fields = {
         "rack": request.rack_id,
         "timeout": None if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms,
@@ -144,7 +144,7 @@ def test_what_moves_away_is_revoked_and_what_comes_is_added() -> None:
     hand.told(1, [(T, 0)])
     result = hand.taken()
     assert (result.revoked, result.added) == (partitions(1), NOTHING)
-    # It may commit for what it gives up until that is acknowledged.
+    # It may commit for the partitions it gives up until that is acknowledged.
     assert hand.membership.owned == partitions(0, 1)
     hand.membership.reconciled(result, hand.now_ms)
     assert hand.membership.owned == partitions(0)
@@ -284,7 +284,7 @@ def test_a_fenced_member_loses_what_it_has_and_joins_as_the_same(code: ErrorCode
     assert member.lost
     assert member.rejoin_needed
     assert (member.generation_id, member.member_id, member.owned) == (-1, "m", NOTHING)
-    assert hand.wait(100_000) == []  # no heartbeat before the consumer has given up what it had
+    assert hand.wait(100_000) == []  # no heartbeat until the consumer has given up its partitions
     member.join(partitions(0, 1), hand.now_ms)
     assert hand.due() == []
     assert member.prepare(partitions(0, 1)) == Preparation(None, partitions(0, 1), NOTHING)
@@ -366,7 +366,7 @@ def test_nobody_asks_for_records(options: dict[str, str], epoch: int) -> None:
     assert hand.membership.lost
     assert hand.membership.poll_expirations == 1
     assert hand.wait(100_000) == []
-    hand.membership.join(frozenset(), hand.now_ms)  # the sign of life
+    hand.membership.join(frozenset(), hand.now_ms)  # a sign of life
     assert hand.told(2, []).member_epoch == 0
 
 
@@ -382,7 +382,7 @@ def test_leaving(options: dict[str, str], static_too: bool, epoch: int) -> None:
     assert (request.member_epoch, request.member_id) == (epoch, "m")
     assert not hand.membership.lost
     assert not hand.membership.rejoin_needed
-    hand.told(2, [(T, 1)])  # of the heartbeat before: it tells nothing any more
+    hand.told(2, [(T, 1)])  # answers the earlier heartbeat: it has no effect any more
     assert hand.membership.result is None
     assert hand.wait(100_000) == []
     assert hand.membership.leave("bye") is None
@@ -430,7 +430,7 @@ def test_what_cannot_pass_is_raised_and_names_the_option(code: ErrorCode, names:
     assert names in str(error)
     assert "so it is" in str(error)
     assert hand.wait(100_000) == []
-    assert hand.membership.rejoin_needed  # whoever reads on tries it again
+    assert hand.membership.rejoin_needed  # a further reading call tries again
     hand.membership.join(frozenset(), hand.now_ms)
     assert hand.told(1, []).member_epoch == 0
 

@@ -1,9 +1,9 @@
-"""Members of the consumer protocol that live through anything: random answers, failures and calls in random
-order, and at the end a coordinator that behaves.
+"""Members of the consumer protocol that survive anything: random answers, failures and calls in random order,
+and at the end a coordinator that behaves.
 
-Whatever came before, there is always something to do, somebody to wait for, or a moment to wait for; nothing
-is asked without a pause for ever; a member never says that it has what its consumer does not have; and a
-well-behaved coordinator always gets it to have what it is to have.
+Whatever came before, the member always has something to do, an answer to wait for, or a time to wait for; no
+request is repeated forever without a pause; a member never claims partitions that its consumer does not have;
+and with a well-behaved coordinator it always ends up with its assignment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EVERYTHING = [(topic_id, number) for topic_id in (T, U) for number in range(3)]
 
 
 class Walk:
-    """One member, a clock, the questions that are open, and what its consumer has."""
+    """One member, a clock, its open requests, and the partitions that its consumer has."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -59,7 +59,7 @@ class Walk:
     # --- what holds at every moment -----------------------------------------------------------------------
 
     def look(self) -> None:
-        """Ask what is due, and check that the member is not stuck."""
+        """Collect what is due, and check that the member is not stuck."""
         member = self.member
         asks = member.due(self.now_ms)
         for ask in asks:
@@ -100,7 +100,7 @@ class Walk:
     # --- what a consumer does -----------------------------------------------------------------------------
 
     def read(self) -> None:
-        """A reading call: lose what is lost, take what is there, or go on with what was taken."""
+        """A reading call: give up what is lost, take a result, or finish with the one that was taken."""
         member = self.member
         member.polled(self.now_ms)
         member.take_error()
@@ -120,7 +120,7 @@ class Walk:
         try:
             member.join(self.owned, self.now_ms)
         except KafkaError:
-            self.fenced = True  # The only thing that is final.
+            self.fenced = True  # The only final error.
             return
         if member.result is not None:
             result = member.result
@@ -203,7 +203,7 @@ class Walk:
         self.look()
 
     def settle(self) -> None:
-        """Everybody behaves: the member has to come to have everything."""
+        """Everybody behaves: the member must end up with everything."""
         member = self.member
         end_ms = self.now_ms + BOUND_TO_PASS_MS
         rounds = 0

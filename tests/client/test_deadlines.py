@@ -1,4 +1,5 @@
-"""Every call ends in the time that its setting names, whatever is at the address, and says what was tried."""
+"""Every call ends within the time that its setting names, whatever is at the address, and reports what was
+tried."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.support.ports import free_ports
 
 LIMIT_MS: Final = 400
 FAR_MS: Final = 3_600_000
-"""Every other setting that could end a call: a test that waited for it would not end."""
+"""For every other setting that could end a call: a test that waited for it would not end."""
 WHERE: Final = TopicPartition("t", 0)
 
 
@@ -54,7 +55,7 @@ TRIED: Final = {
     "tls": "TLS instead of Kafka's protocol",
     "closing": "it may be a listener for TLS or SASL",
 }
-"""What is at an address, and what errors say of it."""
+"""What may be at an address, and what the errors say about it."""
 
 
 @asynccontextmanager
@@ -68,8 +69,8 @@ async def _address(peer: str) -> AsyncIterator[str]:
 
 
 async def _failure(call: Callable[[], Coroutine[Any, Any, Any]], said: str) -> str:
-    """What the call raises, long before FAR_MS. On a busy machine its time can be over before anything was
-    heard; it is made again then, until it raises what is expected."""
+    """The error that the call raises, long before FAR_MS. On a busy machine its time can be over before
+    anything was heard; then it is repeated until it raises the expected error."""
     async with asyncio.timeout(LONG_S):
         while True:
             with pytest.raises(ClientError) as raised:
@@ -86,7 +87,7 @@ async def test_send_ends_within_delivery_timeout_ms(peer: str, partition: int | 
         Producer(address, delivery_timeout_ms=LIMIT_MS, max_block_ms=FAR_MS) as producer,
     ):
         why = await _failure(lambda: producer.send("t", b"v", partition=partition), TRIED[peer])
-    if peer not in ("http", "tls"):  # which no retry mends
+    if peer not in ("http", "tls"):  # no retry helps there
         assert why.endswith(f"topic t was not found within delivery_timeout_ms ({LIMIT_MS})")
 
 
@@ -132,7 +133,7 @@ async def test_a_consumers_calls_end_within_default_api_timeout_ms(peer: str, ca
                 consumer._core.starting.look()
                 await until(lambda: consumer.health().troubles, "a broker was asked in vain")
             said = TRIED[peer]
-            if (call, peer) == ("committed", "silent"):  # the request has time left, the call has not
+            if (call, peer) == ("committed", "silent"):  # the request has time left, the call does not
                 said = f"{address} was asked"
             await _failure(lambda: CONSUMER_CALLS[call](consumer), said)
             async with asyncio.timeout(LONG_S):
@@ -228,7 +229,7 @@ async def _flushed(producer: Producer[bytes, bytes]) -> None:
 
 
 async def test_the_wait_for_a_topic_is_a_part_of_delivery_timeout_ms() -> None:
-    """The record that was waiting for its topic has the rest of its time to be acknowledged."""
+    """A record that waited for its topic has the rest of its time to be acknowledged."""
     with Broker(auto_create_topics_enable=False) as broker:
         broker.create_topic("there")
         async with Producer(broker.bootstrap, delivery_timeout_ms=FAR_MS) as producer:

@@ -1,4 +1,4 @@
-"""Handing out: order, places, what is in hand; without a broker."""
+"""Handing out records: order, positions, and what is in hand; without a broker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_run_is_given_out_one_by_one() -> None:
     handing.asked()
     assert handing.in_hand() == {}
     assert next(handing.run).offset == 7
-    # The rest is the fetcher's to tell.
+    # The fetcher knows the rest.
     assert handing.places().get(T0) is None
     assert handing.in_hand() == {T0: OffsetAndMetadata(7)}
     assert not handing.start_run(10)

@@ -1,4 +1,4 @@
-"""One partition's part of an answer: which batches are shown, and how damage is met."""
+"""One partition's part of an answer: which batches are shown, and how damage is handled."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_gaps_that_compaction_leaves() -> None:
     (found,) = taken(whole)
     assert list(found.offsets) == [7, 20]
     assert (found.next_offset, whole.next_offset) == (21, 21)
-    # Nothing is left of the batch from the position on.
+    # Nothing is left of the batch after the position.
     nothing = part(gappy + empty, offset=8)
     assert taken(nothing) == []
     assert nothing.next_offset == 20
@@ -121,7 +121,7 @@ def test_gaps_that_compaction_leaves() -> None:
 
 
 def test_the_position_moves_over_what_is_not_shown() -> None:
-    """At once: the end of the log is reached with its last record, not with what a marker takes up."""
+    """At once: the last record takes the position to the end of the log, although a marker follows it."""
     data = (
         of_transaction(0, 1, b"0")
         + marker(1, 1, ControlType.COMMIT)

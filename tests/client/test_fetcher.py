@@ -1,5 +1,5 @@
-"""Fetching from brokers in memory: what is handed out, in which turn and how far ahead, and what changes of
-what is read do to it."""
+"""Fetching from in-memory brokers: what is handed out, in which order and how far ahead, and what changes of
+the assignment and of positions do to it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_nothing_comes_of_nothing() -> None:
 
 
 async def test_partitions_take_turns() -> None:
-    """However much one of them has."""
+    """However many records one of them has."""
     cluster = one_topic(3)
     cluster.append(T0, *(batch(offset, *[b"0"] * 10) for offset in range(0, 1000, 10)))
     for where in (T1, T2):
@@ -81,7 +81,7 @@ async def test_partitions_take_turns() -> None:
 
 
 async def test_whoever_had_records_is_asked_for_last() -> None:
-    """So that a broker that fills an answer in the order of the request serves all in turn."""
+    """So that a broker that fills its answer in the order of the request serves all partitions in turn."""
     cluster = one_topic(3, version=11)
     async with Reader(cluster) as reader:
         reader.fetcher.set_assigned([T0, T1, T2])
@@ -103,7 +103,7 @@ async def test_it_reads_ahead_so_far_and_no_further() -> None:
         reader.begin(T0)
         await until(lambda: len(cluster.fetches) == 1)
         await turns()
-        # Ten wait to be handed out; the next are asked for when the first are taken.
+        # Ten wait to be handed out; the next are fetched once those are taken.
         assert len(cluster.fetches) == 1
         assert len(await reader.read(5, max_records=5)) == 5
         await turns()
@@ -130,8 +130,8 @@ async def test_no_more_of_one_broker_than_its_share() -> None:
 
 
 async def test_one_that_is_full_does_not_hold_up_the_others() -> None:
-    """Nobody takes what came of one partition; the other one is asked for all the same, without waiting at
-    the broker."""
+    """Nobody takes the records of one partition; the other is fetched all the same, without waiting at the
+    broker."""
     cluster = one_topic(2)
     cluster.append(T0, batch(0, *[b"x" * 100] * 10))
     async with Reader(cluster, partition_max_bytes=100, max_wait_ms=60_000) as reader:
@@ -237,7 +237,7 @@ async def test_what_was_fetched_before_a_seek_is_dropped() -> None:
         await reader.read(1, max_records=1)
         reader.fetcher.seek(T0, Position(2))
         assert await reader.values(1) == [b"2"]
-        # Also while the answer is under way.
+        # Also while the answer is in flight.
         reader.fetcher.seek(T0, Position(0))
         await turns(1)
         reader.fetcher.seek(T0, Position(1))

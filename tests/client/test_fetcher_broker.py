@@ -25,7 +25,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def send(cluster: Cluster, where: TopicPartition, *values: bytes, codec: Codec = Codec.NONE) -> None:
-    """One batch, whoever leads the partition."""
+    """Send one batch, whoever leads the partition."""
     data = build([Record(index, 1, None, value) for index, value in enumerate(values)], codec=codec)
     topic = ProduceRequest.TopicProduceData(
         name=where.topic,
@@ -70,7 +70,7 @@ async def test_many_records_of_all_codecs_from_several_partitions(broker: Broker
         values = [rng.randbytes(rng.choice((0, 1, 100, 2000))) for _ in range(rng.choice((1, 20, 300)))]
         await send(cluster, where, *values, codec=rng.choice(list(Codec)))
         sent[where] += values
-    # Less than the largest batches: those come whole all the same.
+    # Less than the largest batches, which arrive whole all the same.
     fetcher = fetcher_of(cluster, partition_max_bytes=50_000, max_bytes=120_000)
     fetcher.set_assigned(partitions)
     for where in partitions:

@@ -1,4 +1,4 @@
-"""Which of the brokers in memory a fetcher asks, and what it makes of what they answer: leaders that move,
+"""Which of the in-memory brokers a fetcher asks, and how it handles their answers: leaders that move,
 refusals, sessions, quotas, and answers that no broker should give."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def test_what_moves_to_a_broker_while_its_connection_is_lost_is_read() -> 
     async with Reader(cluster) as reader:
         reader.begin(T0, T1)
         await until(lambda: {node for _, node, _ in cluster.requests} == {1, 2})
-        # The fetcher hears of the move when the Fetch that waits at the new leader fails.
+        # The fetcher learns of the move when the Fetch that waits at the new leader fails.
         cluster.logs[T1].leader = 1
         cluster.learn()
         cluster.fails[1] = ConnectionLost("gone")
@@ -83,7 +83,7 @@ async def test_what_two_brokers_answer_while_a_partition_moves_is_taken_once() -
         assert await reader.values(1) == [b"0"]
         await until(lambda: [node for _, node, _ in cluster.requests].count(2) == 2)
         await turns()
-        # What the old leader says now is about where the partition was then.
+        # The old leader's answer refers to the position at the time of the request.
         cluster.logs[T0].refuses = [ErrorCode.OFFSET_OUT_OF_RANGE]
         cluster.released.set()
         await until(lambda: not cluster.logs[T0].refuses)
@@ -223,7 +223,8 @@ async def test_a_refusal_that_names_the_leader_spares_a_question() -> None:
 
 
 async def test_a_follower_is_not_asked_about_epochs_that_it_may_not_know() -> None:
-    """It hears of a leader's epoch with the first record of it, and until then refuses the offset."""
+    """A follower learns of a leader's epoch with the first record of it, and refuses the offset until
+    then."""
     cluster = one_topic(nodes=(1, 2))
     cluster.append(T0, batch(0, b"0"))
     cluster.logs[T0].preferred = 2
@@ -248,7 +249,7 @@ async def test_the_replica_that_the_leader_prefers() -> None:
         assert await reader.values(1) == [b"0"]
         assert cluster.fetches[0].rack_id == "r"
         assert [node for _, node, _ in cluster.requests][:2] == [1, 2]
-        # A follower that does not have the position is no reason to give it up: its leader decides.
+        # A follower that lacks the position is no reason to give it up: its leader decides.
         cluster.logs[T0].refuses = [ErrorCode.OFFSET_OUT_OF_RANGE]
         cluster.logs[T0].preferred, cluster.logs[T0].replicas = -1, {2}
         cluster.append(T0, batch(1, b"1"))
@@ -332,7 +333,7 @@ async def test_metadata_that_does_not_come_is_asked_for_again(monkeypatch: pytes
 
 @pytest.mark.parametrize("api", ["ListOffsets", "OffsetForLeaderEpoch"])
 async def test_an_answer_that_leaves_the_partition_out(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is no broker's; it is raised, and asked again later."""
+    """No broker should send it; an error is raised, and the request is repeated later."""
     cluster = one_topic(version=11)
     cluster.append(T0, batch(0, b"0"))
     call, left_out = cluster.call, [1]

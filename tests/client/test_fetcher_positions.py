@@ -1,5 +1,5 @@
-"""Where fetching begins and goes on, from brokers in memory: positions that are looked up, and logs that are
-not as they were when they were read."""
+"""Where fetching begins and continues, with in-memory brokers: positions that are looked up, and logs that
+have changed since they were read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_by_duration_the_first_record_that_is_young_enough(monkeypatch: py
         reader.fetcher.set_assigned([T0, T1])
         reader.fetcher.reset(T0)
         assert await reader.values(2) == [b"1", b"2"]
-        reader.fetcher.reset(T1)  # where none is young enough: the end
+        reader.fetcher.reset(T1)  # no record is young enough: the end
         await until(lambda: len(reader.resets) == 2)
         assert reader.resets[1].to_offset == 0
 
@@ -104,7 +104,7 @@ async def test_without_a_policy_it_raises_for_all_and_reads_the_others_on() -> N
         reader.fetcher.seek(T0, Position(7))
         reader.fetcher.seek(T1, Position(0))
         reader.fetcher.seek(T2, Position(8))
-        # What was read is handed out first, then the failure is raised; it does not go away by itself.
+        # Records read so far are handed out first, then the error is raised; it does not go away by itself.
         assert await reader.values(1) == [b"1"]
         for _ in range(2):
             raised = await reader.raised(OffsetOutOfRange)
@@ -155,7 +155,7 @@ async def test_what_was_fetched_is_handed_out_before_a_position_is_given_up() ->
 
 
 async def test_a_log_that_was_cut_is_read_on_from_there(caplog: pytest.LogCaptureFixture) -> None:
-    """With any policy: what the new leader wrote in place of what was lost is not to be missed."""
+    """With any policy: what the new leader wrote in place of the lost records must not be missed."""
     cluster = one_topic()
     cluster.append(T0, batch(0, b"0", b"1", epoch=1), batch(2, b"new", epoch=3))
     cluster.logs[T0].leader_epoch = 3
@@ -241,7 +241,7 @@ async def test_an_epoch_that_never_was_is_no_loss_where_the_log_goes_on() -> Non
 
 @pytest.mark.parametrize("version", [4, 9, 11])
 async def test_older_brokers_are_asked_before(version: int) -> None:
-    """Once for each leader epoch."""
+    """Once per leader epoch."""
     cluster = one_topic(version=version)
     cluster.append(T0, batch(0, b"0", b"1", epoch=1), batch(2, b"new", epoch=3))
     cluster.logs[T0].leader_epoch = 3

@@ -1,4 +1,4 @@
-"""Members of groups on muster, on the loop of their consumer and on one of their own."""
+"""Members of groups on muster, on their consumer's loop and on a loop of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def threads() -> int:
 
 
 async def remove(cluster: Cluster, member_id: str) -> None:
-    """As an administrator does."""
+    """Remove the member as an administrator does."""
     members = [LeaveGroupRequest.MemberIdentity(member_id=member_id)]
     node = await cluster.coordinator("g", deadline(LONG_S))
     await cluster.call(LeaveGroupRequest(group_id="g", members=members), deadline(LONG_S), node=node)
@@ -102,7 +102,7 @@ async def test_a_rebalance_learned_from_a_heartbeat_wakes_the_consumer(broker: B
         wakes = first.wakes
         await reading(second, until=lambda: first.wakes > wakes)
         assert first.group.rejoin_needed
-        assert first.group.generation_id == 1  # it is still in it
+        assert first.group.generation_id == 1  # it is still in that generation
         await settled(first, second, owning=2)
 
 
@@ -115,7 +115,7 @@ async def test_a_blocked_loop_loses_no_membership_kept_in_a_thread(broker: Broke
         while heard < 5:  # without a turn of this loop
             assert time.monotonic() < end
             answered_s = alone.group.health().heartbeat_answered_s or 0.0
-            heard += answered_s < before_s  # only another answer makes that less
+            heard += answered_s < before_s  # only another answer makes this smaller
             before_s = answered_s
         assert alone.group.state is State.STABLE
 
@@ -242,7 +242,7 @@ async def test_closing_while_a_join_is_parked_leaves_at_once() -> None:
         call = asyncio.create_task(waiting.read(LONG_S))
         await asyncio.to_thread(slow.wait_for_group, "g", "PreparingRebalance", members=1)
         await waiting.group.close(LONG_S)
-        # It did not take the minute, and the group does not wait for who is gone.
+        # It did not take the minute, and the group does not wait for a member that is gone.
         assert slow.group("g").facts.members == 0
         with pytest.raises(Closed):
             await call
@@ -256,7 +256,7 @@ async def test_leaving_is_no_end(broker: Broker, apart: bool) -> None:
         await alone.group.leave("for a while", deadline(LONG_S))
         assert broker.group("g").facts == ("Empty", 0)
         assert not alone.group.rejoin_needed
-        assert (await alone.commit(5)).ok  # as nobody's, which an empty group takes
+        assert (await alone.commit(5)).ok  # as no member, which an empty group accepts
         alone.owned = frozenset()
         alone.group.subscribe(frozenset({"t"}))
         await settled(alone)
@@ -405,8 +405,8 @@ async def test_a_membership_survives_the_death_of_its_coordinator(apart: bool) -
         brokers.create_topic("t", 6)
         async with member(brokers.bootstrap, apart=apart) as alone:
             await settled(alone)
-            # A broker that dies in the very moment in which it accepts a connection leaves that open
-            # (asyncio's Server.close does): by its first heartbeat the member has all it needs.
+            # A broker that dies at the very moment it accepts a connection leaves it open (asyncio's
+            # Server.close does): by its first heartbeat the member has all it needs.
             await reading(alone, until=lambda: alone.group.health().heartbeat_answered_s is not None)
             before = alone.group.member_id, alone.group.generation_id
             index = brokers.coordinator_of("g")
@@ -422,7 +422,7 @@ async def test_a_join_that_was_parked_at_a_coordinator_that_dies_goes_to_the_nex
         brokers.create_topic("t", 6)
 
         def has_joined() -> bool:
-            with suppress(KafkaError):  # nobody coordinates it yet
+            with suppress(KafkaError):  # no broker coordinates it yet
                 return brokers.group("g").facts.members == 1
             return False
 
@@ -457,7 +457,7 @@ async def test_closing_is_harmless_at_any_time_and_leaves_nothing(broker: Broker
         with pytest.raises(Closed):
             await each.commit(1, *partitions("t", 1))
     assert threads() == 0
-    # A broker that stops in the very moment in which it accepts a connection would leave that open (asyncio's
+    # A broker that stops at the very moment it accepts a connection would leave it open (asyncio's
     # Server.close does): so let it first answer one that comes after all these.
     async with member(broker.bootstrap) as last:
         await settled(last)

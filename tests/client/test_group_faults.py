@@ -41,7 +41,7 @@ IMPATIENT = {"request_timeout_ms": 300, "retry_backoff_ms": 20}
 
 
 def finds(*nodes: Coordinator) -> Any:
-    """FindCoordinator answers that name these, one after the other."""
+    """FindCoordinator answers that name these nodes, one after the other."""
     return one_after_the_other(
         *(
             FindCoordinatorResponse(node_id=100 + index, host=each.address.host, port=each.address.port)
@@ -197,8 +197,8 @@ async def test_a_heartbeat_that_tells_of_a_rebalance_wakes_the_reader() -> None:
         await until(lambda: alone.wakes > wakes)
         assert alone.group.rejoin_needed
         beats = len(broker.requests(ApiKey.HEARTBEAT))
-        await until(lambda: len(broker.requests(ApiKey.HEARTBEAT)) > beats + 2)  # it goes on
-        assert alone.wakes == wakes + 1  # told once
+        await until(lambda: len(broker.requests(ApiKey.HEARTBEAT)) > beats + 2)  # heartbeats go on
+        assert alone.wakes == wakes + 1  # woken once
 
 
 @BOTH
@@ -231,7 +231,7 @@ async def test_a_coordinator_that_may_not_be_looked_for_is_told_to_everybody_who
 
 
 class Broken(Assignor):
-    """Raises where it is told to."""
+    """Raises in the given place."""
 
     name = "broken"
 

@@ -1,4 +1,4 @@
-"""The clocks of a member: when it beats, when its session is over, when nobody polls any more."""
+"""A member's timers: when it sends heartbeats, when its session expires, when it is no longer polled."""
 
 from __future__ import annotations
 

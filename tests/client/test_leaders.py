@@ -1,4 +1,4 @@
-"""Who leads a producer's partitions: what is asked when."""
+"""Finding the leaders of a producer's partitions: what is requested when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.facts import turns, until
 
 
 class Cluster:
-    """Says what the test wants, and counts. Backoff lasts for ever."""
+    """Answers as the test wants, and records the requests. Backoff lasts forever."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []

@@ -1,5 +1,5 @@
-"""A member of a classic group as a state machine: joining, staying, leaving. What error codes lead to is in
-test_membership_errors, leading in test_membership_leading, and that it never gets stuck in
+"""A member of a classic group as a state machine: joining, staying, leaving. What error codes lead to is
+tested in test_membership_errors, leading in test_membership_leading, and that it never gets stuck in
 test_membership_walks."""
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def test_an_assignor_that_this_member_did_not_offer_is_fatal() -> None:
     error = hand.membership.take_error()
     assert error is not None
     assert "mystery" in str(error)
-    assert hand.membership.take_error() is None  # said once
+    assert hand.membership.take_error() is None  # reported once
 
 
 def test_another_protocol_type_is_fatal() -> None:
@@ -204,7 +204,7 @@ def test_partitions_of_a_topic_that_is_not_subscribed_are_not_adopted() -> None:
     hand = Hand().preparing().completing()
     hand.answer(Kind.SYNC, synced(partitions(0, topic="u")))
     assert (hand.membership.result, hand.membership.assignment) == (None, NOTHING)
-    assert "does not fit" in (join_request(hand).reason or "")  # again, without the consumer
+    assert "does not fit" in (join_request(hand).reason or "")  # it rejoins, without the consumer
     hand.completing()
     hand.stable(partitions(1))
 
@@ -214,7 +214,7 @@ def test_a_pattern_accepts_topics_that_only_the_leader_knew_of() -> None:
     hand.membership.subscribe(frozenset({"t"}), lambda topic: topic.startswith("t"))
     hand.preparing().completing()
     assert hand.stable(partitions(0, topic="t2")).assigned == partitions(0, topic="t2")
-    # Whether the consumer sees the topic already or not, it is the same subscription.
+    # Whether the consumer already sees the topic or not, the subscription is the same.
     for topics in ({"t"}, {"t", "t2"}):
         hand.membership.subscribe(frozenset(topics), lambda topic: topic.startswith("t"))
         assert not hand.membership.rejoin_needed
@@ -311,7 +311,7 @@ def test_cooperative_revokes_after_the_sync_and_joins_once_more() -> None:
         partitions(0),
         partitions(2),
     )
-    assert hand.membership.owned == partitions(0, 1, 2)  # to be committed before it is given up
+    assert hand.membership.owned == partitions(0, 1, 2)  # to be committed before it gives up partition 0
     assert hand.membership.rejoin_needed
     assert hand.membership.prepare(partitions(1, 2)) == Preparation(None, None, partitions(1, 2))
     hand.preparing(partitions(1, 2)).completing(joined(3, leader="other", protocol=COOPERATIVE))
@@ -328,7 +328,7 @@ def test_who_was_removed_has_lost_everything_and_does_not_join_before_that_is_kn
         hand.answer(Kind.HEARTBEAT, beaten(ErrorCode.UNKNOWN_MEMBER_ID))
         assert member.lost
         assert (member.rejoin_needed, member.owned) == (True, NOTHING)
-        member.join(partitions(0, 1), hand.now_ms)  # a consumer that has not looked
+        member.join(partitions(0, 1), hand.now_ms)  # a consumer that has not noticed
         assert (hand.due(), member.is_joining) == ([], False)
         assert member.prepare(partitions(0, 1)) == Preparation(None, partitions(0, 1), NOTHING)
         hand.preparing()
@@ -424,7 +424,7 @@ def test_answers_to_heartbeats_of_an_earlier_generation_are_ignored(code: ErrorC
     hand.asked.remove(late)
     hand.membership.request_rejoin("why not")
     hand.preparing()
-    hand.membership.answered(late, beaten(code), hand.now_ms)  # while a JoinGroup is on its way
+    hand.membership.answered(late, beaten(code), hand.now_ms)  # while a JoinGroup is in flight
     assert (hand.membership.state, hand.membership.generation_id) == (State.PREPARING_REBALANCE, 1)
     hand.completing(joined(2, leader="other"))
     hand.membership.answered(late, beaten(code), hand.now_ms)
@@ -673,7 +673,7 @@ def test_a_member_whose_instance_id_was_taken_over_stops_for_good() -> None:
     hand.answer(Kind.HEARTBEAT, beaten(ErrorCode.FENCED_INSTANCE_ID))
     assert "instance id i" in str(hand.membership.take_error())
     assert hand.wait(10**6) == []
-    # Joining again would take it from the other one, which would take it back.
+    # Rejoining would take the id from the other member, which would take it back.
     with pytest.raises(Exception, match="taken over"):
         hand.membership.join(NOTHING, hand.now_ms)
 

@@ -1,4 +1,4 @@
-"""What every error code leads to, for each request, in the words of the table that Kafka's clients follow."""
+"""What every error code leads to, for each request, in the terms of the table that Kafka's clients follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.each import each
 
 
 class Then(NamedTuple):
-    """Where a member stands after an error."""
+    """The state of a member after an error."""
 
     member: bool = True
     """It still has its member id."""
@@ -21,9 +21,9 @@ class Then(NamedTuple):
     coordinator: bool = True
     """It still knows the coordinator."""
     raised: bool = False
-    """Somebody is told."""
+    """An error is raised."""
     for_good: bool = False
-    """It may not join again."""
+    """It must not join again."""
 
 
 GOES_ON: Final = Then()

@@ -26,7 +26,7 @@ NOTHING: frozenset[TopicPartition] = frozenset()
 
 
 def lead(hand: Hand, response: JoinGroupResponse) -> dict[str, list[TopicPartition]]:
-    """What the leader sends each member."""
+    """The leader's assignment for each member."""
     hand.preparing().completing(response)
     return {each.member_id: read_assignment(each.assignment) for each in sync_request(hand).assignments}
 
@@ -197,7 +197,7 @@ def test_without_who_has_what_the_topics_are_watched_from_now_on(
 
 
 def back(answer: DescribeGroupsResponse) -> Hand:
-    """A static leader that was away, and what it was told of the group (KIP-814)."""
+    """A static leader that was away, and that got this answer about its group (KIP-814)."""
     hand = Hand(group_instance_id="i", metadata_max_age_ms=2_000, heartbeat_interval_ms=10_000)
     hand.preparing().completing(joined(skip_assignment=True))
     assert sync_request(hand).assignments == []

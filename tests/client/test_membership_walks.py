@@ -1,8 +1,9 @@
-"""Members that live through anything: random answers, failures and calls in random order, and at the end a
+"""Members that survive anything: random answers, failures and calls in random order, and at the end a
 coordinator that behaves.
 
-Whatever came before, there is always something to do, somebody to wait for, or a moment to wait for; nothing
-is asked without a pause for ever; and a well-behaved coordinator always gets the member into its group.
+Whatever came before, the member always has something to do, an answer to wait for, or a time to wait for; no
+request is repeated forever without a pause; and a well-behaved coordinator always gets the member into its
+group.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ BOUND_TO_PASS_MS = 60_000
 
 
 class Walk:
-    """One member, a clock, the questions that are open, and what its consumer thinks it owns."""
+    """One member, a clock, its open requests, and what its consumer thinks it owns."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -64,7 +65,7 @@ class Walk:
     # --- what holds at every moment -----------------------------------------------------------------------
 
     def look(self) -> None:
-        """Ask what is due, and check that the member is not stuck."""
+        """Collect what is due, and check that the member is not stuck."""
         member = self.member
         asks = member.due(self.now_ms)
         self.open += asks
@@ -92,7 +93,7 @@ class Walk:
     # --- what a consumer does -----------------------------------------------------------------------------
 
     def read(self) -> None:
-        """A reading call: take what is there, give up what is to be given up, join."""
+        """A reading call: take a result, give up what must be given up, join."""
         member = self.member
         member.polled(self.now_ms)
         member.take_error()
@@ -107,7 +108,7 @@ class Walk:
         try:
             member.join(self.owned, self.now_ms)
         except KafkaError:
-            self.fenced = True  # The only thing that is final.
+            self.fenced = True  # The only final error.
             self.owned = frozenset()
             return
         assert member.is_joining or not member.rejoin_needed
@@ -208,9 +209,9 @@ class Walk:
         self.look()
 
     def settle(self) -> None:
-        """Everybody behaves: the member has to come into the group, and to stay."""
+        """Everybody behaves: the member must get into the group, and stay."""
         member = self.member
-        self.generation_id += 1_000  # A coordinator does not go back behind what it has written down.
+        self.generation_id += 1_000  # A coordinator does not go back behind what it has stored.
         end_ms = self.now_ms + BOUND_TO_PASS_MS
         rounds = 0
         while member.state is not State.STABLE or member.rejoin_needed:

@@ -1,4 +1,4 @@
-"""The image of a cluster: what of two answers stays."""
+"""The image of a cluster: what remains of two answers."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_what_is_told() -> None:
         (told(2, 6), (2, 6)),
         (told(2, 5), (2, 5)),
         (told(2, 4), (1, 5)),
-        (told(2, -1), (2, -1)),  # a broker that tells no epochs
+        (told(2, -1), (2, -1)),  # a broker that reports no epochs
         (told(2, 4, topic_id=SECOND), (2, 4)),  # deleted and created again
-        (told(2, 4, topic_id=ZERO_UUID), (1, 5)),  # a broker that tells no ids
+        (told(2, 4, topic_id=ZERO_UUID), (1, 5)),  # a broker that reports no ids
         (told(NO_NODE, 6), (NO_NODE, 6)),
     ],
 )

@@ -1,4 +1,4 @@
-"""What becomes of commits, for every code that a coordinator may answer, and of questions for offsets."""
+"""The outcomes of commits, for every code that a coordinator may answer, and of offset fetches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SHORT: Final = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
 IMPATIENT: Final = {"request_timeout_ms": 3_000}
 A_WHILE_S: Final = 3.0
-"""Time enough to ask at least once, on a machine that stands still for a moment as well."""
+"""Time enough for at least one request, even on a machine that stalls for a moment."""
 
 STALE: Final = {
     ErrorCode.ILLEGAL_GENERATION,
@@ -56,7 +56,7 @@ ELSEWHERE: Final = {
 
 
 def answers(*codes: int) -> Any:
-    """To one commit after the other; one code for all its partitions."""
+    """Answer one commit after the other; each code applies to all partitions of a commit."""
     return one_after_the_other(*[lambda request, code=code: committed(request, code) for code in codes])
 
 
@@ -68,7 +68,7 @@ async def stable(broker: Coordinator, **options: Any) -> AsyncIterator[Member]:
 
 
 def commits(broker: Coordinator) -> list[dict[int, int]]:
-    """Offsets by partition, for each request."""
+    """Offsets by partition, for each commit request."""
     return [
         {each.partition_index: each.committed_offset for topic in request.topics for each in topic.partitions}
         for request in broker.requests(ApiKey.OFFSET_COMMIT)
@@ -138,7 +138,7 @@ async def test_nothing_is_committed_without_a_word_to_the_coordinator() -> None:
 
 @each("code", ALL_CODES, ids=lambda code: code.name)
 async def test_what_each_code_leads_to(code: ErrorCode) -> None:
-    """A member of a stable group; the coordinator would take the second try."""
+    """A member of a stable group; the coordinator would accept the second try."""
     broker = Coordinator()
     broker.answers[ApiKey.OFFSET_COMMIT] = answers(code, 0)
     async with stable(broker) as alone:
@@ -154,7 +154,7 @@ async def test_what_each_code_leads_to(code: ErrorCode) -> None:
             assert isinstance(outcome, StaleOwner)
             assert alone.group.lost
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
-            # Only the reader can bring the member on.
+            # Only the reader can move the member on.
             assert code_of(outcome) is code
             assert isinstance(outcome, Retry)
             assert alone.group.rejoin_needed
@@ -236,7 +236,7 @@ async def test_callers_in_a_hurry_leave_the_connection_to_the_coordinator_alone(
         (outcome,) = (await alone.commit(5, P0, seconds=A_WHILE_S)).values()
         assert isinstance(outcome, Retry)
         with pytest.raises(ClientError, match="in time"):
-            await alone.group.committed([P0], deadline(0.05))  # behind it on the connection
+            await alone.group.committed([P0], deadline(0.05))  # behind the commit on the connection
         slow.set_result(committed(broker.requests(ApiKey.OFFSET_COMMIT)[0], 0))
         assert await alone.group.committed([P0], deadline(LONG_S)) == {P0: OffsetAndMetadata(5, "note", 2)}
         assert len(broker.connections(ApiKey.OFFSET_COMMIT) | broker.connections(ApiKey.OFFSET_FETCH)) == 1
@@ -280,7 +280,7 @@ async def test_nobody_waits_while_a_group_rebalances() -> None:
 
 
 async def park(broker: Coordinator, alone: Member) -> asyncio.Future[Any]:
-    """Have the member wait in a JoinGroup, which is answered with what the future gets."""
+    """Let the member wait in a JoinGroup, which is answered with the future's result."""
     parked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.answers[ApiKey.JOIN_GROUP] = lambda request: parked
     alone.group.request_rejoin("why not")
@@ -290,7 +290,7 @@ async def park(broker: Coordinator, alone: Member) -> asyncio.Future[Any]:
 
 
 async def test_in_the_next_generation_already_it_is_committed_with_that_one() -> None:
-    """The coordinator has gone on, and its answer to JoinGroup is still on its way."""
+    """The coordinator has moved on, and its answer to JoinGroup is still in flight."""
     broker = Coordinator()
 
     def by_generation(request: Any) -> Any:

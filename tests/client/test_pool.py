@@ -1,4 +1,4 @@
-"""Connections to the nodes of a cluster: kept, opened again, left alone for a while, found anew."""
+"""Connections to the nodes of a cluster: kept, opened again, left alone for a while, found again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.ports import free_ports
 LONG_S = 60.0
 NEVER_MS = 3_600_000
 DISTRUSTING = ConnectionSettings(reconnect_backoff_max_ms=NEVER_MS)
-"""Who failed comes last for as long as any test takes."""
+"""A node that failed is tried last for as long as any test takes."""
 
 METADATA = MetadataRequest(topics=[])
 
@@ -52,7 +52,7 @@ async def test_many_who_want_a_connection_share_it() -> None:
 
 
 async def test_a_connection_that_a_broker_closes_while_idle_is_no_error() -> None:
-    """The loop was busy when the broker closed it, so nobody has heard of it yet."""
+    """The loop was busy when the broker closed it, so nobody has noticed yet."""
     fake = FakeCluster()
     async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
         await cluster.refresh([], deadline(LONG_S))
@@ -80,7 +80,7 @@ async def test_a_node_that_moves_to_another_port_is_followed() -> None:
 
 
 async def test_another_cluster_on_the_same_port_is_noticed() -> None:
-    """A node's address is taken over by a broker of another cluster, which says so (KIP-1242)."""
+    """A broker of another cluster takes over a node's address, and says so (KIP-1242)."""
     port = free_ports(1)
     with testing.Broker(port=port) as broker:
         cluster = Cluster([Address("127.0.0.1", port)])
@@ -144,7 +144,7 @@ async def test_that_no_broker_answers_is_said_once_until_one_does(caplog: pytest
 async def test_a_failure_that_is_raised_at_once_is_not_logged_as_well(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Who prints the error would say everything twice."""
+    """A caller that prints the error would report everything twice."""
     port = free_ports(1)
     settings = ConnectionSettings(reconnect_backoff_ms=0)
     async with Cluster([Address("127.0.0.1", port)], settings=settings) as cluster:
@@ -159,7 +159,7 @@ async def test_a_failure_that_is_raised_at_once_is_not_logged_as_well(
 
 
 async def _called_again(cluster: Cluster) -> None:
-    """Call until the broker that has just gone is noticed: at first its connection may look open."""
+    """Call until the loss of the broker is noticed: at first its connection may look open."""
     async with asyncio.timeout(LONG_S):
         while True:
             with contextlib.suppress(ConnectionLost):
@@ -167,7 +167,7 @@ async def _called_again(cluster: Cluster) -> None:
 
 
 async def test_a_timer_that_ends_early_does_not_end_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """uvloop's count whole milliseconds."""
+    """uvloop's timers count whole milliseconds."""
 
     sleep = asyncio.sleep
 
@@ -187,7 +187,7 @@ async def test_a_timer_that_ends_early_does_not_end_the_backoff(monkeypatch: pyt
 
 
 async def test_a_connection_that_ends_before_anything_was_asked_never_came_about() -> None:
-    """So what is not repeatable can be tried again."""
+    """So a request that is not repeatable can be tried again."""
 
     async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -203,12 +203,12 @@ async def test_a_connection_that_ends_before_anything_was_asked_never_came_about
 
 @pytest.fixture(params=["in order", "reversed"])
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates are tried in one order, or the other: nothing is left to chance."""
+    """Try candidates in one order, or in reverse: nothing is left to chance."""
     monkeypatch.setattr(random, "shuffle", list.reverse if request.param == "reversed" else lambda _: None)
 
 
 async def accepts_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """As a broker does that turns its clients away."""
+    """Like a broker that turns its clients away."""
 
 
 async def closes_when_asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,7 +236,7 @@ async def test_a_broker_that_closes_is_not_begun_with_again(order: None, bad: Ha
 
 
 async def test_a_node_that_closes_is_not_asked_again_while_another_answers(order: None) -> None:
-    """Though others have use for it, and connect to it again and again, so that it has the least to do."""
+    """Although others have use for it, and connect to it again and again, so that it is the least loaded."""
     fake = FakeCluster()
     async with (
         listener(closes_when_asked) as bad,
@@ -284,7 +284,7 @@ async def test_reconnect_backoff_doubles_and_ends_with_success() -> None:
             with pytest.raises(Unreachable):
                 await cluster.call(METADATA, deadline(LONG_S), node=2)
             failures += 1
-        # 100, 200 and 400 ms lie between the four, with a fifth more or less.
+        # 100, 200 and 400 ms lie between the four, give or take a fifth.
         assert deadline(0) - began > 0.8 * 0.7
         async with listener(fake.serve, port):
             await cluster.call(METADATA, deadline(LONG_S), node=2)
@@ -315,7 +315,7 @@ async def test_least_loaded_is_who_has_the_fewest_requests_in_flight() -> None:
 
 
 async def test_when_no_known_node_answers_it_begins_anew_where_it_began() -> None:
-    """KIP-899: the nodes have all moved; the bootstrap address still leads to the cluster."""
+    """KIP-899: all nodes have moved; the bootstrap address still leads to the cluster."""
     fake = FakeCluster()
     async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
         fake.nodes = {node: Address("127.0.0.1", free_ports(1)) for node in (1, 2)}
@@ -366,7 +366,7 @@ async def test_setting_up_a_connection_takes_no_longer_than_it_may() -> None:
 
 
 async def test_who_has_little_patience_costs_nobody_else_a_connection() -> None:
-    """What any broker may answer goes over another connection, what is asked of the node does not."""
+    """A request that any broker may answer uses another connection; a request for this node does not."""
     fake = FakeCluster()
     async with fake.listening(1) as addresses, Cluster(addresses, request_timeout_ms=NEVER_MS) as cluster:
         await cluster.refresh([], deadline(LONG_S))
@@ -431,7 +431,7 @@ async def test_closing_ends_what_is_still_connecting() -> None:
 
 @pytest.mark.parametrize("count", range(0, 60, 2))
 async def test_asking_can_be_cancelled_at_every_turn(count: int) -> None:
-    """The cluster can be used afterwards, and nothing is left once it is closed."""
+    """The cluster is usable afterwards, and nothing is left behind once it is closed."""
     fake = FakeCluster()
     async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:
 

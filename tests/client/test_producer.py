@@ -1,5 +1,5 @@
-"""The producer against a broker: what is sent arrives, in order and once; what is not says so; nothing hangs
-and nothing is left behind."""
+"""The producer against a broker: what is sent arrives, in order and once; failures are reported; nothing
+hangs, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ async def test_keys_decide_as_with_java_and_keyless_records_take_turns(broker: B
 
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 500}, {"buffer_memory": 500}])
 async def test_tasks_side_by_side_keep_their_order(broker: Broker, settings: dict[str, Any]) -> None:
-    """From the first record of a topic that is not known yet, with a stop at each batch, and without room."""
+    """From the first record of a topic that is not known yet, with a pause at each batch, and with a full
+    buffer."""
     broker.create_topic("t")
     async with Producer(broker.bootstrap, **settings) as producer:
         sent = await asyncio.gather(*(producer.send("t", value) for value in numbered(1_000, 20)))
@@ -192,7 +193,7 @@ async def test_fewer_acknowledgements(broker: Broker, acks: Any) -> None:
     async with Producer(broker.bootstrap, acks=acks) as producer:
         told = await asyncio.gather(*await post_all(producer, "t", numbered(500)))
     assert [each.offset for each in told] == (list(range(500)) if acks else [-1] * 500)
-    if not acks:  # nobody told when they were written
+    if not acks:  # no answer says when they are written
         await _written(broker, 500)
     assert await values(broker.bootstrap, "t") == numbered(500)
 
@@ -245,7 +246,7 @@ async def test_names_that_no_topic_can_have_are_refused_at_once(broker: Broker) 
 async def test_names_that_no_request_can_carry_spoil_nobody_elses(
     broker: Broker, name: Any, error: type[Exception]
 ) -> None:
-    """Topics asked for at the same time share a request."""
+    """Topics requested at the same time share a request."""
     broker.create_topic("known")
     async with Producer(broker.bootstrap) as producer:
         await producer.send("known", b"v")
@@ -269,7 +270,7 @@ async def test_a_partition_that_is_not_there_is_named_and_a_new_one_is_found(
 
 
 async def test_a_partition_that_is_being_added_is_waited_for(broker: Broker, cluster: Any) -> None:
-    """As when the broker that is asked has not heard of it yet."""
+    """As when the broker asked does not know of it yet."""
     broker.create_topic("t", 2)
     async with Producer(broker.bootstrap) as producer:
         await producer.send("t", b"v")
@@ -374,7 +375,7 @@ async def test_nobody_looks_at_a_failed_batch_and_asyncio_says_so_once(broker: B
 
 @pytest.mark.parametrize("times", [1, 4])
 async def test_what_is_sent_again_is_written_once(times: int) -> None:
-    """The broker carries out Produce requests whose answers are lost, with others on their way behind."""
+    """The broker carries out Produce requests whose answers are lost, with others in flight behind them."""
     port = free_ports(1)
     with Broker(advertised=f"127.0.0.1:{port}") as broker:
         broker.create_topic("t", 2)
@@ -423,7 +424,7 @@ async def test_order_holds_through_cut_connections() -> None:
 
 @pytest.mark.parametrize("acks", ["all", 1])
 async def test_partitions_are_followed_to_their_next_leader(acks: Any) -> None:
-    """A broker dies, and another one is taken away without notice."""
+    """A broker dies, and another is stopped."""
     with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         cluster.create_topic("t", 6)
         async with Producer(cluster.bootstrap, acks=acks, batch_size=500, linger_ms=1) as producer:
@@ -457,7 +458,7 @@ async def test_partitions_are_followed_to_their_next_leader(acks: Any) -> None:
         expected = [b"%06d" % number for number in range(3000) if number % 6 == partition]
         if acks == "all":
             assert seen == expected
-        else:  # what the dead broker wrote and did not acknowledge is there twice
+        else:  # what the dead broker wrote but did not acknowledge is there twice
             assert list(dict.fromkeys(seen)) == expected
 
 
@@ -479,7 +480,7 @@ async def test_many_tasks_share_a_producer(broker: Broker) -> None:
 
 
 async def test_posting_without_pause_gives_the_loop_its_turns(broker: Broker) -> None:
-    """Who posts in a loop never has to wait; requests go out, and others run, all the same."""
+    """A task that posts in a loop never has to wait; requests still go out, and other tasks run."""
     broker.create_topic("t")
     turns = 0
 

@@ -1,4 +1,4 @@
-"""What bounds a producer keeps, and how it ends: room, time, close, cancellation, a sender that dies."""
+"""The bounds of a producer, and how it ends: room, time, close, cancellation, a sender that dies."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_what_expires_makes_room(broker: Broker) -> None:
 
 
 async def test_a_record_has_its_time_and_says_whether_it_may_be_there(broker: Broker) -> None:
-    """The broker stands still; then it goes on, and the rest is written in order, once."""
+    """The broker is paused; when it resumes, the rest is written in order, once."""
     broker.create_topic("t")
     async with Producer(broker.bootstrap, batch_size=500, max_in_flight=2) as producer:
         await producer.send("t", b"first")
@@ -273,7 +273,7 @@ async def test_close_is_bounded_and_what_is_not_delivered_fails(broker: Broker, 
 
 
 async def left_by_an_exception(broker: Broker, pause: bool) -> Any:
-    """The future of a record that was posted just before."""
+    """Leave the block by an exception that carries the future of a record posted just before."""
     async with Producer(broker.bootstrap, delivery_timeout_ms=MANY_MS) as producer:
         await producer.send("t", b"first")
         if pause:

@@ -1,4 +1,4 @@
-"""The names of `muster.client`: all of them are there, and none is imported before it is used."""
+"""The names of `muster.client`: all of them exist, and none is imported before it is used."""
 
 from __future__ import annotations
 

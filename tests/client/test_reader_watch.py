@@ -18,7 +18,7 @@ INTERVAL_S = 10.0
 
 
 class Watched:
-    """A watch with a reader, and a clock, that do what the test says."""
+    """A watch, with a reader and a clock that the test controls."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self.now = 0.0
@@ -44,7 +44,7 @@ class Watched:
         self.warned.set()
 
     def later(self, seconds: float) -> list[str]:
-        """What it warns of when so much time has passed."""
+        """The warnings after this much time has passed."""
         self.now += seconds
         self.watch.look()
         warned, self.warnings[:] = list(self.warnings), []
@@ -86,7 +86,7 @@ async def test_it_warns_at_half_and_at_four_fifths_once_each_and_names_the_handl
     for warning in (half, more):
         assert "task 'the reader': reader (" in warning
         assert f"> handler ({__file__}:" in warning
-    # While it waits nothing is missed; another absence is warned of again.
+    # While it waits, it is not missed; another absence causes another warning.
     watched.watch.came(task)
     watched.watch.waits()
     assert watched.later(1000) == []

@@ -1,4 +1,4 @@
-"""The steps of a rebalance, with a group that does what the test says."""
+"""The steps of a rebalance, with a group that the test controls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FakeGroup:
             self.rejoin_needed = bool(self.results)
 
     def gives(self, owned: set[TopicPartition], assigned: set[TopicPartition]) -> None:
-        """The next join comes out so."""
+        """Set the result of the next join."""
         cooperative = self.protocol is RebalanceProtocol.COOPERATIVE
         had = frozenset(owned) if cooperative else frozenset()
         revoked = (had - assigned) or None
@@ -144,7 +144,7 @@ class Stage:
         return result
 
     async def go_on(self, seconds: float = LONG_S) -> list[Any]:
-        """What it did."""
+        """Continue the rebalance; return what it did."""
         try:
             await self.rebalancing.go_on(deadline(seconds))
         finally:
@@ -161,7 +161,7 @@ async def test_eager() -> None:
         ("revoked", "t-0", "t-1"),
         ("read",),
     ]
-    # The join is under way, and not waited for.
+    # The join is in flight, and not awaited.
     assert stage.rebalancing.owned == set()
     stage.group.gives(set(), {T1})
     told = await stage.go_on()
@@ -197,7 +197,7 @@ async def test_what_was_read_while_the_group_was_joined_is_committed_before_it_g
     stage = Stage(RebalanceProtocol.COOPERATIVE)
     stage.own(T0, T1)
     assert await stage.go_on() == [("hold",), ("commit", "t-0", "t-1")]
-    assert await stage.go_on() == []  # reading goes on; nothing is committed again and again
+    assert await stage.go_on() == []  # reading continues; nothing is committed repeatedly
     stage.auto_commit.forget([T1])  # as if more of it had been handled
     stage.group.gives({T0, T1}, {T0})
     assert (await stage.go_on())[:3] == [("hold", "t-1"), ("commit", "t-1"), ("revoked", "t-1")]

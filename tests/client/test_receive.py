@@ -1,4 +1,4 @@
-"""Frames received in place, and what `FrameSplitter` makes of the same bytes."""
+"""Frames received in place, compared with what `FrameSplitter` makes of the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def framed(frame: bytes) -> bytes:
 
 
 def received(receiver: FrameReceiver, stream: bytes, piece_bytes: random.Random | None) -> list[bytes]:
-    """What comes of the stream in pieces of random sizes, or as large as there is room for."""
+    """The frames of the stream, fed in pieces of random sizes, or as large as there is room for."""
     frames, position = [], 0
     while position < len(stream):
         room = receiver.room()
@@ -73,7 +73,7 @@ def test_a_size_that_is_none_ends_it_behind_the_frames_before_it(size: int) -> N
 
 
 def test_frames_are_their_own() -> None:
-    """What is received next does not change them."""
+    """Data received later does not change them."""
     receiver = FrameReceiver(FRAME_BYTES_MAX)
     small, large = bytes(100), bytes(2 * BUFFER_BYTES)
     frames = received(receiver, framed(small) + framed(large), None)

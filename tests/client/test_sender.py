@@ -1,4 +1,4 @@
-"""What each answer means to a producer: what it sends next, under which numbers, what its callers hear."""
+"""What each answer means to a producer: what it sends next, under which numbers, and what its callers get."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MANY = 100_000_000  # ms
 
 
 def patient(servers: str, **given: Any) -> Producer[bytes, bytes]:
-    """A producer that does not give up before a test does, and tries again soon."""
+    """A producer that does not give up before a test does, and retries soon."""
     return Producer(servers, **{"retry_backoff_ms": 1, "retry_backoff_max_ms": 10, **given})
 
 
 async def send_all(producer: Producer[bytes, bytes], count: int, first: int = 0) -> list[Any]:
-    """One batch each, partition 0."""
+    """Send records to partition 0, one batch each."""
     futures = []
     for number in range(first, first + count):
         futures.append(await producer.post("t", b"%d" % number, partition=0, urgent=True))
@@ -123,7 +123,7 @@ async def test_what_may_pass_is_sent_again_under_its_number(lost: Say) -> None:
     "unclear", [Say(hang=True, write=True), Say(ErrorCode.REQUEST_TIMED_OUT, write=True)]
 )
 async def test_what_may_be_written_keeps_its_number_although_one_before_it_expired(unclear: Say) -> None:
-    """Numbered anew, as what follows a gap has to be, it would be written twice."""
+    """Under a new number, which everything after a gap must get, it would be written twice."""
     cluster = Scripted()
     async with cluster.listening() as servers, patient(servers) as producer:
         await send_all(producer, 1)
@@ -404,7 +404,7 @@ async def test_a_pause_that_the_broker_asks_for_is_kept() -> None:
 
 
 async def test_what_is_awaited_together_travels_together() -> None:
-    """A thousand tasks that wait for their records need few requests, and do not linger."""
+    """A thousand tasks that await their records need few requests, and do not linger."""
     cluster = Scripted(leaders=[1, 1, 1])
     async with (
         cluster.listening() as servers,

@@ -1,4 +1,4 @@
-"""The settings of a consumer: each is checked, and what is wrong names it."""
+"""The settings of a consumer: each is checked, and errors name the setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What error codes mean to a transaction, and which settings do not go with one."""
+"""What error codes mean to a transaction, and which settings exclude one."""
 
 from __future__ import annotations
 

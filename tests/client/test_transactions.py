@@ -1,5 +1,5 @@
-"""Transactions with coordinators that move, hang, cut and refuse: what was committed is there once, and no
-call waits longer than the setting that its error names."""
+"""Transactions with coordinators that move, hang, cut connections and refuse: what was committed is stored
+once, and no call waits longer than the setting that its error names."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ REQUESTS: Final = [
     (2, ApiKey.TXN_OFFSET_COMMIT),
     (2, ApiKey.END_TXN),
 ]
-"""Those to coordinators in a transaction, by level of the protocol."""
+"""The requests to coordinators in a transaction, by level of the protocol."""
 
 
 @asynccontextmanager
 async def transactional(
     cluster: TransactionCluster, **settings: Any
 ) -> AsyncIterator[Producer[bytes, bytes]]:
-    """A producer of a cluster of two nodes. Whatever the test is about, nothing in it hangs."""
+    """A producer on a cluster of two nodes. Whatever the test is about, nothing in it hangs."""
     given = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "linger_ms": 0} | settings
     async with asyncio.timeout(DEADLINE_S), cluster.listening(1, 2) as (address, _):
         producer = Producer[bytes, bytes](str(address), transactional_id="x", **given)
@@ -66,7 +66,8 @@ def of(producer: Producer[Any, Any]) -> Transactions:
 
 
 def block_for(producer: Producer[Any, Any], max_block_ms: int) -> None:
-    """From now on coordinators have so long. (From the start, a test would hang on how fast it connects.)"""
+    """From now on, coordinators have this long. (From the start, a test would depend on how fast it
+    connects.)"""
     of(producer)._limit_s = max_block_ms / 1000
     of(producer)._setting = f"max_block_ms ({max_block_ms})"
 
@@ -133,7 +134,7 @@ async def test_a_coordinator_that_dies_over_the_commit_commits_once(level: int, 
 @LEVELS
 @pytest.mark.parametrize("done", [True, False])
 async def test_an_end_that_hangs_is_asked_for_on(level: int, done: bool) -> None:
-    """The next transaction waits for it, no longer than max_block_ms either."""
+    """The next transaction waits for it, also no longer than max_block_ms."""
     cluster = TransactionCluster(level)
     async with transactional(cluster, request_timeout_ms=200) as producer:
         transaction = await begun(producer)
@@ -191,7 +192,7 @@ async def test_what_is_being_committed_is_not_aborted() -> None:
 
 @LEVELS
 async def test_what_is_aborted_may_be_aborted_again(level: int) -> None:
-    """As handlers of errors do, who cannot know that the commit has done it."""
+    """As error handlers do, which cannot know that the commit has already aborted it."""
     cluster = TransactionCluster(level)
     async with transactional(cluster) as producer:
         transaction = await producer.transaction().begin()
@@ -204,7 +205,7 @@ async def test_what_is_aborted_may_be_aborted_again(level: int) -> None:
             await transaction.abort()
         assert len(cluster.seen) == asked
         await one(producer, b"2")
-        await transaction.abort()  # nor does it touch the next
+        await transaction.abort()  # nor does it affect the next one
         again = await transaction.begin()
         await again.send("t", b"3")
         await again.abort()
@@ -314,7 +315,7 @@ async def test_the_protocol_changes_between_transactions() -> None:
     assert cluster.versions_of(ApiKey.END_TXN) == [4, 4, 5, 5]
     assert cluster.versions_of(ApiKey.TXN_OFFSET_COMMIT) == [4, 4, 5, 5]
     assert cluster.versions_of(ApiKey.PRODUCE) == [11, 11, 12, 12]
-    # Levels do not share an epoch.
+    # Protocol levels do not share an epoch.
     assert [each.epoch for each in cluster.identities] == [0, 0, 1, 2]
 
 
@@ -444,7 +445,7 @@ async def test_a_fenced_record_fences_its_producer(level: int) -> None:
 
 @LEVELS
 async def test_a_record_of_an_old_epoch_aborts_its_transaction(level: int) -> None:
-    """Leaders say this of a transaction that the coordinator has ended as well."""
+    """Leaders also answer this for a transaction that the coordinator has ended."""
     cluster = TransactionCluster(level)
     async with transactional(cluster) as producer:
         transaction = await begun(producer)
@@ -464,7 +465,7 @@ async def test_a_record_of_an_old_epoch_aborts_its_transaction(level: int) -> No
 async def test_what_waits_behind_a_refused_record_is_not_sent_in_an_epoch_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Epochs are the coordinator's to give."""
+    """Only the coordinator assigns epochs."""
     cluster = TransactionCluster(2)
     async with transactional(cluster) as producer:
         accumulator, arrived = producer._accumulator, producer._accumulator.arrived
@@ -490,7 +491,7 @@ async def test_what_waits_behind_a_refused_record_is_not_sent_in_an_epoch_of_its
 
 
 async def test_an_announcement_that_comes_behind_its_abort_begins_nothing() -> None:
-    """Nobody knows when it arrives: the epoch is over by then."""
+    """Whenever it arrives, the epoch is over by then."""
     cluster = TransactionCluster(1)
     async with transactional(cluster) as producer:
         transaction = await begun(producer)
@@ -519,7 +520,7 @@ async def test_an_announcement_that_comes_behind_its_abort_begins_nothing() -> N
     ],
 )
 async def test_a_commit_that_is_cancelled(level: int, api_key: ApiKey, kept: bool) -> None:
-    """While records are sent, it becomes an abort; later it stays a commit."""
+    """While records are still being sent, it becomes an abort; later it stays a commit."""
     cluster = TransactionCluster(level)
     async with transactional(cluster) as producer:
         transaction = await producer.transaction().begin()
@@ -564,7 +565,7 @@ async def test_an_abort_that_is_cancelled_stays_an_abort(level: int, api_key: Ap
     cluster = TransactionCluster(level)
     async with transactional(cluster) as producer:
         transaction = await begun(producer)
-        if api_key is ApiKey.INIT_PRODUCER_ID:  # with which the epoch is renewed
+        if api_key is ApiKey.INIT_PRODUCER_ID:  # the request that renews the epoch
             cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
             with pytest.raises(KafkaError):
                 await transaction.send("t", b"too large")
@@ -657,7 +658,8 @@ async def test_closing_waits_for_what_is_being_committed(level: int) -> None:
 @LEVELS
 @pytest.mark.parametrize("cancels", [True, False])
 async def test_closing_does_not_wait_for_ever(level: int, cancels: bool) -> None:
-    """Who waited for the commit hears that it is not certain; who wants to begin, that there is no more."""
+    """A caller that waits for the commit learns that its outcome is uncertain; one that wants to begin, that
+    it no longer can."""
     cluster = TransactionCluster(level)
     async with transactional(cluster) as producer:
         transaction, following = await begun(producer), producer.transaction()

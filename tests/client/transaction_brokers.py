@@ -1,5 +1,5 @@
-"""Brokers that have transactions to tell of: coordinators of transactional ids, and leaders of partitions
-with producers."""
+"""Brokers with transactions to report: coordinators of transactional ids, and leaders of partitions with
+producers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Asked(NamedTuple):
 
 
 class TransactionBrokers(FakeCluster):
-    """Topics of one partition. Everything is as its fields say."""
+    """Topics with one partition. The fields determine all answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,22 +68,22 @@ class TransactionBrokers(FakeCluster):
         self.ids: dict[int, dict[str, Described]] = defaultdict(dict)
         """The transactional ids of each coordinator."""
         self.producers: dict[str, list[Producer]] = {}
-        """Of each topic's partition."""
+        """Producers of each topic's partition."""
         self.began_at: dict[str, int] = {}
-        """The timestamp of the records of each topic that can be read."""
+        """Timestamp of the readable records of each topic."""
         self.max_timeouts_ms: dict[int, int] = defaultdict(lambda: 900_000)
         """transaction.max.timeout.ms of each broker."""
         self.ends: dict[str, tuple[int, int]] = {}
         """Last stable offset and log end of each topic's partition."""
         self.committed: dict[str, dict[str, int]] = {}
-        """Offsets in each topic's partition, by group."""
+        """Committed offsets in each topic's partition, by group."""
         self.unknown_states: dict[int, list[str]] = defaultdict(list)
         self.codes: defaultdict[ApiKey, deque[ErrorCode]] = defaultdict(deque)
-        """What the next requests of an API are refused with."""
+        """Error codes that the next requests of an API get."""
         self.deaf: set[ApiKey] = set()
-        """The connection is closed in place of an answer to these."""
+        """The connection is closed instead of answering these."""
         self.after: dict[ApiKey, Callable[[], None]] = {}
-        """Called once, when a request of this API has been answered."""
+        """Called once, after a request of this API has been answered."""
         self.seen: list[Asked] = []
 
     def requests_of(self, kind: type[Message]) -> list[Any]:

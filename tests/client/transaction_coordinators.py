@@ -33,7 +33,7 @@ from tests.client.listeners import answer, listener, read_request, shake_hands
 from tests.client.scripted import Log, Say
 
 LAST_EPOCH: Final = 2**15 - 2
-"""The last epoch that a transaction can have: what comes after it fences."""
+"""The last epoch that a transaction can have: the one after it only fences."""
 _VERSIONS: Final = {
     ApiKey.PRODUCE: (3, 12),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
@@ -43,7 +43,7 @@ _VERSIONS: Final = {
     ApiKey.TXN_OFFSET_COMMIT: (0, 5),
 }
 _JOINS_BY_WRITING: Final = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
-"""From these versions on, the protocol is that of transaction.version 2."""
+"""From these versions on, the protocol of transaction.version 2 applies."""
 _OF_THE_COORDINATOR: Final = frozenset(
     {
         ApiKey.INIT_PRODUCER_ID,
@@ -66,37 +66,37 @@ class Asked(NamedTuple):
 
 
 class TransactionCluster(FakeCluster):
-    """Topics of one partition, led by node 1. The transaction coordinator, which is every group's as well, is
-    node `coordinator`. `script` has what becomes of the next requests of an API, in order; those behind are
-    carried out."""
+    """Topics with one partition, led by node 1. Node `coordinator` is the transaction coordinator, and every
+    group's as well. `script` holds the fate of the next requests of an API, in order; later ones are carried
+    out."""
 
     def __init__(self, level: int) -> None:
         super().__init__()
         self.versions |= {int(key): span for key, span in _VERSIONS.items()}
         self.level = level
-        """Of transaction.version, as connections opened from now on are told."""
+        """Level of transaction.version, as reported on connections opened from now on."""
         self.script: defaultdict[ApiKey, deque[Say]] = defaultdict(deque)
         self.deaf: set[ApiKey] = set()
-        """Requests of these are neither carried out nor answered."""
+        """Requests of these APIs are neither carried out nor answered."""
         self.held: dict[ApiKey, asyncio.Event] = {}
-        """Requests of these, and what is behind them on the connection, wait for the event."""
+        """Requests of these APIs, and later ones on their connection, wait for the event."""
         self.moves_at: ApiKey | None = None
-        """When this is asked, the coordinator has just moved to the node with the next number."""
+        """When a request of this API arrives, the coordinator has just moved to the next node."""
         self.seen: list[Asked] = []
         self.identity = ProducerIdentity(100, -1)
         self.committed: list[object] = []
-        """The values and offsets of all that was committed."""
+        """Values and offsets of everything that was committed."""
         self.aborted: list[object] = []
         self.ends: list[bool] = []
-        """Whether they were committed, of all ends that were carried out."""
+        """Whether it was a commit, for each end that was carried out."""
         self.identities: list[ProducerIdentity] = []
-        """Of all batches that were written."""
+        """The identities of all batches that were written."""
         self._log = Log()
         self._pending: list[object] = []
         self._partitions: set[str] = set()
         self._groups: set[str] = set()
         self._before: tuple[ProducerIdentity, bool | None] | None = None
-        """Whose request led to the present identity, and to which end."""
+        """The identity whose request led to the present one, and to which end."""
 
     @asynccontextmanager
     async def listening(self, *node_ids: int) -> AsyncIterator[list[Address]]:
@@ -122,7 +122,7 @@ class TransactionCluster(FakeCluster):
             writer.close()
 
     def time_out(self) -> None:
-        """Abort the transaction for its length: its epoch is over."""
+        """Abort the transaction because it took too long: its epoch is over."""
         self._end(commit=False)
         self._before, self.identity = (self.identity, False), self._next()
 
@@ -227,7 +227,7 @@ class TransactionCluster(FakeCluster):
 
     def _end_asked(self, request: EndTxnRequest, *, by_writing: bool) -> int:
         asked = _identity_of(request)
-        if not self.is_open and self._before == (asked, request.committed):  # again
+        if not self.is_open and self._before == (asked, request.committed):  # a repeat
             return 0
         if asked != self.identity:
             known = by_writing and self._before is not None and self._before[0] == asked

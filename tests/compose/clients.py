@@ -1,6 +1,6 @@
-"""Clients outside of the containers, which go on while brokers come and go: a producer and a group.
+"""Clients outside the containers that keep running while brokers come and go: a producer and a group.
 
-They write down what happens to them; the tests judge.
+They record what happens to them; the tests judge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from muster.client import Consumer, RebalanceListener, TopicPartition
 
 REQUEST_TIMEOUT_MS: Final = 6_000
-"""How soon a client gives up a broker that does not answer, as one that is paused does not."""
+"""How soon a client gives up on a broker that does not answer, such as a paused one."""
 _POLL_S: Final = 0.2
 _COMMIT_S: Final = 10.0
 _END_S: Final = 60.0
@@ -36,7 +36,7 @@ def placed(message: Message) -> tuple[tuple[int, int], bytes]:
 
 
 class _Client(ABC):
-    """Work in a thread until the block is left; what it raises is raised there."""
+    """Works in a thread until the block is left; its exceptions are raised there."""
 
     def __init__(self, name: str) -> None:
         self.stopping = threading.Event()
@@ -45,7 +45,7 @@ class _Client(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Go on until `stopping` is set."""
+        """Work until `stopping` is set."""
 
     def _run(self) -> None:
         try:
@@ -54,7 +54,7 @@ class _Client(ABC):
             self._failure = failure
 
     def check(self) -> None:
-        """Raise what has ended it before its time."""
+        """Raise the error that ended it early, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -73,9 +73,9 @@ class _Client(ABC):
 
 
 class Writer(_Client):
-    """Writes numbered records to every partition in turn, by librdkafka's idempotent producer.
+    """Writes numbered records to every partition in turn, with librdkafka's idempotent producer.
 
-    `acknowledged` has each record's value by partition and offset.
+    `acknowledged` maps partition and offset to each record's value.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -118,8 +118,8 @@ class Writer(_Client):
 
 
 class Member(_Client, ABC):
-    """Reads and commits. `rebalances` counts what it was told of them; `committed` has the last acknowledged
-    commit of each partition."""
+    """Reads and commits. `rebalances` counts assigned and revoked callbacks; `committed` maps each partition
+    to its last acknowledged commit."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -130,7 +130,7 @@ class Member(_Client, ABC):
         self.read: dict[tuple[int, int], bytes] = {}
 
     def has_committed(self, offsets: Iterable[tuple[int, int]]) -> None:
-        """So many partitions and offsets were acknowledged in one commit."""
+        """Note that these partitions and offsets were acknowledged in one commit."""
         self.committed.update(offsets)
         self.commits += 1
 
@@ -169,7 +169,7 @@ class ConfluentMember(Member):
                 try:
                     answers = consumer.commit(asynchronous=False)
                 except KafkaException:
-                    continue  # the next one covers it
+                    continue  # the next commit covers it
                 if any(each.error for each in answers):
                     continue
                 self.has_committed(uncommitted.items())
@@ -187,7 +187,7 @@ class ConfluentMember(Member):
 
 
 class OwnMember(Member, RebalanceListener):
-    """`muster.client`; it knows the group's generation."""
+    """`muster.client`; reports the group's generation."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         super().__init__("own member")

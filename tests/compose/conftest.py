@@ -1,4 +1,4 @@
-"""One cluster in containers, started once, and clients that live through everything that is done to it."""
+"""One cluster in containers, started once, and clients that run through every fault."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _ANSWER_S: Final = 30.0
 
 
 class Load:
-    """A producer and a group of two members, of librdkafka and of muster's own client, that share a topic.
-    They go on until `end`."""
+    """A producer and a group of two members, librdkafka and muster's own client, that share a topic.
+
+    They run until `end`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.writer = Writer(bootstrap, TOPIC, PARTITIONS)
@@ -31,14 +32,14 @@ class Load:
         self._running = ExitStack()
 
     def start(self) -> None:
-        """Return when the group has shared the partitions."""
+        """Start the clients; return when the group has shared the partitions."""
         for client in (self.writer, *self.members):
             self._running.enter_context(client)
         eventually(self._shared, "both members have partitions and commit")
 
     def end(self) -> None:
-        """Let them finish what they have begun, and leave. Raises what has ended one before. Harmless when
-        repeated."""
+        """Let the clients finish their work and leave. Raises the error that ended one early. Safe to call
+        repeatedly."""
         self._running.close()
 
     def _shared(self) -> bool:
@@ -48,12 +49,12 @@ class Load:
         return whole and all(shares) and all(member.commits for member in self.members)
 
     def rebalances(self) -> tuple[int, ...]:
-        """What would change with any rebalance, or if a member had to join again."""
+        """Everything that would change with a rebalance, or if a member had to join again."""
         return (self.own.generation, *(member.rebalances for member in self.members))
 
     def committed(self) -> dict[int, int]:
-        """The furthest acknowledged commit of each partition. Who owns a partition at the end does not tell:
-        a member that outlives the other may be given partitions that it never commits."""
+        """The furthest acknowledged commit of each partition. The final owner is not enough: a member that
+        outlives the other may be given partitions that it never commits."""
         furthest: dict[int, int] = {}
         for member in self.members:
             for partition, offset in member.committed.items():
@@ -61,14 +62,14 @@ class Load:
         return furthest
 
     def go_on(self, what: str) -> None:
-        """Return when every partition has taken new records and both members have committed anew."""
+        """Wait until every partition has taken new records and both members have committed again."""
         before = [member.commits for member in self.members]
         ends = self._ends()
 
         def moved() -> bool:
             self.check()
             now = self._ends()
-            # Two commits: the first may have been under way.
+            # Two commits: the first may have been in flight.
             commits = zip(self.members, before, strict=True)
             return all(now[each] > ends[each] + 1 for each in ends) and all(
                 member.commits > count + 1 for member, count in commits
@@ -84,14 +85,14 @@ class Load:
         }
 
     def check(self) -> None:
-        """Raise what has ended a client."""
+        """Raise the error that ended a client, if any."""
         for client in (self.writer, *self.members):
             client.check()
         assert self.writer.refused == []
 
 
 def ask(bootstrap: str, question: str, *arguments: object) -> Any:
-    """The answer of a call of the administrator's client."""
+    """Make one call of the admin client and return its result."""
 
     async def answer() -> Any:
         async with Admin(bootstrap, request_timeout_ms=6_000) as admin:
@@ -102,8 +103,8 @@ def ask(bootstrap: str, question: str, *arguments: object) -> Any:
 
 @pytest.fixture(scope="session")
 def project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    """PostgreSQL and three brokers, healthy; gone at the end, with what they kept. What they logged is shown
-    when a test has failed."""
+    """PostgreSQL and three brokers, healthy; removed at the end with their data. Their logs are shown if a
+    test failed."""
     for command in (["docker", "info"], ["docker", "compose", "version"]):
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=COMMAND_S)
@@ -115,7 +116,7 @@ def project(request: pytest.FixtureRequest) -> Iterator[Project]:
             )
     project = Project()
     try:
-        # Once; for the other services every step is in the cache then.
+        # Build once; then every step is in the cache for the other services.
         project.compose("build", "migrate")
         project.compose("up", "--detach", "--build", "--wait")
         yield project
@@ -127,7 +128,7 @@ def project(request: pytest.FixtureRequest) -> Iterator[Project]:
 
 @pytest.fixture(scope="session")
 def load(project: Project) -> Iterator[Load]:
-    """Started when the first test wants it; goes on until the last."""
+    """Started by the first test that needs it; runs until the last."""
     ask(project.bootstrap, "create_topic", TOPIC, PARTITIONS)
     load = Load(project.bootstrap)
     try:

@@ -1,4 +1,4 @@
-"""The compose file, run for real: a project of its own, on free ports, broken and mended by `docker`."""
+"""The compose file, run for real: its own project, on free ports, broken and repaired through `docker`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ROOT: Final = Path(__file__).parents[2]
 BROKERS: Final = ("broker-1", "broker-2", "broker-3")
 FOURTH: Final = "broker-4"
 COMMAND_S: Final = 300.0
-"""How long one `docker compose` may take; the first one builds the image."""
+"""Timeout of one `docker compose` command; the first one builds the image."""
 FACT_S: Final = 90.0
-_PAUSE_S: Final = 0.05  # between two questions about a fact
+_PAUSE_S: Final = 0.05  # poll interval
 
 T = TypeVar("T")
 
 
 def eventually(ask: Callable[[], T], what: str, within_s: float = FACT_S) -> T:
-    """What `ask` answers as soon as that is true; AssertionError with the last answer when it never is."""
+    """Wait until `ask` returns a true value and return it; AssertionError with the last value on timeout."""
     deadline = time.monotonic() + within_s
     while True:
         answer = ask()
@@ -38,7 +38,7 @@ def eventually(ask: Callable[[], T], what: str, within_s: float = FACT_S) -> T:
 
 
 class Project:
-    """`docker compose` on the repository's file, under a name that nobody else's project has."""
+    """`docker compose` on the repository's file, under a unique project name."""
 
     def __init__(self) -> None:
         self.name = f"muster-test-{os.getpid()}"
@@ -55,19 +55,19 @@ class Project:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients outside of the containers find the three brokers."""
+        """The addresses of the three brokers for clients outside the containers."""
         return ",".join(f"127.0.0.1:{self.ports[broker]}" for broker in BROKERS)
 
     # --- commands -------------------------------------------------------------------------------------------
 
     def compose(self, *arguments: str) -> str:
-        """What `docker compose` prints; AssertionError with all it said when it fails."""
-        # No file of settings but the repository's example: a user's own .env is not what is tested.
+        """Output of `docker compose`; AssertionError with its full output if it fails."""
+        # The repository's example is the only settings file: the user's own .env is not under test.
         files = ["--file", str(ROOT / "docker-compose.yml"), "--env-file", str(ROOT / ".env.example")]
         return self.docker("compose", "--project-name", self.name, *files, *arguments)
 
     def docker(self, *arguments: str) -> str:
-        """What `docker` prints."""
+        """Output of `docker`."""
         ran = self._run(*arguments)
         said = f"docker {' '.join(arguments)}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
         assert ran.returncode == 0, said
@@ -79,13 +79,13 @@ class Project:
         )
 
     def muster(self, service: str, *arguments: str) -> str:
-        """What the `muster` command prints inside a running container."""
+        """Output of the `muster` command inside a running container."""
         return self.compose("exec", "--no-TTY", service, "muster", *arguments)
 
     # --- containers -----------------------------------------------------------------------------------------
 
     def container(self, service: str) -> dict[str, Any]:
-        """All that `docker inspect` says of a service's container, which may have ended."""
+        """The output of `docker inspect` for a service's container, which may have exited."""
         container_id = self.compose("--profile", "*", "ps", "--all", "--quiet", service).strip()
         (facts,) = json.loads(self.docker("inspect", container_id))
         found: dict[str, Any] = facts
@@ -97,7 +97,7 @@ class Project:
         return found
 
     def wait_until_ready(self, *services: str) -> None:
-        """Return when each broker says that it is, asked as its health check asks, only sooner."""
+        """Wait until each broker reports ready, with its health check's question but polling faster."""
         for service in services:
             eventually(partial(self._is_ready, self.container(service)["Id"]), f"{service} is ready")
 
@@ -105,14 +105,14 @@ class Project:
         return self._run("exec", container_id, "muster", "cluster", "ready").returncode == 0
 
     def disconnect(self, service: str) -> None:
-        """Take a container from the network: to everyone else it is gone, and everyone is to it."""
+        """Disconnect a container from the network: it and everyone else lose sight of each other."""
         self.docker("network", "disconnect", f"{self.name}_default", self.container(service)["Id"])
 
     def reconnect(self, service: str) -> None:
-        """Put it back under the name by which the others know it."""
+        """Reconnect it under the name by which the others know it."""
         container_id = self.container(service)["Id"]
         self.docker("network", "connect", "--alias", service, f"{self.name}_default", container_id)
 
     def remove(self) -> None:
-        """Stop and remove everything, the volume too."""
+        """Stop and remove everything, including the volume."""
         self.compose("--profile", "*", "down", "--volumes", "--timeout", "20")

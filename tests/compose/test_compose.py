@@ -1,6 +1,7 @@
-"""`docker compose up`, and all that may happen to the containers afterwards, while clients go on.
+"""`docker compose up`, and everything that may happen to the containers afterwards, while clients keep
+running.
 
-The tests share one cluster and one load, and each leaves three brokers behind that are well.
+The tests share one cluster and one load; each leaves three healthy brokers behind.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ READ_S = 60.0
 
 
 def coordinator(project: Project) -> str:
-    """The service that coordinates the group of the load."""
+    """The service that coordinates the load's group."""
     return f"broker-{ask(project.bootstrap, 'describe_group', GROUP).coordinator.node_id}"
 
 
 def shards(project: Project, at: str = "broker-1") -> dict[int, int]:
-    """How many shards each broker has, as the one asked tells."""
+    """Number of shards of each broker, as broker `at` reports it."""
     told = json.loads(project.muster(at, "cluster", "describe", "--output", "json"))
     kinds = ("group_shards", "transaction_shards", "data_shards")
     return {each["node_id"]: sum(each[kind] for kind in kinds) for each in told["brokers"]}
 
 
-# --- what stands there --------------------------------------------------------------------------------------
+# --- after startup ------------------------------------------------------------------------------------------
 
 
 def test_brokers_are_not_root_and_can_write_nowhere(project: Project) -> None:
@@ -56,7 +57,7 @@ def test_the_tables_can_be_made_again(project: Project) -> None:
 
 
 def page(project: Project, broker: str, path: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of a broker's page."""
+    """Status and JSON body of a broker's page."""
     url = f"http://127.0.0.1:{project.pages[broker]}{path}"
     try:
         with urllib.request.urlopen(url, timeout=READ_S) as answer:
@@ -75,7 +76,7 @@ def test_the_page_of_a_group_s_coordinator_shows_it_and_the_others_lead_there(
     def lags() -> list[int | None]:
         return [each["lag"] for each in page(project, mine, f"/api/groups/{GROUP}")[1]["partitions"]]
 
-    # Most of the partitions are led by other brokers: their ends are known from the database.
+    # Other brokers lead most of the partitions: their log end offsets come from the database.
     eventually(lambda: len(lags()) == PARTITIONS and None not in lags(), "the lag of every partition")
     address = f"http://127.0.0.1:{project.pages[mine]}"
     for broker in set(BROKERS) - {mine}:
@@ -101,7 +102,7 @@ def test_each_broker_is_the_way_in_from_outside_and_inside(project: Project, bro
 
 
 def test_records_go_from_inside_to_outside(project: Project) -> None:
-    """Over the network of the containers to all brokers, and out again over the published ports."""
+    """Over the containers' network to all brokers, and out again through the published ports."""
     lines = "".join(f"{number}:number {number}\n" for number in range(50))
     produce = (
         "exec",
@@ -118,7 +119,7 @@ def test_records_go_from_inside_to_outside(project: Project) -> None:
     )
 
 
-# --- what may happen ----------------------------------------------------------------------------------------
+# --- faults -------------------------------------------------------------------------------------------------
 
 Fault = Callable[[Project, str], None]
 
@@ -193,14 +194,14 @@ def test_a_fourth_broker_takes_its_share_and_gives_it_back(project: Project, loa
     assert load.rebalances() == before
 
 
-# --- what is left -------------------------------------------------------------------------------------------
+# --- what is left at the end --------------------------------------------------------------------------------
 
 
 def test_nothing_acknowledged_is_lost_when_all_of_it_is_stopped_and_started(
     project: Project, load: Load
 ) -> None:
-    """Last, since the clients end here: whatever was done to the containers before, what was acknowledged is
-    there once, and the commits are the last ones acknowledged."""
+    """Runs last, since it ends the clients: after all faults, every acknowledged record is stored exactly
+    once, and the committed offsets are the last ones acknowledged."""
     load.end()
     project.compose("stop")
     for broker in BROKERS:

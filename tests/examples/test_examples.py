@@ -1,4 +1,4 @@
-"""Every example, in examples/ and in docs/client.md, is run as its readers run it, against a broker."""
+"""Every example, in examples/ and in docs/client.md, is run the way readers run it, against a broker."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from muster.coordinator.testing import Broker
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENT = Path(__file__).parents[2] / "docs" / "client.md"
 OF_KAFKA = Path(__file__).parents[1] / "interop" / "behaviour" / "test_transactions.py"
-"""Where those are run that muster cannot serve."""
+"""Runs the examples that muster cannot serve."""
 LONG_S = 90.0
 _BETWEEN_LOOKS_S = 0.02
 
 
 class Running:
-    """An example that runs, and what it has printed."""
+    """A running example and its output so far."""
 
     def __init__(self, program: Path, *arguments: str, folder: Path, stdin: str = "") -> None:
         self.output = folder / f"{program.stem}.{time.monotonic_ns()}.out"
@@ -45,7 +45,7 @@ class Running:
         return self.output.read_text().splitlines()
 
     def until(self, fact: Callable[[list[str]], object]) -> list[str]:
-        """What is printed once the fact is true of it."""
+        """Wait until the fact is true of the output; return the output."""
         until = time.monotonic() + LONG_S
         while not fact(self.lines):
             assert self.process.poll() is None, f"it ended: {self.lines} {self._errors.read_text()}"
@@ -54,7 +54,7 @@ class Running:
         return self.lines
 
     def end(self, number: int | None = signal.SIGINT) -> list[str]:
-        """What was printed, after a signal or by itself; it has ended well."""
+        """The output after it ended successfully, by the signal or by itself."""
         if number is not None:
             self.process.send_signal(number)
         code = self.process.wait(LONG_S)
@@ -84,7 +84,7 @@ def send(broker: Broker, topic: str, *records: tuple[str, str], partition: int |
 
 
 def forget_the_killed(broker: Broker, group_id: str) -> None:
-    """Otherwise the group waits for its session to end."""
+    """Remove the killed members; otherwise the group waits for their sessions to expire."""
 
     async def removing() -> None:
         async with Admin(broker.bootstrap) as admin:
@@ -94,7 +94,7 @@ def forget_the_killed(broker: Broker, group_id: str) -> None:
 
 
 def committed(broker: Broker, group_id: str, topic: str, partitions: int = 1) -> int:
-    """Of all partitions together."""
+    """Sum of the committed offsets of all partitions."""
 
     async def asking() -> int:
         async with Consumer(broker.bootstrap, group_id=group_id) as consumer:
@@ -143,7 +143,7 @@ def test_producer_and_simplest_consumer(broker: Broker, tmp_path: Path) -> None:
         consumer.until(lambda printed: len(printed) == 10)
         assert sorted(consumer.end()) == sorted(sent)
     assert broker.group("printer").facts == ("Empty", 0)
-    assert committed(broker, "printer", "orders", 2) in (9, 10)  # the last one is in hand until another comes
+    assert committed(broker, "printer", "orders", 2) in (9, 10)  # the last one is in hand until the next
 
 
 def test_commit_in_batches(broker: Broker, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_exactly_once(broker: Broker, tmp_path: Path) -> None:
     for _ in range(2):
         with running("exactly_once", *arguments, folder=tmp_path) as example:
             send(broker, "payments", *payments)
-            example.until(bool)  # and killed, as soon as it has counted something
+            example.until(bool)  # then killed, as soon as it has counted something
         forget_the_killed(broker, "totals")
     with running("exactly_once", *arguments, folder=tmp_path) as example:
         send(broker, "payments", *payments)

@@ -1,4 +1,4 @@
-"""Every link in the documents leads to a file, and to a heading of it."""
+"""Every link in the documents leads to an existing file, and to one of its headings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests/group
 
 
 def links(page: Path) -> list[str]:
-    """Targets outside code, without those on the web."""
+    """Link targets outside code, except web links."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub generates from the headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The examples that are tests themselves, run as their readers run them: in a pytest of their own."""
+"""The examples that are tests themselves, run the way readers run them: in their own pytest process."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OF_OTHER_CLIENTS = {"test_rebalance_confluent"}
-"""Run by tests/interop, which has those clients."""
+"""Run by tests/interop, which has these clients."""
 LONG_S = 300.0
-# Not this project's settings, which would be found from where the examples are.
+# Not this project's settings, which pytest would find from the examples' folder.
 INI = "[pytest]\nfilterwarnings = error\nasyncio_default_fixture_loop_scope = function\n"
 
 
 def run(example: str, folder: Path) -> None:
-    """Copy the example there and run it; all its tests pass, and there are some."""
+    """Copy the example there and run it; it has tests, and all pass."""
     program = folder / f"{example}.py"
     program.write_text((EXAMPLES / f"{example}.py").read_text())
     (folder / "pytest.ini").write_text(INI)
-    without = ("-pno:cacheprovider", "-pno:hypothesispytest")  # which takes long to import
+    without = ("-pno:cacheprovider", "-pno:hypothesispytest")  # hypothesispytest takes long to import
     command = [sys.executable, "-m", "pytest", "-q", *without, program.name]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONG_S, check=False)
     assert re.search(r"^\d+ passed in", ended.stdout, re.MULTILINE), ended.stdout + ended.stderr

@@ -1,4 +1,4 @@
-"""Three brokers, each of which can go in every way there is, and take what it had back."""
+"""Three brokers, each of which can fail in every way and take back what it had."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ T = TypeVar("T")
 COUNT: Final = 3
 _NODE_IDS: Final = tuple(range(1, COUNT + 1))
 DEADLINE_S: Final = 60.0
-_PAUSE_S: Final = 0.005  # between two questions about a fact
+_PAUSE_S: Final = 0.005  # poll interval
 
 
 class Fault(StrEnum):
-    """How a broker goes. What `again` does brings it back."""
+    """How a broker goes away. `again` brings it back."""
 
     KILL = "kill"
-    """It dies, and its leases run out."""
+    """It dies, and its leases expire."""
     STOP = "stop"
-    """It leaves in good order."""
+    """It shuts down cleanly."""
     PAUSE = "pause"
-    """It stands still while its leases run out, and goes on: then it has been replaced, and joins anew."""
+    """It pauses while its leases expire, then resumes: by then it has been replaced, and joins anew."""
     DRAIN = "drain"
     """It stays, and gives its shards away."""
 
 
 def homes(group_id: str) -> tuple[int, int]:
-    """To which of three brokers, by index, placement gives the group's shard, and to which without it."""
+    """The broker, of three and by index, that placement gives the group's shard, and the next one without
+    it."""
     shard = shard_of(group_id)
     first = place(LeaseKind.GROUP.value, shard, _NODE_IDS)
     second = place(LeaseKind.GROUP.value, shard, [node_id for node_id in _NODE_IDS if node_id != first])
@@ -51,7 +52,7 @@ def homes(group_id: str) -> tuple[int, int]:
 
 
 class ThreeBrokers(Cluster):
-    """Their leases run out when a test says so: nobody waits for a term, and none runs out by accident."""
+    """Leases expire only when a test says so: no test waits for a term, and none expires by accident."""
 
     def __init__(self, *, clock: Clock | None = None, **settings: Any) -> None:
         # Ports that nobody takes while a broker is down.
@@ -64,13 +65,13 @@ class ThreeBrokers(Cluster):
         return self._core.brokers.shared.store
 
     def holder(self, group_id: str) -> int | None:
-        """Index of the broker that serves the group's shard: it holds the lease, and has loaded it. One that
-        stands still is none, nor one that woke up and does not know yet that it was replaced."""
+        """Index of the broker that serves the group's shard: it holds the lease and has loaded the shard. A
+        paused broker does not count, nor does one that resumed and does not know yet that it was replaced."""
         epoch, index = self._served_at(group_id)
         return index if epoch and index not in self._still else None
 
     def _settled(self) -> bool:
-        """Whether every shard is loaded where placement puts it among the brokers that are not gone."""
+        """Whether every shard is loaded where placement puts it among the brokers that are still there."""
         there = [node_id for index, node_id in enumerate(_NODE_IDS) if index not in self._gone]
         served = self._served()
         return all(
@@ -79,11 +80,12 @@ class ThreeBrokers(Cluster):
         )
 
     def _served_at(self, group_id: str) -> tuple[int, int]:
-        """The highest epoch under which the group's shard is loaded, and where; (0, -1) without any."""
+        """The highest epoch under which the group's shard is loaded, and the broker's index; (0, -1) if
+        none."""
         return self._served().get(shard_of(group_id), (0, -1))
 
     def _served(self) -> dict[int, tuple[int, int]]:
-        """Of each loaded shard its highest epoch, and the index of the broker."""
+        """The highest epoch of each loaded shard, and the index of its broker."""
         served: dict[int, tuple[int, int]] = {}
         for node in self._core.brokers.running:
             index = self._core.brokers.brokers.index(node)
@@ -101,7 +103,7 @@ class ThreeBrokers(Cluster):
         return None
 
     def asked(self, ask: Callable[[], T]) -> T:
-        """What it returns when the brokers' loop calls it."""
+        """The result of `ask`, called on the brokers' loop."""
 
         async def call() -> T:
             return ask()
@@ -109,12 +111,12 @@ class ThreeBrokers(Cluster):
         return self._core.thread.run(call, DEADLINE_S)
 
     def all_heard(self, group_id: str) -> bool:
-        """Whether every member has been heard of since the group's coordinator loaded it."""
+        """Whether every member has contacted the coordinator since it loaded the group."""
         group = self._group_of(group_id)
         return all(member.connection_id is not None for member in group.members.values())
 
     def generation_id(self, group_id: str) -> int:
-        """As the group's coordinator has it."""
+        """The generation as the group's coordinator knows it."""
         return self._group_of(group_id).generation_id
 
     def _group_of(self, group_id: str) -> ClassicGroup:
@@ -130,13 +132,13 @@ class ThreeBrokers(Cluster):
     # --- faults ---------------------------------------------------------------------------------------------
 
     def let_leases_run_out(self, index: int) -> None:
-        """What is left of the terms of a broker that does not renew them passes at once."""
+        """Expire the leases of a broker that does not renew them, at once."""
         node = self._core.brokers.brokers[index]
         self._core.thread.run(lambda: run_out(self.store, node), DEADLINE_S)
 
     def goes(self, fault: Fault, group_id: str) -> int:
-        """The group's coordinator of now goes; its index. Others have loaded all its shards on return: a
-        broker that still loads one of them has no list of groups to tell."""
+        """Make the group's current coordinator go away and return its index. By then others have loaded all
+        its shards: a broker that is still loading one cannot list groups."""
         index = self.holder(group_id)
         assert index is not None
         self._gone.add(index)
@@ -156,7 +158,7 @@ class ThreeBrokers(Cluster):
         return index
 
     def again(self, fault: Fault, index: int, group_id: str) -> None:
-        """It comes back, and has loaded all its shards on return: anew, not as it remembers them."""
+        """Bring it back; on return it has loaded all its shards anew, not kept them from before."""
         replaced, _ = self.asked(lambda: self._served_at(group_id))
 
         def is_back() -> bool:
@@ -175,7 +177,7 @@ class ThreeBrokers(Cluster):
         self.wait_until(is_back, f"{group_id} and all else back at its broker")
 
     def _set_drained(self, index: int, *, drained: bool) -> None:
-        """By the config that `muster cluster drain` sets."""
+        """Set the config that `muster cluster drain` sets."""
         change = ("muster.drained", SET, str(drained).lower())
         request = altering((BROKER, str(self.settings.node_id + index), [change]))
         with WireConnection("127.0.0.1", self.ports[index], "drain") as connection:
@@ -183,7 +185,7 @@ class ThreeBrokers(Cluster):
         assert [each.error_code for each in response.responses] == [ErrorCode.NONE], response
 
     def wait_until(self, fact: Callable[[], bool], what: str) -> None:
-        """Ask on the brokers' loop until it is so."""
+        """Check on the brokers' loop until the fact holds."""
         deadline = time.monotonic() + DEADLINE_S
         while not self.asked(fact):
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Where the brokers of these tests keep their state. With --postgres all of them run over PostgreSQL."""
+"""Where the brokers of these tests keep their state. With --postgres, all of them use PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The settings that say so. With the marker `stores_in_turn` neighbouring cases have different stores."""
+    """The settings that select the store. With the marker `stores_in_turn`, neighbouring cases use different
+    stores."""
     if request.config.getoption("--postgres"):
         server: Postgres = request.getfixturevalue("postgres_server")
         return {"ephemeral": False, "store": server.new_database()}
@@ -38,7 +39,7 @@ def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def start(kept_in: dict[str, Any]) -> Iterator[Start]:
-    """Starts three brokers with these settings, which end with the test."""
+    """Starts three brokers with the given settings; they end with the test."""
     clusters: list[ThreeBrokers] = []
 
     def start(**settings: Any) -> ThreeBrokers:

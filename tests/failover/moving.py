@@ -1,4 +1,5 @@
-"""Plays scenarios against three brokers: at each `reload` the group's coordinator goes, and comes back."""
+"""Plays scenarios against three brokers: at each `reload` the group's coordinator goes away, and may come
+back."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ from tests.kafka.our_server import (
 from tests.support.wire_blocking import ConnectionClosed
 
 _OTHER_GROUPS: Final = ("archive",)
-"""Groups of scenarios beside the one that each is about."""
+"""Groups that scenarios use beside the main one."""
 
 
 class MovingDriver(MovedClockDriver):
-    """`reload` makes the coordinator go; `comes_back` says whether the story goes on when it is back."""
+    """`reload` makes the coordinator go away; `comes_back` says whether the story continues once it is
+    back."""
 
     def __init__(
         self,
@@ -57,7 +59,8 @@ class MovingDriver(MovedClockDriver):
         self.reconnect()
 
     def _end_what_was_parked(self) -> None:
-        """Who goes in good order, or finds itself replaced, says that it is not the coordinator any more."""
+        """A broker that stops cleanly, or finds itself replaced, answers that it is no longer the
+        coordinator."""
         for connection, asked in self._in_flight.items():
             if self._fault is Fault.KILL:
                 with pytest.raises((ConnectionClosed, ConnectionError)):
@@ -68,7 +71,7 @@ class MovingDriver(MovedClockDriver):
 
 
 def suffix_for(scenario: Scenario) -> str:
-    """Under which all groups of the scenario go together, since the driver talks to one broker."""
+    """A suffix that puts all groups of the scenario on one broker, since the driver talks to only one."""
     suffixes = (f"-moved-{number}" for number in itertools.count(1))
     groups = (scenario.group, *_OTHER_GROUPS)
     return next(suffix for suffix in suffixes if len({homes(name + suffix) for name in groups}) == 1)
@@ -78,7 +81,7 @@ def suffix_for(scenario: Scenario) -> str:
 def running_driver(
     scenario: Scenario, suffix: str, kept_in: Mapping[str, Any], fault: Fault, *, comes_back: bool
 ) -> Iterator[MovingDriver]:
-    """Brokers of their own for a scenario, with its configs and otherwise Kafka's defaults."""
+    """Start brokers for one scenario, with its configs and otherwise Kafka's defaults."""
     settings = broker_settings(scenario)
     settings.setdefault("group_initial_rebalance_delay_ms", 3000)
     for beside_the_story in BESIDE_THE_STORY - {"lease_term_ms"}:

@@ -1,5 +1,5 @@
-"""Our own members while their coordinator goes and comes back: they read on in the same generation, whichever
-way they read, and are called back for nothing."""
+"""Our own members while their coordinator goes away and comes back: they keep reading in the same generation,
+whichever way they read, and get no needless callbacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS: Final = 10
 GROUP: Final = "orders"
 TOPIC: Final = "t"
 REQUEST_TIMEOUT_MS: Final = 3_000
-"""After which a broker that stands still is asked no more. Kafka's default is 30 s."""
+"""After this time, a request to a paused broker times out. Kafka's default is 30 s."""
 _LOOK_AGAIN_S: Final = 0.01
 
 
@@ -61,7 +61,7 @@ WAYS: Final[tuple[Read, ...]] = (by_iterating, one_by_one, many, batch_after_bat
 
 
 class Member(RebalanceListener):
-    """Reads in one way, in a task, and notes what its listener is told."""
+    """Reads in one way, in a task, and records its listener's callbacks."""
 
     def __init__(self, bootstrap: str, way: Read, **settings: Any) -> None:
         self.values: list[bytes] = []
@@ -95,7 +95,7 @@ class Member(RebalanceListener):
 
     @property
     def state(self) -> object:
-        """All that a rebalance would change."""
+        """Everything that a rebalance would change."""
         metadata = self.consumer.group_metadata()
         return (
             metadata.generation_id,
@@ -107,7 +107,7 @@ class Member(RebalanceListener):
 
 
 class Members:
-    """A group in which everybody reads in another way."""
+    """A group in which each member reads in a different way."""
 
     def __init__(self) -> None:
         self.all: list[Member] = []

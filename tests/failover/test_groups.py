@@ -1,4 +1,4 @@
-"""What a group's clients see while its coordinator goes, comes back, or is nobody."""
+"""What a group's clients see while its coordinator goes away, comes back, or is missing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOT_NOW: Final = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""Kafka's codes for a coordinator that moves: clients look for it again, and ask again."""
+"""Kafka's codes for a coordinator that moves: clients look it up and retry."""
 
 STORES: Final[list[Any]] = [MemoryStore, SqliteStore, PostgresStore]
 
@@ -45,7 +45,7 @@ async def connect(cluster: ThreeBrokers, index: int) -> Wire:
 
 
 async def on(cluster: ThreeBrokers, act: Callable[..., Any], *arguments: Any) -> Any:
-    """What the cluster does goes on in a thread: it waits for its brokers."""
+    """Run a cluster call in a thread: it blocks until its brokers are done."""
     return await asyncio.to_thread(act, *arguments)
 
 
@@ -68,7 +68,7 @@ async def committed(wire: Wire, group_id: str = GROUP) -> dict[tuple[str, int], 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_commit_under_way_is_made_or_not_but_never_in_part(start: Start, fault: Fault) -> None:
-    """And every answer is true: what was acknowledged is there, what was refused is not."""
+    """Every answer is true: acknowledged commits are stored, refused ones are not."""
     cluster, partitions, count = start(), 5, 400
     cluster.create_topic("t", partitions)
     async with await connect(cluster, HOME) as wire:
@@ -100,7 +100,7 @@ async def test_a_commit_under_way_is_made_or_not_but_never_in_part(start: Start,
         await on(cluster, cluster.again, fault, HOME, GROUP)
         await listening
     assert set(answers) <= {ErrorCode.NONE, *NOT_NOW}
-    (last,) = set(found.values())  # of one commit, all partitions
+    (last,) = set(found.values())  # all partitions of one commit
     acknowledged = [number for number, code in enumerate(answers) if code == ErrorCode.NONE]
     assert last == acknowledged[-1] or len(answers) <= last < count
     async with await connect(cluster, HOME) as there:
@@ -111,7 +111,7 @@ async def test_a_commit_under_way_is_made_or_not_but_never_in_part(start: Start,
 
 
 async def find(cluster: ThreeBrokers, index: int) -> tuple[int, int]:
-    """Error code and node, as that broker says."""
+    """Error code and node id, as that broker answers."""
     async with await connect(cluster, index) as wire:
         found = await wire.call(FindCoordinatorRequest(key=GROUP), 2)
         return found.error_code, found.node_id
@@ -124,7 +124,7 @@ async def listed_at_once(cluster: ThreeBrokers, index: int) -> tuple[int, list[s
 
 
 async def listed(cluster: ThreeBrokers, index: int) -> tuple[int, list[str]]:
-    """Asked again while the broker loads any of its shards, as clients do."""
+    """Ask again while the broker is loading any of its shards, as clients do."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             found = await listed_at_once(cluster, index)
@@ -139,8 +139,8 @@ async def described(cluster: ThreeBrokers, index: int) -> Any:
 
 
 async def test_what_is_said_of_a_group_whose_coordinator_has_died(start: Start) -> None:
-    """Until its leases have run out nobody else is its coordinator; lists come without it, and without an
-    error, as they do in Kafka while a partition of `__consumer_offsets` has no leader."""
+    """Until its leases expire, nobody else is its coordinator; lists omit it without an error, as in Kafka
+    while a partition of `__consumer_offsets` has no leader."""
     cluster = start()
     async with await connect(cluster, HOME) as wire:
         member_id, _ = await stable_member(wire)
@@ -188,7 +188,7 @@ async def test_what_is_said_while_the_new_coordinator_loads(
         assert (await find(cluster, index))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (await listed_at_once(cluster, NEXT))[0] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await described(cluster, NEXT)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    # Who asks it all the same, because it asked before, loses nothing by it.
+    # A client that asks it anyway, because it asked before, loses nothing by it.
     beat = HeartbeatRequest(group_id=GROUP, generation_id=generation_id, member_id=member_id)
     async with await connect(cluster, NEXT) as wire:
         assert (await wire.call(beat, 4)).error_code == ErrorCode.NONE
@@ -204,7 +204,7 @@ async def test_what_is_said_while_the_new_coordinator_loads(
         assert (await wire.call(sync(generation_id, member_id), 5)).assignment == b"everything"
 
 
-# --- what happens while nobody has the shard ----------------------------------------------------------------
+# --- while no broker holds the shard ------------------------------------------------------------------------
 
 
 async def delete_topic(cluster: ThreeBrokers, index: int, name: str) -> None:
@@ -227,7 +227,7 @@ async def create_topic(cluster: ThreeBrokers, index: int, name: str) -> None:
 async def test_offsets_of_a_topic_that_was_deleted_while_nobody_had_the_shard(
     start: Start, fresh: bool, again: bool
 ) -> None:
-    """Whoever loads it forgets them, also a broker that was not there when the topic was deleted, and the
+    """Whichever broker loads the shard forgets them, even one that was down when the topic was deleted; the
     other offsets stay."""
     cluster = start(shutdown_grace_ms=200)
     for name in ("t", "u"):
@@ -250,7 +250,7 @@ async def test_offsets_of_a_topic_that_was_deleted_while_nobody_had_the_shard(
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_offsets_expire_once(start: Start, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker that comes back finds its own retention overdue, and writes nothing of it."""
+    """The broker that comes back finds its own retention overdue, but writes no second expiry."""
     forgotten: list[bytes] = []
     for store in STORES:
 

@@ -1,8 +1,8 @@
-"""Stories in which the coordinator goes, told on three brokers: whoever takes over answers as if it had been
-there all along, and so does the first one when it is back.
+"""Stories in which the coordinator goes away, played on three brokers: whichever broker takes over answers as
+if it had been there all along, and so does the first one when it is back.
 
-The same stories are played against the core (`tests/group`), whose transcripts are the measure, and against
-Apache Kafka, killed and started again (`tests/kafka/test_failover.py`).
+The same stories are played against the core (`tests/group`), whose transcripts are the reference, and against
+Apache Kafka, killed and restarted (`tests/kafka/test_failover.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.group.play import play
 from tests.group.scenario import Scenario, parse
 from tests.kafka.recording import OF_THE_CORE, replayable_part
 
-# Settings are for the start of a process; a shard that is unloaded and not loaded again is nobody's.
+# Settings are fixed at process start; a shard that is unloaded and not reloaded has no owner.
 _ONLY_THE_CORE_CAN: Final = frozenset({"unload", "config"})
 
 
@@ -34,11 +34,11 @@ _FAULTS: Final = (
     (Fault.DRAIN, True),
 )
 _APART: Final = 2
-"""The two faults of a story are this far from each other in the row."""
+"""Distance between the two faults of a story in the list."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Over PostgreSQL every story meets every fault; elsewhere two, in turn."""
+    """Over PostgreSQL, every story meets every fault; elsewhere two, in rotation."""
     stories = _stories()
     cases = [
         pytest.param(story, *_FAULTS[number], id=f"{story.name}-{'-'.join(map(str, _FAULTS[number]))}")

@@ -1,4 +1,4 @@
-"""Sides of stories about ACLs: clients with names, and ACLs for them."""
+"""Sides for stories about ACLs: clients with names, and ACLs for them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from tests.support.wire_blocking import WireConnection
 from tests.support.wire_topics import until
 
 SUPERUSERS: Final = "User:ANONYMOUS"
-"""Stories are prepared by who has not authenticated."""
+"""Stories are prepared by a client that has not authenticated."""
 USERS: Final = ("alice", "bob")
 _PASSWORD: Final = "secret"
 _LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
 def kafka_with_acls(**configs: str) -> ApacheKafka:
-    """With a listener for users, by SASL PLAIN; `configs` by Kafka's names, underscored."""
+    """Apache Kafka with a SASL PLAIN listener for users; `configs` are Kafka's config names, underscored."""
     users = " ".join(f'user_{name}="{_PASSWORD}"' for name in USERS)
     protocols = {name: name for name in ("PLAINTEXT", "SASL_PLAINTEXT")} | {"CONTROLLER": "PLAINTEXT"}
     return ApacheKafka(
@@ -63,7 +63,7 @@ def kafka_with_acls(**configs: str) -> ApacheKafka:
 
 
 class Allowed(NamedTuple):
-    """What an ACL gives a user, or takes from him."""
+    """What an ACL grants a user or denies them."""
 
     operation: Operation
     type: ResourceType
@@ -78,7 +78,7 @@ class Allowed(NamedTuple):
 
 
 class AclSide(Side):
-    """A broker with an authorizer. Stories speak as a super user, and `as_user`."""
+    """A broker with an authorizer. Stories run as a super user, or inside `as_user`."""
 
     def __init__(
         self,
@@ -89,15 +89,15 @@ class AclSide(Side):
         root: str = "",
         password: str = "",
     ) -> None:
-        """`users_at` is where users authenticate, with PLAIN. `root` is the super user; without a name, who
-        connects at `address` and has not authenticated."""
+        """`users_at` is where users authenticate with PLAIN. `root` is the super user; without a name, it is
+        the unauthenticated client that connects at `address`."""
         self._user = self._root = root
         self._root_password = password
         self._users_at = users_at
         super().__init__(address[1], host=address[0], shared=shared)
 
     def make_users(self) -> None:
-        """Where there are none yet."""
+        """Create the users where there are none yet."""
         for name in USERS:
             salt = secrets.token_bytes(16)
             made = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
@@ -117,12 +117,12 @@ class AclSide(Side):
         return self.name(allowed.name) if is_one and allowed.pattern is PatternType.LITERAL else allowed.name
 
     def bare(self, value: object) -> object:
-        """Without what makes a name this broker's."""
+        """The value without the suffix that makes a name unique to this broker."""
         return value.removesuffix(self._suffix) if isinstance(value, str) and self._suffix else value
 
     @contextmanager
     def as_user(self, name: str, *acls: Allowed) -> Iterator[None]:
-        """What is asked inside is asked by a user with these ACLs, and no others."""
+        """Requests inside the block are made by a user with these ACLs and no others."""
         self.allow(name, *acls)
         root = self._connection
         self._user = name
@@ -147,7 +147,7 @@ class AclSide(Side):
         return connection
 
     def allow(self, user: str, *acls: Allowed) -> None:
-        """Returns when they are in force."""
+        """Create the ACLs; returns when they are in force."""
         if not acls:
             return
         request = CreateAclsRequest(
@@ -169,7 +169,7 @@ class AclSide(Side):
         until(lambda: self._count(user) == len(set(acls)), f"ACLs of {user}")
 
     def take_all(self, user: str) -> None:
-        """Returns when they are no longer in force."""
+        """Delete all ACLs of the user; returns when they are no longer in force."""
         everything = DeleteAclsRequest.DeleteAclsFilter(
             resource_type_filter=1,
             resource_name_filter=None,
@@ -197,6 +197,6 @@ class AclSide(Side):
 
 
 def subsets(acls: Sequence[Allowed]) -> list[tuple[Allowed, ...]]:
-    """None of them, each alone, all."""
+    """None of the ACLs, each alone, and all."""
     found: list[tuple[Allowed, ...]] = [(), *((each,) for each in acls)]
     return found if len(acls) <= 1 else [*found, tuple(acls)]

@@ -1,6 +1,6 @@
-"""Counts the answers that are compared with Apache Kafka's: by API, version and error code.
+"""Counts the answers that are compared with Apache Kafka's, by API, version and error code.
 
-What is asked beside a story, to prepare it or to wait for something, is not counted.
+Requests outside a story, to prepare it or to wait for something, are not counted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from muster.protocol.message import Message, Struct
 
 @dataclass
 class Answers:
-    """What one broker answered."""
+    """The answers of one broker."""
 
     versions: Counter[tuple[str, int]] = field(default_factory=Counter)
     """(API, version) -> answers."""
     errors: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """(API, error code) -> answers with it somewhere."""
+    """(API, error code) -> answers that contain it."""
 
     def note(self, api: ApiKey, version: int, answer: Message) -> None:
         self.versions[api.name, version] += 1
@@ -49,7 +49,7 @@ class Answers:
 
 @dataclass
 class Compared:
-    """What both answered."""
+    """The answers of both brokers."""
 
     kafka: Answers = field(default_factory=Answers)
     muster: Answers = field(default_factory=Answers)
@@ -62,12 +62,12 @@ class Compared:
         self.muster.add(other.muster)
 
     def versions(self, api: ApiKey) -> dict[int, int]:
-        """By version, how many answers of an API both gave."""
+        """By version, how many answers both gave for an API."""
         both = self.kafka.versions & self.muster.versions
         return {version: count for (name, version), count in sorted(both.items()) if name == api.name}
 
     def errors(self, api: ApiKey) -> list[int]:
-        """The error codes, but 0, that both gave for an API."""
+        """The nonzero error codes that both gave for an API."""
         both = self.kafka.errors & self.muster.errors
         return sorted(code for name, code in both if name == api.name and code != 0)
 
@@ -80,11 +80,11 @@ class Compared:
 
 
 STORIES: Final = Compared()
-"""Of the stories and scenarios of this process."""
+"""The answers in the stories and scenarios of this process."""
 
 
 def error_codes(struct: Struct) -> Iterator[int]:
-    """All that stand anywhere in an answer."""
+    """All error codes anywhere in an answer."""
     for declared in type(struct).__fields__:
         value = getattr(struct, declared.name)
         if declared.name in ("error_code", "partition_error_code"):

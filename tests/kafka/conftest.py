@@ -12,7 +12,7 @@ from tests.support.apache_kafka import ApacheKafka
 _COUNTED_TO = "--counted-to"
 
 Lives = Callable[[int, int], Iterator[str]]
-"""From a seed, and how many: the names of random lives, which decide what happens in them."""
+"""Takes a seed and a count; yields the names of random lives, which decide what happens in them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +41,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 class KafkaOfConfigs:
-    """Apache Kafka with the configs asked for. Starts another one only when they change."""
+    """Apache Kafka with the requested configs. Starts a new one only when they change."""
 
     def __init__(self) -> None:
         self._configs: dict[str, str] | None = None
@@ -55,7 +55,7 @@ class KafkaOfConfigs:
         return self._running
 
     def unused(self, configs: Mapping[str, str]) -> ApacheKafka:
-        """One that no test has left anything in."""
+        """One in which no test has left anything."""
         self.stop()
         return self(configs)
 

@@ -1,4 +1,4 @@
-"""Kafka's own console consumer, with the formatters that it has for internal topics."""
+"""Kafka's own console consumer, with its formatters for internal topics."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TOOLS: Final = "org.apache.kafka.tools.consumer"
 
 
 async def printed(bootstrap: str, topic: str, formatter: str, ends: Callable[[Any], bool]) -> list[Any]:
-    """What the console consumer prints of a topic, as a member of a group, up to the record that `ends` it.
-    It puts nothing between one and the next."""
+    """What the console consumer prints for a topic, as a group member, up to the record for which `ends` is
+    true. It prints no separator between records."""
     asked = ["--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
     asked += ["--group", f"watches-{uuid.uuid4()}", "--formatter", f"{_TOOLS}.{formatter}"]
     process = await asyncio.create_subprocess_exec(
@@ -34,7 +34,7 @@ async def printed(bootstrap: str, topic: str, formatter: str, ends: Callable[[An
                 more = await process.stdout.read(1 << 16)
                 assert more, "the console consumer ended before it had read all"
                 begun += more.decode()
-                with suppress(json.JSONDecodeError):  # until the rest of it comes
+                with suppress(json.JSONDecodeError):  # until the rest arrives
                     while not found or not ends(found[-1]):
                         each, end = json.JSONDecoder().raw_decode(begun)
                         found.append(each)

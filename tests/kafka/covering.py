@@ -1,4 +1,4 @@
-"""Which transcripts a layer is to play that only carries what they say."""
+"""Selects transcripts for a layer that only carries requests and replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_THE_CORE_ALONE = frozenset({"events", "records"})
 
 
 def shapes(scenario: Scenario) -> set[str]:
-    """What its steps ask and are answered, whoever asks and with whatever numbers, and its configs."""
+    """The shapes of its requests and replies, regardless of actors and numbers, and its configs."""
     found = {f"config {name}" for name in scenario.config}
     for step in scenario.steps:
         if step.verb in _OF_THE_CORE_ALONE:
@@ -25,12 +25,12 @@ def shapes(scenario: Scenario) -> set[str]:
 
 
 def covering(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """Some of them that have every shape between them, each chosen for what the ones before it lack."""
+    """A selection that has every shape between them, each chosen for what the earlier ones lack."""
     left = {scenario.name: (scenario, shapes(scenario)) for scenario in scenarios}
     missing = set().union(*(each for _, each in left.values()))
     chosen = []
     while missing:
-        # The shortest of those that add most, so that the choice does not depend on their order.
+        # Of those that add most, the shortest, so that the choice does not depend on their order.
         name = max(left, key=lambda name: (len(left[name][1] & missing), -len(left[name][0].steps), name))
         scenario, found = left.pop(name)
         missing -= found
@@ -39,8 +39,8 @@ def covering(scenarios: Iterable[Scenario]) -> list[Scenario]:
 
 
 def _shape(reply: str) -> str:
-    """A reply without who is told what: `alice: generation=2 leader=$bob members=[]` as
-    `generation=# leader=# members=[]`. Several partitions are as good as any other number of them."""
+    """A reply without names and numbers: `alice: generation=2 leader=$bob members=[]` becomes `generation=#
+    leader=# members=[]`. Any number of partitions counts the same."""
     _, _, said = reply.partition(": ")
     said = re.sub(r"\[.*\]", "[]", said)
     said = re.sub(r"\d+|\$\w+", "#", said)

@@ -1,8 +1,8 @@
-"""Apache Kafka's own message definitions, read from its jars, in a form that compares with our declarations.
+"""Apache Kafka's own message definitions, read from its jars, in a form comparable with our declarations.
 
 A jar holds one commented JSON document per message under `common/message/`. `kafka_facts` and
 `declared_facts` flatten a definition and a declaration into the same `MessageFacts`, so that `==` says
-whether they agree, and what pytest prints for a failure is the list of differing fields. Nothing of the
+whether they agree, and what pytest prints for a failure is the list of differing fields. None of the
 definitions is kept in this repository.
 """
 
@@ -23,7 +23,7 @@ from tests.support.kafka_artifacts import KAFKA_VERSION, artifact
 Definition = Mapping[str, Any]
 
 REQUIRED_DEFAULT = "(required)"
-"""The default of a field for which Kafka's definition names none, and our constructor asks for a value."""
+"""The default of a field for which Kafka's definition has none and our constructor requires a value."""
 
 _TYPES = {
     "bool": False,
@@ -43,7 +43,7 @@ _TYPES = {
 
 
 class FieldFacts(NamedTuple):
-    """All that decides how a field is read and written. Version ranges are cut to those its message has."""
+    """Everything that decides how a field is read and written. Version ranges are cut to the message's."""
 
     type: str
     versions: str
@@ -64,7 +64,7 @@ class MessageFacts(NamedTuple):
 
 @cache
 def definitions() -> dict[str, Definition]:
-    """Every definition of the newest Apache Kafka that the tests know, by name."""
+    """Every definition of the newest Apache Kafka that the tests use, by name."""
     found: dict[str, Definition] = {}
     for name in ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator"):
         with zipfile.ZipFile(artifact("org.apache.kafka", name, KAFKA_VERSION)) as jar:
@@ -78,7 +78,7 @@ def definitions() -> dict[str, Definition]:
 
 
 def _json(text: str) -> dict[str, Any]:
-    """JSON with comments to the end of the line. No string of a definition holds "//" behind a blank."""
+    """JSON with comments to the end of the line. No string in a definition has "//" after a space."""
     document: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*$", "", text, flags=re.MULTILINE))
     return document
 
@@ -86,7 +86,7 @@ def _json(text: str) -> dict[str, Any]:
 def stable_versions(name: str) -> Versions:
     """The versions of a request or response that a broker offers without `unstable.api.versions.enable`.
 
-    Only the request says whether its latest version is unstable; the response goes with it.
+    Only the request says whether its latest version is unstable; the response follows it.
     """
     first, last = parse_versions(definitions()[name]["validVersions"])
     request = definitions().get(re.sub("Response$", "Request", name), {})
@@ -168,7 +168,7 @@ def _implicit_default(kafka_type: str) -> object:
 
 
 def declared_facts(cls: type[Message]) -> MessageFacts:
-    """Without the fields that are muster's own."""
+    """The facts of a declaration, without muster's own fields."""
     schema = cls.__schema__
     return MessageFacts(
         key=schema.api_key,

@@ -1,4 +1,4 @@
-"""Where two coordinators answer differently, and the list of places where they may."""
+"""The differences between the answers of two coordinators, and the list of allowed ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Difference(NamedTuple):
 
     @property
     def is_other_leader(self) -> bool:
-        """Whether both name a member that leads, and not the same."""
+        """Whether both name a member as leader, but different ones."""
         return self.field == "leader" and self.theirs.startswith("$") and self.ours.startswith("$")
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Difference(NamedTuple):
 
 
 def differences(scenario: str, theirs: Sequence[Replies], ours: Sequence[Replies]) -> list[Difference]:
-    """Field by field, what two plays of the same steps show otherwise."""
+    """Compare two plays of the same steps field by field."""
     found: list[Difference] = []
     for their, our in zip(theirs, ours, strict=True):
         for reply in sorted(their.fields.keys() | our.fields.keys()):
@@ -52,7 +52,7 @@ def differences(scenario: str, theirs: Sequence[Replies], ours: Sequence[Replies
 
 
 def listed() -> dict[Difference, str]:
-    """The differences of DIFFERENCES.md, each with its reason."""
+    """The differences listed in DIFFERENCES.md, each with its reason."""
     found: dict[Difference, str] = {}
     for line in LISTED.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
@@ -64,7 +64,7 @@ def listed() -> dict[Difference, str]:
 
 
 def assert_as_listed(scenario: str, found: Sequence[Difference]) -> None:
-    """Fails for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
+    """Fail for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
     expected = {difference for difference in listed() if difference.scenario == scenario}
     unlisted = [difference for difference in found if difference not in expected]
     assert not unlisted, "not listed in DIFFERENCES.md:\n" + "\n".join(map(str, unlisted))

@@ -15,7 +15,7 @@ from tests.kafka.wire_driver import WireDriver
 
 _MOVE_SECONDS_MAX: Final = 10.0
 FOREVER_MS: Final = 2**31 - 1
-"""No story lasts that long."""
+"""Longer than any story."""
 BESIDE_THE_STORY: Final = frozenset(
     {
         "lease_term_ms",
@@ -39,7 +39,7 @@ class ClockMovedFromOutside(ManualClock):
         return super().at(when_ms, callback)
 
     def move_to_next(self, end_ms: int) -> bool:
-        """Move to the next timer due by `end_ms` and let it fire, or move to `end_ms`. Whether one fired."""
+        """Move to the next timer due by `end_ms` and fire it, or move to `end_ms`. Whether one fired."""
         assert self._loop is not None, "nothing has been timed yet"
         return asyncio.run_coroutine_threadsafe(self._move_to_next(end_ms), self._loop).result(
             _MOVE_SECONDS_MAX
@@ -53,12 +53,12 @@ class ClockMovedFromOutside(ManualClock):
 
 
 class MovedClockDriver(WireDriver):
-    """Moves the clock from timer to timer, and lets the broker come to rest after each, as the core does."""
+    """Moves the clock from timer to timer, and lets the broker settle after each, as the core does."""
 
     def __init__(
         self, broker: Cluster, clock: ClockMovedFromOutside, partitions: Mapping[str, int], group_id: str
     ) -> None:
-        """Of several brokers it talks to the one that coordinates the group."""
+        """Of several brokers, it talks to the group's coordinator."""
         self._broker = broker
         self._clock = clock
         index = broker.coordinator_of(group_id)
@@ -73,7 +73,7 @@ class MovedClockDriver(WireDriver):
         self._move(by_ms)
 
     def reload(self) -> None:
-        """The broker dies, and another life of it loads what it had made durable."""
+        """The broker dies, and its next life loads what it had made durable."""
         self._broker.kill(0)
         self.disconnect_all()
         self._broker.restart(0)
@@ -87,13 +87,13 @@ class MovedClockDriver(WireDriver):
 
 
 def broker_settings(scenario: Scenario) -> dict[str, Any]:
-    """A scenario's configs, as settings of a broker."""
+    """A scenario's configs as settings of a broker."""
     return {name.replace(".", "_"): config_value(value) for name, value in scenario.config.items()}
 
 
 @contextmanager
 def running_driver(scenario: Scenario) -> Iterator[MovedClockDriver]:
-    """A broker of its own for a scenario, with the scenario's configs and otherwise Kafka's defaults."""
+    """A separate broker for a scenario, with the scenario's configs and otherwise Kafka's defaults."""
     settings = broker_settings(scenario)
     settings.setdefault("group_initial_rebalance_delay_ms", 3000)
     for beside_the_story in BESIDE_THE_STORY:

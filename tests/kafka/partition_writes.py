@@ -1,5 +1,5 @@
-"""What is written to a topic of one partition and looked at, on either side, without a coordinator: plain and
-idempotent batches, those of transactions, and markers."""
+"""Writes to a single-partition topic, and looks at the result, on either side and without a coordinator:
+plain and idempotent batches, transactional ones, and markers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Pair = tuple[bytes, bytes | None]
 
 
 class PartitionWrites:
-    """A topic of one partition. Segments are closed by the times of records, which `now_ms` says. It begins
-    with the present, so that markers close none."""
+    """A topic with one partition. Record timestamps, taken from `now_ms`, close segments. It begins at the
+    present, so that markers close none."""
 
     def __init__(self, side: Side, topic: str, **configs: str) -> None:
         self.side = side
@@ -32,7 +32,7 @@ class PartitionWrites:
         side.configured(topic, **{**segments, **configs})
 
     def put(self, *pairs: Pair, who: int = -1, epoch: int = 0, transactional: bool = False) -> int:
-        """The offset of one batch."""
+        """Append one batch; returns its offset."""
         fields: dict[str, Any] = {}
         if who >= 0:
             sequence = self._sequences.get((who, epoch), 0)
@@ -49,7 +49,7 @@ class PartitionWrites:
         return int(part.base_offset)
 
     def begin(self, who: int, *pairs: Pair, epoch: int = 0) -> int:
-        """The offset of a batch of a transaction."""
+        """Append a transactional batch; returns its offset."""
         return self.put(*pairs, who=who, epoch=epoch, transactional=True)
 
     def end(self, who: int, committed: bool, *, epoch: int = 0, version: int = 0) -> None:
@@ -68,11 +68,11 @@ class PartitionWrites:
         assert answer.topics[0].partitions[0].error_code == 0, answer
 
     def begin_segment(self) -> None:
-        """What is put from now on stands in another segment."""
+        """Whatever is put from now on goes into another segment."""
         self.now_ms += 3 * DAY_MS
 
     def look(self, title: str) -> None:
-        """Keep what there is, batch by batch; what is told of aborted transactions, and of producers."""
+        """Record the contents batch by batch, and what is reported on aborted transactions and producers."""
         note, whole = self.side.note, f"{self.topic}, {title}"
         first = self.first_offset()
         for number, (header, found) in enumerate(self.read(first)):
@@ -95,12 +95,12 @@ class PartitionWrites:
         )
 
     def first_offset(self) -> int:
-        """Where the log begins."""
+        """The log start offset."""
         answer = self.side.quietly(listing(self.side, self.topic, (0, ListTimestamp.EARLIEST)), 6)
         return int(answer.topics[0].partitions[0].offset)
 
     def read(self, offset: int = 0) -> Iterator[tuple[Header, list[Record]]]:
-        """Batch by batch to the end of the log."""
+        """Read batch by batch to the end of the log."""
         while True:
             answer = self.side.quietly(fetching(self.side, self.topic, offset), 12)
             (part,) = answer.responses[0].partitions

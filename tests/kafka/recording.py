@@ -19,17 +19,17 @@ from tests.group.scenario import Answer, Driver, Scenario, Step
 from tests.kafka.compared import STORIES
 
 Fields = dict[str, str]
-"""Path of a field, such as `members[$alice].metadata`, to its value in words."""
+"""Path of a field, such as `members[$alice].metadata`, to its value as text."""
 
 AROUND_THE_CORE = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
-"""Stories about what the server does before it asks the core."""
+"""Stories about what the server does before it calls the core."""
 OF_THE_CORE = sorted((Path(__file__).parent.parent / "group" / "scenarios").rglob("*.txt"))
-"""Of classic groups, of consumer groups, and of the way between the two."""
+"""Stories of classic groups, of consumer groups, and of the migration between the two."""
 SCENARIOS = AROUND_THE_CORE + OF_THE_CORE
 
 OUT_OF_CLIENTS_HANDS = frozenset({"advance", "reload", "unload", "config"})
 _ONLY_OURS = {"events", "records"}
-# What tells the elements of a list apart, whatever their order, which differs and means nothing to clients.
+# The fields that identify the elements of a list; their order differs and means nothing to clients.
 _IDENTIFYING = ("member_id", "group_id", "name", "partition_index", "topic_id")
 _SUBSCRIPTIONS = ("metadata", "member_metadata")
 _ASSIGNMENTS = ("assignment", "member_assignment")
@@ -40,9 +40,9 @@ class Replies(NamedTuple):
 
     step: Step
     fields: dict[str, Fields]
-    """By `alice join`, and `alice join (2)` for a second one of the kind."""
+    """Keyed by `alice join`, and `alice join (2)` for a second one of the kind."""
     lines: list[str]
-    """The same as the transcript prints it."""
+    """The same as transcript lines."""
 
 
 def replayable_part(scenario: Scenario, *, without: Collection[str] = OUT_OF_CLIENTS_HANDS) -> Scenario:
@@ -58,7 +58,7 @@ def replayable_part(scenario: Scenario, *, without: Collection[str] = OUT_OF_CLI
 def record(
     scenario: Scenario, driver: Driver, *, topic_id: Callable[[str], uuid.UUID], suffix: str = ""
 ) -> list[Replies]:
-    """Play `scenario`, which must be a `replayable_part`; what each of its steps released."""
+    """Play `scenario`, which must be a `replayable_part`; returns what each of its steps released."""
     recorder = _Recorder(driver, Cast(scenario.actors, suffix), topic_id)
     printed = play(scenario, recorder, topic_id=recorder.topic_id, suffix=suffix)
     fields = iter(recorder.fields)
@@ -69,13 +69,13 @@ def record(
 
 
 def record_core(scenario: Scenario) -> list[Replies]:
-    """The same of the core itself."""
+    """Record the core itself."""
     driver = CoreDriver(scenario)
     return record(scenario, driver, topic_id=driver.topic_id)
 
 
 class _Recorder(Driver):
-    """Passes everything on to `driver`, and keeps the fields of what comes back."""
+    """Passes everything on to `driver`, and keeps the fields of the answers."""
 
     def __init__(self, driver: Driver, cast: Cast, topic_id: Callable[[str], uuid.UUID]) -> None:
         self.fields: list[dict[str, Fields]] = []
@@ -120,7 +120,7 @@ class _Recorder(Driver):
 
 
 def remembered(answers: Sequence[Answer], cast: Cast) -> dict[str, Fields]:
-    """What the actors remember of `answers` is remembered; every field of each, as in `Replies.fields`."""
+    """Remember what the actors take from `answers`; returns every field of each, as in `Replies.fields`."""
     in_order = sorted(answers, key=lambda answer: cast.rank(answer.actor))
     for answer in in_order:
         prints.remember(answer, cast)
@@ -136,7 +136,7 @@ def remembered(answers: Sequence[Answer], cast: Cast) -> dict[str, Fields]:
 
 
 class _Words:
-    """Values in words: symbols for member ids, told names for real ones, lists in an order of their own."""
+    """Values as text: symbols for member ids, scenario names for real ones, lists in a fixed order."""
 
     def __init__(self, cast: Cast) -> None:
         self._cast = cast
@@ -160,7 +160,7 @@ class _Words:
                 found[name] = self._scalar(declared.name, value)
 
     def _ours(self, struct: Struct, values: list[Any]) -> list[Any]:
-        """Without the groups of other scenarios, which ListGroups shows on a broker that they share."""
+        """The list without groups of other scenarios, which ListGroups shows on a shared broker."""
         if isinstance(struct, ListGroupsResponse):
             return [group for group in values if self._cast.ours(group.group_id)]
         return values

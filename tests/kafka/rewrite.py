@@ -1,7 +1,7 @@
-"""Writes down what muster's server answers to the stories of this folder: `python -m tests.kafka.rewrite`.
+"""Records the answers of muster's server to the stories of this folder: `python -m tests.kafka.rewrite`.
 
-The stories of tests/group are written down there (`--rewrite`); those here are about what the server does
-around the core. Read the diff as prose.
+The stories of tests/group are recorded there (`--rewrite`); those here are about what the server does around
+the core. Read the diff as prose.
 """
 
 from __future__ import annotations

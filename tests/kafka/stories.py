@@ -1,8 +1,8 @@
-"""Stories told to Apache Kafka and to muster, whose answers are compared field by field.
+"""Stories played against Apache Kafka and muster, whose answers are compared field by field.
 
-A story is a function of a `Side`, the broker it is told to. It asks what it wants to have compared with
-`Side.ask`, each question under a title of its own. A difference needs a row in DIFFERENCES.md, whose first
-column is the story's `module/name`, as test module and function bear it.
+A story is a function of a `Side`, the broker it is played against. It sends what it wants compared with
+`Side.ask`, each request under its own title. A difference needs a row in DIFFERENCES.md, whose first column
+is the story's `module/name`, after its test module and function.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.wire_topics import await_coordinators, create_topics, until
 Story = Callable[["Side"], None]
 
 KAFKA_CONFIGS: Final = {"group.initial.rebalance.delay.ms": "0"}
-"""What stories want Apache Kafka to be started with."""
+"""The configs that stories need Apache Kafka to start with."""
 _IDENTIFYING: Final = (
     "name",
     "topic",
@@ -62,21 +62,21 @@ _NAMED: Final = {
     "epoch": "epoch",
     "session_id": "session",
 }
-"""Numbers that a broker chooses: told as the first, second ... that came up."""
+"""Numbers that a broker chooses: reported as the first, second ... that came up."""
 _AS_THEY_ARE: Final = {"producer": {-1}, "epoch": {-1}, "session": {0}}
 CHOSEN_BY_STORIES: Final = range(4_000_000_000, 5_000_000_000)
-"""Producer ids that no broker hands out before it is old."""
+"""Producer ids that no young broker allocates."""
 
 _numbers = itertools.count(1)
 
 
 class Side:
-    """One broker, and what it answered so far."""
+    """One broker and its answers so far."""
 
     def __init__(self, port: int, *, host: str = "127.0.0.1", shared: bool) -> None:
-        """`shared`: the broker has had other stories and has others' topics, so names get a suffix."""
+        """`shared`: the broker has seen other stories and has their topics, so names get a suffix."""
         self.told: dict[tuple[str, str], dict[str, str]] = {}
-        """(title, API) -> field -> value in words."""
+        """(title, API) -> field -> value as text."""
         self._shared = shared
         self._suffix = f"-told-{next(_numbers)}" if shared else ""
         self._address = (host, port)
@@ -91,18 +91,18 @@ class Side:
         return WireConnection(*self._address, "story")
 
     def name(self, topic: str) -> str:
-        """What the story's topic is called on this broker."""
+        """The name of the story's topic on this broker."""
         return topic + self._suffix
 
     def create(self, **partitions: int) -> dict[str, uuid.UUID]:
-        """Topics with so many partitions, ready for use; their ids."""
+        """Create topics with these partition counts, ready for use; returns their ids."""
         made = create_topics(self._connection, {self.name(name): count for name, count in partitions.items()})
         self._await_logs({self.name(name): count for name, count in partitions.items()})
         self._created.update((made[self.name(name)], name) for name in partitions)
         return {name: made[self.name(name)] for name in partitions}
 
     def configured(self, topic: str, **configs: str) -> None:
-        """A topic of one partition with these topic configs."""
+        """Create a topic with one partition and these topic configs."""
         asked = CreateTopicsRequest.CreatableTopic(
             name=self.name(topic),
             num_partitions=1,
@@ -118,7 +118,7 @@ class Side:
         self._await_logs({self.name(topic): 1})
 
     def _await_logs(self, partitions: Mapping[str, int]) -> None:
-        """Until their leaders answer for them: Kafka tells of a leader before it has begun to lead."""
+        """Wait until their leaders answer for them: Kafka reports a leader before it has begun to lead."""
         asked = ListOffsetsRequest(
             replica_id=-1,
             topics=[
@@ -140,17 +140,17 @@ class Side:
         until(all_lead, f"logs of {list(partitions)}")
 
     def coordinate(self, *groups: str) -> None:
-        """Return when the coordinators of `groups` answer."""
+        """Wait until the coordinators of `groups` answer."""
         await_coordinators(self._connection, groups)
 
     def leader_epoch(self, topic: str) -> int:
-        """Of the topic's first partition."""
+        """The leader epoch of the topic's first partition."""
         asked = MetadataRequest(topics=[MetadataRequest.Topic(name=self.name(topic))])
         (found,) = self._connection.call(asked, 12, MetadataResponse).topics
         return found.partitions[0].leader_epoch
 
     def quietly(self, request: Message, version: int) -> Any:
-        """The answer to something that is not compared."""
+        """Send a request that is not compared, and return the answer."""
         self._connection.send(request, version)
         return self._connection.receive()
 
@@ -163,8 +163,8 @@ class Side:
         but: str = "",
         arranged: Callable[[Any], None] = lambda answer: None,
     ) -> Any:
-        """The answer, which is kept to be compared, `but` for fields of that name, and `arranged` where it is
-        in no order; None when the connection was closed instead."""
+        """Send a request and return its answer, which is kept for comparison, except (`but`) fields of that
+        name, with unordered parts sorted by `arranged`; None if the connection was closed instead."""
         try:
             self._connection.send(request, version)
             answer = self._connection.receive()
@@ -180,9 +180,9 @@ class Side:
     def ask_side_by_side(
         self, requests: Mapping[str, Message], version: int, between: Callable[[], None], *, but: str = ""
     ) -> dict[str, Any]:
-        """The answers to requests that may have to wait, by title, which are kept as by `ask`. Each has a
-        connection of its own. `between` is called when all are sent, and has to see to it that they are
-        answered in the end."""
+        """The answers, by title, to requests that may have to wait; they are kept as by `ask`. Each has its
+        own connection. `between` is called once all are sent, and has to ensure that they are answered in the
+        end."""
         with ExitStack() as connections:
             sent = {
                 title: connections.enter_context(WireConnection(*self._address, "story"))
@@ -208,7 +208,7 @@ class Side:
         self.told[key] = told
 
     def note(self, title: str, fact: object, *, of: tuple[Message, int] | None = None) -> None:
-        """Keep something that the story found out, to be compared; `of` an answer in some version."""
+        """Keep a fact that the story found out, for comparison; `of` is the answer and version it is from."""
         assert (title, "") not in self.told, f"{title} is noted twice"
         if of is not None:
             answer, version = of
@@ -221,7 +221,7 @@ class Side:
         for declared in type(struct).__fields__:
             refused = getattr(struct, "error_code", 1) != 0
             if declared.name in _PASSED_OVER or (
-                # Of a refused partition Kafka sometimes tells where its log begins; no client looks.
+                # For a refused partition Kafka sometimes reports the log start offset; no client looks at it.
                 refused if declared.name == "log_start_offset" else declared.name in _MESSAGES and not refused
             ):
                 continue
@@ -233,12 +233,12 @@ class Side:
             elif isinstance(value, Struct):
                 yield from self._fields(value, name)
             elif declared.name == "producer_id" and getattr(struct, "error_code", 0) != 0:
-                yield name, repr(value)  # no producer's
+                yield name, repr(value)  # not a producer's
             else:
                 yield name, self._word(declared.name, value)
 
     def _elements(self, path: str, name: str, values: list[Any]) -> Any:
-        """Structs that have a name or a number by that, in its order: Kafka's follow its hash tables."""
+        """Structs with a name or number are keyed and sorted by it: Kafka's order follows its hash tables."""
         if not values or not isinstance(values[0], Struct):
             yield from ((f"{path}[{index}]", self._word(name, value)) for index, value in enumerate(values))
             return
@@ -281,7 +281,7 @@ class Side:
 
 
 def _contents(data: bytes) -> str:
-    """Offsets and values of records, of long ones their lengths and checksums."""
+    """Offsets and values of records; for long values, their lengths and checksums."""
     found = []
     with suppress(DecodeError):
         for position, header in batches(data):
@@ -296,12 +296,12 @@ def _short(value: bytes | None) -> object:
 
 
 def differences(story: Story, kafka: ApacheKafka, broker: Broker) -> list[Difference]:
-    """Tell `story` to both; where their answers differ. A message that Kafka leaves out may be there."""
+    """Play `story` against both and return the differences. A message that Kafka omits is allowed."""
     return told_apart(story, Side(kafka.port, host=kafka.host, shared=True), Side(broker.port, shared=False))
 
 
 def told_apart(story: Callable[[Any], None], kafka: Side, muster: Side) -> list[Difference]:
-    """Tell `story` to both sides; where their answers differ."""
+    """Play `story` against both sides and return the differences."""
     theirs, ours = _told(story, kafka), _told(story, muster)
     assert theirs.keys() == ours.keys(), "the story went another way"
     found: list[Difference] = []
@@ -328,12 +328,12 @@ def name_of(story: Callable[[Any], None]) -> str:
 
 
 def assert_told_alike(story: Story, kafka: ApacheKafka, broker: Broker) -> None:
-    """Fails for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
+    """Fail for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
     assert_as_listed(name_of(story), differences(story, kafka, broker))
 
 
 def is_told(name: str) -> bool:
-    """Whether `name`, the first column of a row of DIFFERENCES.md, is that of a story."""
+    """Whether `name`, from the first column of DIFFERENCES.md, is a story's."""
     module, slash, function = name.partition("/")
     path = Path(__file__).with_name(f"{module}.py")
     return bool(slash) and path.exists() and f"def {function}(side: " in path.read_text(encoding="utf-8")

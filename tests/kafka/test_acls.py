@@ -1,5 +1,5 @@
-"""Apache Kafka with an authorizer beside muster with ACLs: what every API answers to who may, may not, or may
-in part. Users authenticate with SASL PLAIN at both."""
+"""Apache Kafka with an authorizer compared with muster with ACLs: the answers of every API to clients with
+all, some or none of the necessary rights. Users authenticate with SASL PLAIN at both."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def tell(
     version: int,
     **options: Any,
 ) -> None:
-    """Ask with none of the ACLs, with each of them, and with all."""
+    """Send the request with none of the ACLs, with each of them, and with all."""
     for acls in subsets(needs):
         with side.as_user("alice", *acls):
             given = ", ".join(map(str, acls)) or "nothing"
@@ -141,18 +141,18 @@ _NOT_ASKED: Final = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
 }
-"""Of the connection, not of what its client may do. Apache Kafka 4.4 with an authorizer never answers the
-last."""
+"""About the connection, not about what its client may do. Apache Kafka 4.4 with an authorizer never answers
+the last."""
 
 
 def everything_denied(side: AclSide) -> None:
-    """Every API, in every version, asked by somebody without a right."""
+    """Every API, in every version, called by a user without any rights."""
     with side.as_user("alice"):
         for api_key in sorted(APIS.keys() - _NOT_ASKED):
             for version in every_version(api_key):
                 request: Any = smallest_request(ApiKey(api_key), version)
                 if hasattr(request, "timeout_ms"):
-                    request.timeout_ms = 30_000  # or Kafka gives up before it looks
+                    request.timeout_ms = 30_000  # otherwise Kafka times out before it checks
                 side.ask(f"{ApiKey(api_key).name} v{version}", request, version, but="host")
 
 
@@ -603,7 +603,7 @@ def transactions(side: AclSide) -> None:
     )
 
     def only(answer: Any) -> None:
-        """Others' ids are there too."""
+        """Drop ids of other stories, which are listed too."""
         answer.transaction_states = sorted(
             (each for each in answer.transaction_states if each.transactional_id in (tx, hidden_tx)),
             key=lambda each: each.transactional_id,
@@ -671,7 +671,7 @@ def consumer_groups(side: AclSide) -> None:
 
 
 def regular_expressions(side: AclSide) -> None:
-    """What one stands for depends on who has it looked up."""
+    """What a regular expression matches depends on the user on whose behalf it is resolved."""
     ids = side.create(t=1, hidden=1)
     names = {topic_id: name for name, topic_id in ids.items()}
     for title, acls in {
@@ -769,8 +769,8 @@ def configs(side: AclSide) -> None:
 
 
 def cluster(side: AclSide) -> None:
-    """What needs a right on the cluster, asked with each of them. What is refused for another reason then
-    shows as well."""
+    """Requests that need a right on the cluster, made with each such right. This also shows refusals for
+    other reasons."""
     for operation in (
         DESCRIBE,
         ALTER,
@@ -799,8 +799,8 @@ def cluster(side: AclSide) -> None:
 
 
 def acls(side: AclSide) -> None:
-    """Asked by a super user: which can be, which filters find. Numbers that mean nothing, and ANY in an ACL,
-    are not asked: Kafka closes the connection or has no code for them, muster says INVALID_REQUEST."""
+    """Requests by a super user: which ACLs are valid, and which filters match. Undefined numbers, and ANY in
+    an ACL, are left out: Kafka closes the connection or has no code for them, muster says INVALID_REQUEST."""
     fine = {
         "resource_type": 2,
         "resource_name": side.name("a"),
@@ -884,7 +884,7 @@ def acls(side: AclSide) -> None:
 
 
 def _without_configs(answer: Any) -> None:
-    """Their values are compared elsewhere, and so are ids of topics that are not made."""
+    """Drop config values, which are compared elsewhere, and ids of topics that are not created."""
     for topic in answer.topics:
         topic.topic_id = ZERO_UUID
         if topic.configs:
@@ -898,7 +898,7 @@ def _by_resource(answer: Any) -> None:
 
 
 def _sorted(answer: Any) -> None:
-    """In an order: Kafka's is that of its hash tables."""
+    """Sort the answer: Kafka's order is that of its hash tables."""
 
     def key(each: Any) -> str:
         return repr(each)
@@ -914,7 +914,7 @@ def _sorted(answer: Any) -> None:
 
 
 def named_twice(side: AclSide) -> None:
-    """A name that is denied twice beside one that is allowed."""
+    """A name that is denied, given twice, beside one that is allowed."""
     ids = side.create(t=1, hidden=1)
     both = [side.name(each) for each in ("hidden", "t", "hidden")]
     data = build([Record(0, 1_000, b"k", b"v")])
@@ -1130,7 +1130,7 @@ def named_twice(side: AclSide) -> None:
 
 
 def _in_order(answer: Any) -> None:
-    """Kafka's hash tables have one of their own."""
+    """Sort the lists: Kafka's hash tables have an order of their own."""
     for declared in type(answer).__fields__:
         value = getattr(answer, declared.name)
         if isinstance(value, list):
@@ -1141,7 +1141,7 @@ def _in_order(answer: Any) -> None:
 
 
 def default_allow(side: AclSide) -> None:
-    """allow.everyone.if.no.acl.found: only what no ACL at all is about."""
+    """allow.everyone.if.no.acl.found applies only to resources without any ACL."""
     side.create(free=1, bobs=1, prefixed_x=1)
     side.allow("bob", *on(READ, "bobs"), Allowed(READ, TOPIC, "prefixed", pattern=PatternType.PREFIXED))
     names = [side.name(name) for name in ("free", "bobs", "prefixed_x")]
@@ -1231,7 +1231,7 @@ def test_muster_acls_manages_those_of_apache_kafka(
 
 def _assert_told_alike(story: AclStory, kafka: ApacheKafka, **settings: Any) -> None:
     host, port = kafka.bootstrap_of("SASL_PLAINTEXT").split(":")
-    # A lease that lapses on a busy machine begins another leader epoch.
+    # A lease that expires on a busy machine starts another leader epoch.
     settings |= {"lease_term_ms": 600_000, "group_initial_rebalance_delay_ms": 0}
     with Broker(security="SASL_PLAINTEXT", super_users=f"User:{USER}", **settings) as broker:
         theirs = AclSide((kafka.host, kafka.port), (host, int(port)), shared=True)

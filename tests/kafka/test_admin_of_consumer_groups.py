@@ -1,5 +1,4 @@
-"""Groups of the consumer protocol (KIP-848), which muster does not have: our Admin knows those of Apache
-Kafka."""
+"""Our Admin with Apache Kafka's groups of the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -61,4 +60,4 @@ async def test_a_group_of_the_consumer_protocol(kafka_of_configs: KafkaOfConfigs
         with pytest.raises(KafkaError) as refused:
             await admin.describe_group(group)
         assert refused.value.code == ErrorCode.GROUP_ID_NOT_FOUND
-        await admin.delete_topic(topic)  # other tests list the topics of this Apache Kafka
+        await admin.delete_topic(topic)  # other tests list this Apache Kafka's topics

@@ -1,4 +1,4 @@
-"""The judge itself: it comes up with the configs asked for, and leaves nothing behind."""
+"""The reference itself: Apache Kafka starts with the given configs, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SASL on the wire: what Apache Kafka and muster answer, and whether they close the connection."""
+"""SASL on the wire: the answers of Apache Kafka and muster, and whether they close the connection."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _VERSIONS: Final = {ApiVersionsRequest: 0, MetadataRequest: 9, HeartbeatRequest:
 _HASH: Final = "SCRAM-SHA-256"
 _UNSIGNED: Final = {"alg": "none"}
 _AGAIN_S: Final = 1.0
-"""Clients may not authenticate again sooner (KIP-368)."""
+"""Clients may not reauthenticate sooner (KIP-368)."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Where to log in, and as whom."""
+    """Where to log in, and as which user."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ class Side:
 
 
 class Talk:
-    """One connection, and what came of each request: an error code and a text, or `closed`."""
+    """One connection and the outcome of each request: an error code and a text, or `closed`."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
@@ -82,7 +82,7 @@ class Talk:
         self.ask(SaslAuthenticateRequest(auth_bytes=token), version)
 
     def bare(self, token: bytes) -> None:
-        """A token behind SaslHandshake v0."""
+        """Send a token after SaslHandshake v0."""
         raw = self._wire._socket
         raw.sendall(len(token).to_bytes(4, "big") + token)
         try:
@@ -102,7 +102,7 @@ class Talk:
         self.token(self.plain())
 
     def scram(self, *, password: str | None = None, proof: str | None = None, nonce: str = "") -> None:
-        """Log in with SCRAM; `proof` and `nonce` (put behind the true one) are to spoil it."""
+        """Log in with SCRAM; `proof` and `nonce` (appended to the true one) spoil it."""
         self.shake(_HASH)
         first = f"n={self.side.user},r=abcdefgh"
         self.token(f"n,,{first}".encode())
@@ -124,8 +124,8 @@ class Talk:
     def bear(
         self, *, header: Any = _UNSIGNED, claims: Any = None, signature: str = "", **changes: Any
     ) -> None:
-        """Log in with an unsigned token. Changes are to its claims: None leaves one out, and times are from
-        now."""
+        """Log in with an unsigned token. Changes apply to its claims: None omits one, and times are relative
+        to now."""
         times = {"iat": 0, "exp": 60} | {
             name: changes.pop(name) for name in ("iat", "exp") if name in changes
         }
@@ -144,7 +144,7 @@ class Talk:
             self.token(b"\x01")
 
     def pass_s(self, seconds: float) -> None:
-        """Let the time of a real broker pass, which has no clock of ours."""
+        """Let time pass on a real broker, which does not use our clock."""
         time.sleep(seconds)
 
 
@@ -308,22 +308,22 @@ _OUT: Final = (
 _INVALID: Final = '{"status":"invalid_token"}'
 _BAD_TOKEN: Final = ["NONE", "NONE", _INVALID, f"SASL_AUTHENTICATION_FAILED {_INVALID}"]
 _DIFFERENCES: Final[dict[str, tuple[list[str], list[str]]]] = {
-    # A client is told why; Kafka fails unexpectedly.
+    # The client learns why; Kafka fails unexpectedly.
     "SCRAM, proof of another length": (["NONE", "NONE", "closed"], ["NONE", "NONE", _OUT + _HASH]),
-    # Nobody learns which users there are.
+    # Nobody learns which users exist.
     "SCRAM, unknown user": (["NONE", _OUT + _HASH], ["NONE", "NONE"]),
-    # Scopes are text, signed or not; Kafka does not look into the list.
+    # Scopes are strings, signed or not; Kafka does not look into the list.
     "unsigned token, scopes are numbers": (["NONE", "NONE"], _BAD_TOKEN),
-    # A client is told why; Kafka fails unexpectedly.
+    # The client learns why; Kafka fails unexpectedly.
     "unsigned token, alg is missing": (["NONE", "closed"], _BAD_TOKEN),
     "unsigned token, header is a list": (["NONE", "closed"], _BAD_TOKEN),
-    # As at the first login: a client is told which mechanisms are enabled.
+    # As at the first login: the client learns which mechanisms are enabled.
     "again, by an unknown mechanism": (
         ["NONE", "NONE", "closed"],
         ["NONE", "NONE", "UNSUPPORTED_SASL_MECHANISM", "closed"],
     ),
 }
-"""By case: Kafka's answers and muster's, where they are not the same."""
+"""By case: Kafka's answers and muster's, where they differ."""
 
 
 @pytest.mark.parametrize("name", _CASES)

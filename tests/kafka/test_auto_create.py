@@ -1,4 +1,4 @@
-"""A topic that is missing and created because Metadata asks for it."""
+"""A missing topic that is created because a Metadata request names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of a client against Apache Kafka: they do there what they do here, and say the same."""
+"""A client's commands against Apache Kafka: they do the same there as here, with the same output."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TOLD_BY_MUSTER = (
     *("drained", "group_shards", "transaction_shards", "data_shards"),
     *("loading", "renewed_ago_ms", "term_ms"),
 )
-"""Of brokers; null where Apache Kafka's are described."""
+"""Fields of brokers; null where Apache Kafka's are described."""
 ANSWERED_BY_MUSTER = re.compile(r'"answered_by": (?:null|\{[^{}]*\})')
-"""Of the cluster; null where Apache Kafka answers."""
+"""A field of the cluster; null where Apache Kafka answers."""
 RECORDED_BY_MUSTER = ("rebalances",)
-"""Of groups; null where Apache Kafka's are watched."""
+"""Fields of groups; null where Apache Kafka's are watched."""
 RECORDS = (
     b'{"key": "alice", "value": "tea", "headers": [["h", "1"], ["n", null]], "timestamp": 1000}\n'
     b'{"key": "bob", "value": null, "timestamp": 2000}\n'
@@ -52,7 +52,7 @@ _QUOTAS: Final = (
 
 
 def story(bootstrap: str) -> list[tuple[str, Ended]]:
-    """A day at the command line, with what each command said."""
+    """A day at the command line, with the output of each command."""
     told: list[tuple[str, Ended]] = []
 
     def muster(*arguments: str, stdin: bytes = b"") -> Ended:
@@ -161,8 +161,8 @@ def story(bootstrap: str) -> list[tuple[str, Ended]]:
 
 
 def comparable(ended: Ended) -> Ended:
-    """Without what differs from run to run, what only muster tells, and what a broker says in its own words:
-    a refusal keeps who says it and Kafka's name of the error."""
+    """The output without what differs from run to run, what only muster reports, and what a broker says in
+    its own words: a refusal keeps who says it and Kafka's name for the error."""
     out = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", ended.out)
     out = re.sub(r'("port": |127\.0\.0\.1:)\d+', r"\1<port>", out)
     out = re.sub(r'"cluster_id": "[^"]*"', '"cluster_id": <id>', out)
@@ -187,7 +187,7 @@ def test_the_same_commands_say_the_same_of_either(kafka_of_configs: KafkaOfConfi
         if comparable(kafka) != comparable(ours)
     ]
     assert not different, "\n".join(different)
-    # The comparison means something: commands that were meant to be carried out were.
+    # The comparison is meaningful only if the commands meant to succeed did.
     assert sum(ended.code == 0 for _, ended in there) > 25
 
 

@@ -1,5 +1,5 @@
-"""Our members in groups of Apache Kafka: what tests/client/test_group.py shows with muster, where it matters
-who the coordinator is."""
+"""Our members in groups of Apache Kafka: what tests/client/test_group.py shows with muster, where the choice
+of coordinator matters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def cluster(kafka_of_configs: KafkaOfConfigs) -> AsyncIterator[Cluster]:
 async def names(
     kafka_of_configs: KafkaOfConfigs, cluster: Cluster, request: pytest.FixtureRequest
 ) -> tuple[str, str]:
-    """Where Apache Kafka is, and a name that is the test's own: for a group, and a topic of 4 partitions."""
+    """Apache Kafka's address, and a name unique to the test, for a group and a topic with 4 partitions."""
     name = request.node.name.translate(str.maketrans("[]+", "--_"))
     topic = NewTopic(name=name, num_partitions=4, replication_factor=1)
     (await create_topics(cluster, [topic], deadline(LONG_S))).raise_for_failures()
@@ -87,7 +87,7 @@ async def test_static_members_come_back_without_a_rebalance_and_leaders_watch_on
         async with member(bootstrap, name, (name,), group_instance_id="a", **options) as second:
             await reading(second, until=lambda: second.owned)
             assert (second.owned, second.group.generation_id) == before
-            assert second.group.is_leader  # and is spared to assign (KIP-814)
+            assert second.group.is_leader  # and need not assign (KIP-814)
             (await create_partitions(cluster, {name: 6}, deadline(LONG_S))).raise_for_failures()
             await settled(second, other, owning=6)
 

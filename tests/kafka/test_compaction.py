@@ -1,6 +1,6 @@
-"""What compaction leaves of transactions after each pass, batch by batch, as Apache Kafka's cleaner does it
-(KIP-98, KIP-534). A pass is made when a segment has been closed, and its end is told by a record that it must
-have removed."""
+"""What compaction leaves of transactions after each pass, batch by batch, compared with Apache Kafka's
+cleaner (KIP-98, KIP-534). A pass runs once a segment has been closed; it is over when a record that it must
+remove is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ P, Q, R, S, T, U = CHOSEN_BY_STORIES[200:206]
 
 
 class Log(PartitionWrites):
-    """Of a compacted topic."""
+    """The log of a compacted topic."""
 
     def __init__(self, side: Side, topic: str, **configs: str) -> None:
         compacted = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}
@@ -43,7 +43,7 @@ class Log(PartitionWrites):
         self._tick_to_go, self._ticked = self._ticked, self._tick()
 
     def await_pass(self) -> None:
-        """Until what was closed is clean."""
+        """Wait until the closed segments are clean."""
         gone = self._tick_to_go
 
         def is_gone() -> bool:

@@ -1,4 +1,4 @@
-"""One story about configs, told to Apache Kafka and to muster, and what each answered compared."""
+"""One story about configs, played against Apache Kafka and muster, with their answers compared."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.support.wire_topics import create_topics
 pytestmark = pytest.mark.kafka
 
 _SETTLED_SECONDS_MAX: Final = 30.0
-_PAUSE_SECONDS: Final = 0.02  # between two questions about a fact
+_PAUSE_SECONDS: Final = 0.02  # between two checks of a fact
 _SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
     "log.cleaner.enable": "true",
@@ -58,7 +58,7 @@ _KAFKAS_THREADS: Final[Mapping[str, str]] = {
     "num.io.threads": "8",
     "num.network.threads": "3",
 }
-"""Set for Kafka alone: its defaults, which the tests' Kafka otherwise goes without."""
+"""Set only for Kafka: its defaults, which the tests' Kafka otherwise overrides."""
 
 _ABSENT: Final = "(absent)"
 _AT_START_ONLY: Final = "muster takes this setting when it starts"
@@ -122,19 +122,19 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("list ()", "resources"): _TOPICS,
     ("list (2,)", "resources"): _TOPICS,
 }
-"""By step and fact, both with wildcards: why muster answers otherwise."""
+"""By step and fact, both with wildcards: why muster answers differently."""
 
 
 class Story:
-    """What one broker answered so far: the facts of each step."""
+    """One broker's answers so far: the facts of each step."""
 
     def __init__(self, connection: WireConnection) -> None:
         self.facts: dict[tuple[str, str], Any] = {}
         self._connection = connection
 
     def describe(self, step: str, *resource: Any, until: Mapping[str, str | None] | None = None) -> None:
-        """Facts of every config; `until` these configs have these values, which Kafka's brokers learn after
-        the change was answered."""
+        """Record the facts of every config. `until` gives configs the values to wait for, since Kafka's
+        brokers learn of a change after it was answered."""
         request = describing(resource, synonyms=True)
         deadline = time.monotonic() + _SETTLED_SECONDS_MAX
         while True:
@@ -172,7 +172,7 @@ class Story:
         self._altered(step, self._connection.call(request, version, IncrementalAlterConfigsResponse))
 
     def alter_twice(self, step: str, type: int, name: str, *changes: Change) -> None:
-        """One request that names the resource twice."""
+        """Send one request that names the resource twice."""
         request = altering((type, name, changes), (type, name, changes))
         self._altered(step, self._connection.call(request, 1, IncrementalAlterConfigsResponse))
 
@@ -212,7 +212,7 @@ class Story:
 
 
 def tell(story: Story, broker: str) -> None:
-    """The story. `broker` is the node id of the only broker."""
+    """The whole story. `broker` is the node id of the only broker."""
     tell_of_topics(story)
     tell_of_names(story, broker)
     tell_of_brokers(story, broker)
@@ -375,7 +375,7 @@ def tell_of_brokers(story: Story, broker: str) -> None:
 
 
 def tell_of_what_can_be_altered(story: Story, broker: str) -> None:
-    """Every config that can be altered while a broker runs, and some that cannot."""
+    """Every config that can be altered on a running broker, and some that cannot."""
     story.alterable("what can be altered", broker)
     altered = [name for name, spec in BROKER_SPECS.items() if spec.dynamic and name != DRAINED]
     for name in (*altered, "listeners", *_OF_LISTENERS, *_NOT_ALTERED):
@@ -560,11 +560,11 @@ _OF_THE_PLACE: Final = (
     "listeners value",
     "listeners synonyms",
 )
-"""Addresses: each broker has its own."""
+"""Addresses, which differ between brokers."""
 
 
 def _known_to_muster(facts: Mapping[tuple[str, str], Any], ours: Mapping[tuple[str, str], Any]) -> Any:
-    """Of Kafka's facts about its broker, those about configs that muster has."""
+    """Kafka's facts about its broker, limited to the configs that muster has."""
     names = {fact.split()[0] for step, fact in ours if step.startswith("the broker")}
     return {
         (step, fact): value

@@ -1,8 +1,8 @@
-"""Our declarations against the message definitions in Apache Kafka's jars: every message, every field, both
-ways.
+"""Our declarations compared with the message definitions in Apache Kafka's jars: every message, every field,
+in both directions.
 
-A field that our constructor requires has no default to compare; Kafka's definition must then name none
-either, and every version of the struct must carry the field.
+A field that our constructor requires has no default to compare; Kafka's definition must then have none
+either, and every version of the struct must contain the field.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tests.protocol.names import snake_case
 
 api.load_messages()
 
-# `embedded` is not among the messages that `api` loads; importing it has entered its schemas into RECORDS.
+# `embedded` is not among the modules that `api` loads; importing it has added its schemas to RECORDS.
 assert embedded.ConsumerProtocolSubscription in RECORDS.values()
 
 OWN = {"PendingOffsetKey", "TransactionalProducerKey", "TransactionalProducerValue"}
-"""Records that Kafka does not have: tests/protocol/test_coordinator_records.py holds that no type of Kafka's
-can be taken for them."""
+"""Records that Kafka does not have: tests/protocol/test_coordinator_records.py ensures that none can be
+mistaken for one of Kafka's types."""
 
 DECLARED: dict[str, type[Message]] = {
     cls.__name__: cls
@@ -39,8 +39,8 @@ DECLARED: dict[str, type[Message]] = {
     if cls.__module__.startswith("muster.protocol.") and cls.__name__ not in OWN
 }
 
-# Fields whose default is None although Kafka's is "", since the definition names none: a response without an
-# error has no message, which the newer definitions say with an explicit null.
+# Fields whose default is None although Kafka's is "" because the definition has none: a response without an
+# error has no message, which newer definitions state with an explicit null.
 DEFAULT_NULL_ON_PURPOSE = {
     ("FindCoordinatorResponse", "error_message"),
     ("FindCoordinatorResponse", "coordinators.error_message"),
@@ -55,7 +55,7 @@ def test_declaration_agrees_with_kafka(name: str) -> None:
 
     assert declared.versions == kafka.versions
     assert declared.flexible == kafka.flexible
-    # Kafka's definitions of records name the record type here; ours is tested with the records.
+    # Kafka's definitions of records give the record type here; ours is tested with the records.
     if declared.key is not None or name.endswith(("Request", "Response")):
         assert declared.key == kafka.key
     assert list(declared.fields) == list(kafka.fields), "fields, or their order on the wire"
@@ -64,7 +64,7 @@ def test_declaration_agrees_with_kafka(name: str) -> None:
 
 
 def _expected(name: str, path: str, declared: FieldFacts, kafka: FieldFacts) -> FieldFacts:
-    """Kafka's facts, but for the default where our constructor asks for the value, or differs on purpose."""
+    """Kafka's facts, except for defaults where our constructor requires the value or differs on purpose."""
     if declared.default == REQUIRED_DEFAULT:
         return kafka._replace(default=REQUIRED_DEFAULT)
     if (name, path) in DEFAULT_NULL_ON_PURPOSE:

@@ -1,5 +1,5 @@
 """Consumer groups (KIP-848) as others see them: listed, described and deleted, their offsets committed and
-fetched in every version, and the configs of a group in force."""
+fetched in every version, and their group configs in force."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INTERVAL, _HEARTBEAT = "consumer.assignment.interval.ms", "consumer.heartbeat.i
 
 
 def _configured(side: Side, group: str, **configs: str) -> None:
-    """A group with configs, which are in force."""
+    """Give a group configs; returns once they are in force."""
     wanted = {f"consumer.{name}.interval.ms": value for name, value in configs.items()}
     changes = [(name, SET, value) for name, value in wanted.items()]
     answer = side.quietly(altering((GROUP, side.name(group), changes)), 1)
@@ -70,7 +70,7 @@ def _sort_members(answer: Any) -> None:
 
 
 def _seen(side: Side, when: str, *groups: str) -> None:
-    """By everything that describes a group."""
+    """Look at the groups with everything that describes groups."""
     names = [side.name(group) for group in groups]
     for version in range(versions(ApiKey.CONSUMER_GROUP_DESCRIBE).last + 1):
         described = ConsumerGroupDescribeRequest(group_ids=names, include_authorized_operations=True)
@@ -124,7 +124,7 @@ def groups_seen(side: Side) -> None:
 
 
 def members_removed(side: Side) -> None:
-    """By LeaveGroup, as an administrator does; members of the consumer protocol."""
+    """Remove members of the consumer protocol with LeaveGroup, as an administrator does."""
     side.create(t=2)
     side.coordinate(side.name("r"))
     _configured(side, "r", assignment="0")

@@ -1,4 +1,4 @@
-"""The data plane as Apache Kafka answers it: Produce, idempotent producers, Fetch, ListOffsets."""
+"""Data plane answers compared with Apache Kafka's: Produce, idempotent producers, Fetch, ListOffsets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch(*values: bytes, key: bytes | None = b"k", at_ms: int = NOW_MS, **field
 
 
 def altered(data: bytes, position: int, form: str, value: int) -> bytes:
-    """With a field of the batch's header changed, and a checksum that fits."""
+    """The batch with a header field changed, and a matching checksum."""
     changed = bytearray(data)
     pack_into(form, changed, position, value)
     pack_into(">I", changed, 17, google_crc32c.value(bytes(changed[21:])))
@@ -50,7 +50,7 @@ def altered(data: bytes, position: int, form: str, value: int) -> bytes:
 def producing(
     side: Side, *parts: tuple[str, int, bytes | None], acks: int = -1, transactional_id: str | None = None
 ) -> ProduceRequest:
-    """(topic, partition, records) each; parts of the same topic stand together."""
+    """Takes (topic, partition, records) tuples; parts of the same topic are grouped."""
     topics: dict[str, list[ProduceRequest.PartitionProduceData]] = {}
     for topic, partition, data in parts:
         found = topics.setdefault(topic, [])
@@ -77,7 +77,7 @@ def by_id(topic_id: uuid.UUID, data: bytes) -> ProduceRequest:
 def listing(
     side: Side, topic: str, *asked: tuple[int, int], epoch: int = -1, **fields: Any
 ) -> ListOffsetsRequest:
-    """(partition, timestamp) each."""
+    """Takes (partition, timestamp) pairs."""
     parts = [
         ListOffsetsRequest.ListOffsetsPartition(
             partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch
@@ -222,7 +222,7 @@ def idempotent_producers(side: Side) -> None:
         side.ask(title, producing(side, (topic, partition, data)), 12)
 
     def are_given_out() -> bool:
-        """Kafka's broker asks its controller for a thousand ids when it is first asked for one."""
+        """Kafka's broker gets a thousand ids from its controller when first asked for one."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         return all(side.quietly(request, version).error_code == 0 for version in range(6))
 
@@ -373,6 +373,6 @@ def fetch(side: Side) -> None:
 
 @pytest.mark.parametrize("story", [produce, idempotent_producers, list_offsets, fetch])
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
-    # A lease that lapses on a busy machine begins another leader epoch.
+    # A lease that expires on a busy machine starts another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

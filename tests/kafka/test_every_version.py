@@ -1,4 +1,4 @@
-"""Every version of the APIs of which other stories ask one or two: a success and an error in each."""
+"""Every version of the APIs of which other stories use only one or two: a success and an error in each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.wire_topics import until
 pytestmark = pytest.mark.kafka
 
 _BY_ID_FROM: Final = 13
-"""Produce and Fetch name topics by their ids from this version on."""
+"""Produce and Fetch identify topics by id from this version on."""
 _DELETED_BY_ID_FROM: Final = 6
 
 
@@ -59,7 +59,7 @@ def producer_ids(side: Side) -> None:
         return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
 
     def are_given_out() -> bool:
-        """Kafka's broker asks its controller for a thousand ids when it is first asked for one."""
+        """Kafka's broker gets a thousand ids from its controller when first asked for one."""
         return bool(side.quietly(asking(None), 5).error_code == 0)
 
     until(are_given_out, "producer ids")
@@ -154,7 +154,7 @@ def configs(side: Side) -> None:
         good_change = altering((*here, change), (*nowhere, change), validate_only=True)
         side.ask(f"v{version}", good_change, version)
         side.ask(f"invalid, v{version}", altering((*here, [("retention.ms", SET, "x")])), version)
-    # v0 lists client metrics alone; of them there are none.
+    # v0 lists only client metrics, and there are none.
     side.ask("v0", ListConfigResourcesRequest(), 0)
     side.ask("v1", ListConfigResourcesRequest(resource_types=[CLIENT_METRICS]), 1)
     side.ask("an unknown type", ListConfigResourcesRequest(resource_types=[99]), 1)
@@ -165,6 +165,6 @@ def configs(side: Side) -> None:
 
 @pytest.mark.parametrize("story", [connection, producer_ids, records, topics, configs])
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
-    # A lease that lapses on a busy machine begins another leader epoch.
+    # A lease that expires on a busy machine starts another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

@@ -1,5 +1,5 @@
-"""What a coordinator that died leaves behind, asked of Apache Kafka: where a story says `reload`, it is
-killed and started again on its data."""
+"""What a dead coordinator leaves behind, compared with Apache Kafka: where a story says `reload`, Kafka is
+killed and restarted on its data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.apache_kafka import ApacheKafka
 pytestmark = pytest.mark.kafka
 
 _PREFIX: Final = f"{Path(__file__).stem}/"
-"""Of the first column of DIFFERENCES.md: the same scenario has rows of its own where nothing is restarted."""
+"""Prefix in the first column of DIFFERENCES.md: the same scenario has separate rows without a restart."""
 _numbers: Final = itertools.count(1)
 
 
 class RestartedDriver(WireDriver):
-    """`reload` kills the broker, and with it every connection."""
+    """`reload` kills the broker and all its connections."""
 
     def __init__(self, kafka: ApacheKafka, scenario: Scenario, suffix: str) -> None:
         self._kafka = kafka
@@ -38,7 +38,7 @@ class RestartedDriver(WireDriver):
 
 
 def _replayable() -> list[Scenario]:
-    """Those that come to a `reload` before anything that only our own coordinator can be made to do."""
+    """Scenarios that reach a `reload` before anything that only our own coordinator can be made to do."""
     scenarios = (
         replayable_part(parse(path), without=OUT_OF_CLIENTS_HANDS - {"reload"}) for path in OF_THE_CORE
     )
@@ -46,7 +46,7 @@ def _replayable() -> list[Scenario]:
 
 
 def is_restarted(name: str) -> bool:
-    """Whether `name`, the first column of a row of DIFFERENCES.md, is that of a scenario played here."""
+    """Whether `name`, from the first column of DIFFERENCES.md, is a scenario played here."""
     return name in {_PREFIX + scenario.name for scenario in _replayable()}
 
 

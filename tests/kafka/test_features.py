@@ -1,5 +1,5 @@
-"""Features (KIP-584): levels that can be had, those that cannot, and what the consumer protocol (KIP-848)
-answers where `group.version` is 0."""
+"""Features (KIP-584): valid and invalid levels, and what the consumer protocol (KIP-848) answers when
+`group.version` is 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 def _level(side: Side, name: str) -> tuple[int, int]:
-    """Of a feature, as ApiVersions tells it, and the epoch."""
+    """The level of a feature, as reported by ApiVersions, and the epoch."""
     asked = ApiVersionsRequest(client_software_name="story", client_software_version="1")
     answer = side.quietly(asked, 4)
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
@@ -32,7 +32,7 @@ def _level(side: Side, name: str) -> tuple[int, int]:
 
 
 def _await_level(side: Side, name: str, level: int) -> None:
-    """Kafka's brokers learn it after the answer."""
+    """Wait: Kafka's brokers learn it after the answer."""
     until(lambda: _level(side, name)[0] == level, f"{name} is {level}")
 
 
@@ -42,13 +42,13 @@ def _update(name: str, level: int, type: int, *, validate_only: bool = False) ->
 
 
 def _unasked(side: Side, name: str, when: str) -> None:
-    """Every update, validated only."""
+    """Every update, only validated."""
     for version in (1, 2):
         for level in (-1, 0, 1, 2, 3, 9):
             for type in range(5):
                 title = f"{when}: {level} ({type}), v{version}"
                 side.ask(title, _update(name, level, type, validate_only=True), version)
-    # v0 has no validate_only: what would change the level is left out.
+    # v0 has no validate_only, so updates that would change the level are left out.
     for level in {0, _level(side, name)[0], 9}:
         for allowed in (False, True):
             each = UpdateFeaturesRequest.FeatureUpdateKey(
@@ -106,7 +106,7 @@ def levels_of_transactions(side: Side) -> None:
 
 
 def _changed(side: Side, name: str, level: int, type: int, number: int) -> int:
-    """Change a level; the epoch afterwards."""
+    """Change a level; returns the epoch afterwards."""
     side.ask(f"{number}: to {level} ({type})", _update(name, level, type), 2)
     _await_level(side, name, level)
     return _level(side, name)[1]

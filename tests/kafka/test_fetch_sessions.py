@@ -1,5 +1,5 @@
-"""Fetch sessions (KIP-227) as Apache Kafka keeps them: what an answer leaves out, what ends a session, and
-who comes first."""
+"""Fetch sessions (KIP-227) compared with Apache Kafka's: what an answer omits, what ends a session, and which
+partitions come first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.kafka.test_data_plane import batch, producing
 pytestmark = pytest.mark.kafka
 
 NAMES = 12
-"""A version whose requests name topics."""
+"""A version whose requests identify topics by name."""
 IDS = 17
-"""One whose requests have their ids."""
+"""A version whose requests identify topics by id."""
 Part = tuple[str, int, int]
 """Topic, partition, offset."""
 
@@ -41,7 +41,7 @@ class Session:
         version: int | None = None,
         **fields: Any,
     ) -> Any:
-        """The session's next request, unless `fields` say otherwise."""
+        """Send the session's next request, with `fields` overriding its defaults."""
         asked = {"session_id": self.id, "session_epoch": self.epoch, **fields}
         request = FetchRequest(
             **{
@@ -164,7 +164,7 @@ def by_id(side: Side) -> None:
 
 
 def who_comes_first(side: Side) -> None:
-    """Each answer has room for the records of one partition."""
+    """Each answer has room for one partition's records."""
     side.create(t=3, u=2)
     for topic, partition in (("t", 0), ("t", 2), ("u", 0), ("u", 1)):
         side.quietly(producing(side, (topic, partition, batch(b"x" * 1_000))), NAMES)
@@ -181,6 +181,6 @@ def who_comes_first(side: Side) -> None:
 
 @pytest.mark.parametrize("story", [what_is_told, errors, epochs, by_id, who_comes_first])
 def test_apache_kafka_keeps_sessions_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
-    # A lease that lapses on a busy machine begins another leader epoch.
+    # A lease that expires on a busy machine starts another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

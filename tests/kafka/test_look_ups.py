@@ -1,4 +1,4 @@
-"""What clients ask before they begin, and tools about what is there, as Apache Kafka answers it."""
+"""Requests that clients make first, and tools' queries, with answers compared with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def metadata(side: Side) -> None:
     no_topic = MetadataRequest(topics=[])
 
     for version in range(14):
-        # Before v4 creation is always allowed, as far as the request goes.
+        # Before v4, a request cannot forbid creation.
         request = asking(
             asked(name=side.name("t")), asked(name="none"), allow_auto_topic_creation=version < 4
         )
@@ -60,7 +60,7 @@ def metadata(side: Side) -> None:
         side.ask(f"by id, v{version}", asking(asked(topic_id=ids["t"], name=None)), version)
     side.ask("by an id that no topic has", asking(asked(topic_id=uuid.UUID(int=7), name=None)), 12)
     side.ask("by id and by name", asking(asked(topic_id=ids["t"], name="none")), 12)
-    # An Apache Kafka that other tests have restarted may be in later epochs of it.
+    # An Apache Kafka that other tests have restarted may be in a later leader epoch.
     side.ask("the topic of offsets", asking(asked(name="__consumer_offsets")), 12, but="leader_epoch")
     operations = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
     for version in (8, 10):
@@ -173,7 +173,7 @@ def connection(side: Side) -> None:
 
 
 def authentication(side: Side) -> None:
-    """On a listener without SASL."""
+    """SASL requests on a listener without SASL."""
     for version in range(2):
         side.ask(f"handshake, v{version}", SaslHandshakeRequest(mechanism="PLAIN"), version)
     side.ask("handshake for a mechanism that nobody knows", SaslHandshakeRequest(mechanism="NONE"), 1)
@@ -188,7 +188,7 @@ def authentication(side: Side) -> None:
     "story", [metadata, cluster, unknown_groups, listed_groups, connection, authentication]
 )
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
-    # A lease that lapses on a busy machine begins another leader epoch.
+    # A lease that expires on a busy machine starts another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)
 

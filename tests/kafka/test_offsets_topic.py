@@ -1,5 +1,5 @@
-"""`__consumer_offsets` as programs that watch groups read it: muster's and Apache Kafka's, both told the same
-story, by our own client and by Kafka's console consumer with the formatters that Kafka has for the topic."""
+"""`__consumer_offsets` as group monitoring programs read it: muster's and Apache Kafka's after the same
+story, read by our own client and by Kafka's console consumer with Kafka's formatters for the topic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GROUPS: Final = ("worker", "static", "tool", "deleted", "forgotten", "last")
 
 
 def names() -> dict[str, str]:
-    """New names for the story's groups. All are of one shard, so the last of them is read last."""
+    """New names for the story's groups. All are on one shard, so that the last of them is read last."""
     of_shard = (name for name in (f"g-{uuid.uuid4()}" for _ in count()) if shard_of(name) == SHARD)
     return dict(zip(GROUPS, of_shard, strict=False))
 
@@ -87,7 +87,7 @@ async def story(bootstrap: str) -> dict[str, str]:
 
 
 async def read(bootstrap: str, groups: dict[str, str]) -> dict[str, Any]:
-    """The last value of each of the story's keys, in words."""
+    """The last value of each of the story's keys, as text."""
     known = {name: group for group, name in groups.items()}
     where = TopicPartition(OFFSETS_TOPIC, SHARD)
     last: dict[str, Any] = {}
@@ -108,7 +108,7 @@ async def read(bootstrap: str, groups: dict[str, str]) -> dict[str, Any]:
 
 
 def in_words(value: object, timestamp: int) -> dict[str, Any]:
-    """What is the same on every run."""
+    """The parts that are the same on every run."""
     if isinstance(value, OffsetCommitValue):
         return {
             "offset": value.offset,
@@ -143,7 +143,7 @@ async def kafka(kafka_of_configs: KafkaOfConfigs) -> AsyncIterator[str]:
     bootstrap = kafka_of_configs(KAFKA_CONFIGS).bootstrap
     yield bootstrap
     async with Admin(bootstrap) as admin:
-        await admin.delete_topic("offsets-topic")  # other tests list the topics of this Apache Kafka
+        await admin.delete_topic("offsets-topic")  # other tests list this Apache Kafka's topics
 
 
 async def test_the_last_of_each_key_is_kafkas(kafka: str) -> None:
@@ -156,7 +156,7 @@ async def test_the_last_of_each_key_is_kafkas(kafka: str) -> None:
 
 
 def last_printed(lines: list[Any], groups: dict[str, str]) -> dict[str, Any]:
-    """Of each key of the story's groups, without what is new on every run."""
+    """The last value of each key of the story's groups, without what changes on every run."""
     known = {name: group for group, name in groups.items()}
     last: dict[str, Any] = {}
     for line in lines:
@@ -195,7 +195,7 @@ async def test_the_console_consumer_prints_what_it_prints_of_kafkas(
     assert told[1]
 
 
-# --- what is answered beside records ----------------------------------------------------------------
+# --- other requests about the topic -----------------------------------------------------------------
 
 
 def asked_from_outside(side: Side) -> None:
@@ -203,7 +203,7 @@ def asked_from_outside(side: Side) -> None:
 
 
 def ask_from_outside(side: Side, topic: str) -> None:
-    """What is asked of an internal topic of 50 partitions, beside reading its records."""
+    """Requests about an internal topic with 50 partitions other than reading its records."""
 
     def cutting(partition: int, offset: int) -> DeleteRecordsRequest:
         cut = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)

@@ -1,5 +1,5 @@
-"""Client quotas at Apache Kafka and at muster: what is described and refused, field by field, and who has to
-wait, from which request on and for how long."""
+"""Client quotas in Apache Kafka and muster: answers to describing and altering, field by field, and which
+clients are throttled, from which request on and for how long."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _EXACT, _DEFAULT, _ANY = range(3)
 _RATE: Final = 1_000
 """Bytes per second."""
 _AT_ONCE: Final = 10 * _RATE
-"""What that gives in the ten windows that a first use finds empty."""
+"""Bytes that this rate allows in the ten windows that a first use finds empty."""
 _LATE_MS: Final = 100
-"""What the clocks of both ends may differ in."""
+"""How far the clocks of both ends may differ."""
 
 
 def entry(entity: Entity, *ops: tuple[str, float | None]) -> _Entry:
@@ -77,7 +77,7 @@ def in_every_version(side: Side, title: str, request: Any) -> None:
 
 
 def set_quotas(side: Side, *entries: _Entry) -> None:
-    """In force when this returns: what is altered last is described, and brokers hear of changes in order."""
+    """In force on return: the last alteration can be described, and brokers learn of changes in order."""
     last = entry({"client-id": f"last-{time.monotonic_ns()}"}, ("request_percentage", 1e6))
     for each in (altering(*entries), altering(last)):
         answer = side.quietly(each, 1)
@@ -91,7 +91,7 @@ def set_quotas(side: Side, *entries: _Entry) -> None:
 
 @contextmanager
 def limited(side: Side, client_id: str, key: str, rate: float) -> Iterator[WireConnection]:
-    """A client that has this quota."""
+    """A client with this quota."""
     set_quotas(side, entry({"client-id": client_id}, (key, rate)))
     with WireConnection(*side._address, client_id) as connection:
         yield connection
@@ -185,7 +185,7 @@ def alterations(side: Side) -> None:
 def waits(
     side: Side, title: str, connection: WireConnection, throttle_ms: int, next_one: Callable[[], Any]
 ) -> None:
-    """The next request of the connection is answered when the time is over, and not before."""
+    """Note that the connection's next request is answered once the time is over, and not before."""
     began = time.monotonic()
     next_one()
     took_ms = (time.monotonic() - began) * 1_000
@@ -193,7 +193,7 @@ def waits(
 
 
 def _windows_allow(throttle_ms: int, used: float, began: float) -> bool:
-    """Whether so long a wait is what Kafka's windows make of bytes since `began`."""
+    """Whether Kafka's windows give this throttle time for the bytes used since `began`."""
     elapsed_ms = (time.monotonic() - began) * 1_000 + _LATE_MS
     longest_ms = (used - _AT_ONCE) / _RATE * 1_000
     return longest_ms - elapsed_ms <= throttle_ms <= longest_ms + _LATE_MS
@@ -246,7 +246,7 @@ def consumer(side: Side) -> None:
 
 
 def mutations(side: Side) -> None:
-    """One partition per second gives eleven at once."""
+    """One partition per second allows eleven at once."""
 
     def creating(name: str, partitions: int, *, validate_only: bool = False) -> CreateTopicsRequest:
         topic = CreateTopicsRequest.CreatableTopic(

@@ -1,4 +1,4 @@
-"""Kafka's own command line tools against several brokers: they show the replica lists, and change them."""
+"""Kafka's own command line tools against several brokers: they show and change replica lists."""
 
 from __future__ import annotations
 

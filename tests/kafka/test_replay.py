@@ -1,4 +1,4 @@
-"""Apache Kafka as the judge: every scenario is played against it, as far as clients can bring it about."""
+"""Apache Kafka as the reference: every scenario is played against it, as far as clients can produce it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ pytestmark = pytest.mark.kafka
 
 _INITIAL_DELAY = "group.initial.rebalance.delay.ms"
 _LONGER_THAN_ANY_REPLAY_MS = "600000"
-# When a leader goes, Kafka takes the first of the rest in the order of their ids' hashes, and ids are random:
-# one replay in so many picks whom we pick.
+# When a leader leaves, Kafka picks the first of the others in the order of their ids' hashes, and ids are
+# random: one replay in so many picks the member that we pick.
 _RETRIES_FOR_THE_SAME_LEADER = 20
 _numbers = itertools.count(1)
 
 
 def _configs(scenario: Scenario) -> dict[str, str]:
-    """What Kafka is started with. Any delay but none is one that must not end within the part replayed."""
+    """The configs to start Kafka with. Any nonzero delay must not end within the replayed part."""
     delay = "0" if scenario.config.get(_INITIAL_DELAY) == "0" else _LONGER_THAN_ANY_REPLAY_MS
     return {**scenario.config, _INITIAL_DELAY: delay}
 
 
 def _replayable() -> list[Scenario]:
-    """Those with steps to replay, ordered by config: a Kafka with other configs is another Kafka.
+    """Scenarios with steps to replay, ordered by config: each set of configs needs another Kafka.
 
-    What is `not-on-kafka` because it is a race there has no outcome to compare.
+    Scenarios marked `not-on-kafka` as a race have no outcome to compare.
     """
     scenarios = [replayable_part(parse(path)) for path in SCENARIOS]
     return sorted(
@@ -53,7 +53,7 @@ def _replayable() -> list[Scenario]:
 
 
 def _replay(scenario: Scenario, kafka: ApacheKafka) -> list[Difference]:
-    suffix = f"-replayed-{next(_numbers)}"  # taken out of answers again, so unlike anything in a scenario
+    suffix = f"-replayed-{next(_numbers)}"  # removed from answers again, so unlike anything in a scenario
     partitions = {name + suffix: count for name, count in scenario.topics.items()}
     with WireDriver(kafka.host, kafka.port, partitions, scenario.group + suffix) as driver:
         theirs = record(scenario, driver, topic_id=driver.topic_id, suffix=suffix)

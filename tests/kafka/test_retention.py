@@ -1,4 +1,4 @@
-"""What retention does to transactions, as Apache Kafka does it: it takes segments with open ones, too."""
+"""What retention does to transactions, compared with Apache Kafka: segments with open ones go, too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What Kafka serves although it is switched off (ACLs, SASL, delegation tokens, features): muster
-answers as Kafka does without an authorizer and without SASL. And what is served at all, API by API."""
+"""What Kafka serves although it is switched off (ACLs, SASL, delegation tokens, features): muster answers
+like Kafka without an authorizer and without SASL. And which APIs are served at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.kafka
 
 _ANY = 1
 _UNTIL_TYPED = 0
-"""UpdateFeatures has no kinds of change up to this version, but a word for these."""
+"""Up to this version UpdateFeatures has no upgrade types, only a flag for downgrades."""
 _ANY_DOWNGRADE = 3
 _KINDS_IN_WORDS = (1, _ANY_DOWNGRADE)
 
@@ -113,13 +113,13 @@ def scram_users(side: Side) -> None:
     _ask_in_every_version(side, "make one", Asked(deletions=[], upsertions=[good]))
 
     def has_heard() -> bool:
-        """Kafka's controller makes users, and its brokers hear of them in a moment."""
+        """Kafka's controller creates users, and its brokers learn of them a moment later."""
         told = side.quietly(DescribeUserScramCredentialsRequest(users=None), 0)
         return {each.user for each in told.results} == {"u", "v", "w"}
 
     until(has_heard, "the users that were made")
     _ask_in_every_version(side, "all that there are", DescribeUserScramCredentialsRequest(users=None))
-    for names in (["v"], ["w", "w"], ["nobody"]):  # apart, since Kafka's order is that of a hash table
+    for names in (["v"], ["w", "w"], ["nobody"]):  # one by one, since Kafka's order is that of a hash table
         users = [User(name=name) for name in names]
         _ask_in_every_version(side, f"made, {names}", DescribeUserScramCredentialsRequest(users=users))
     weak = Asked.ScramCredentialUpsertion(
@@ -142,13 +142,13 @@ def scram_users(side: Side) -> None:
         _ask_in_every_version(side, title, Asked(deletions=deletions, upsertions=upsertions))
     kept = DescribeUserScramCredentialsRequest(users=[User(name="v")])
     _ask_in_every_version(side, "nothing of a user that is refused was changed", kept)
-    # Behind what describes them: in which order Kafka tells of two mechanisms changes with each start.
+    # After the requests that describe them: Kafka's order of two mechanisms changes with each start.
     _ask_in_every_version(side, "make another", Asked(deletions=[], upsertions=[worse]))
     for number, (name, mechanism) in enumerate((("v", 1), ("v", 1), ("v", 2), ("w", 2))):
         deleted = [Asked.ScramCredentialDeletion(name=name, mechanism=mechanism)]
         title = f"delete {name} {mechanism} that was made ({number})"
         _ask_in_every_version(side, title, Asked(deletions=deleted, upsertions=[]))
-    # Removed again, for the stories behind this one.
+    # Removed again, for the stories after this one.
     removed = Asked.ScramCredentialDeletion(name="u", mechanism=1)
     side.quietly(Asked(deletions=[removed], upsertions=[]), 0)
 
@@ -181,7 +181,7 @@ def feature_updates(side: Side) -> None:
 
 
 def served(side: Side) -> None:
-    """Every API, and every feature in the versions of ApiVersions that differ in them."""
+    """Every API, and every feature in the ApiVersions versions that differ in them."""
     for version in (3, 4):
         request = ApiVersionsRequest(client_software_name="story", client_software_version="1")
         answer = side.quietly(request, version)

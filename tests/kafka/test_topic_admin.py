@@ -1,4 +1,4 @@
-"""The administration of topics as Apache Kafka answers it."""
+"""Topic administration, with answers compared with Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -362,6 +362,6 @@ def describe_log_dirs(side: Side) -> None:
     ],
 )
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
-    # A lease that lapses on a busy machine begins another leader epoch.
+    # A lease that expires on a busy machine starts another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

@@ -1,5 +1,5 @@
 """Stories of transactional ids: every API of the coordinator in every version, what each refuses, and what is
-told of ids. Sequences of requests are those of `test_transactions`."""
+reported about ids. Sequences of requests are in `test_transactions`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_YET: Final = (
 )
 _NOBODYS: Final = CHOSEN_BY_STORIES[0]
 _CONTINUED_FROM: Final = 3
-"""InitProducerId takes the id and epoch that a producer has from this version on."""
+"""From this version on, InitProducerId takes the producer's current id and epoch."""
 
 
 def _versions(api: ApiKey) -> range:
@@ -70,7 +70,7 @@ class _Producers:
         self._side.quietly(request, 3)
 
     def end(self, transactional_id: str, producer: Producer, *, commits: bool, version: int = 4) -> Producer:
-        """Once all markers are written."""
+        """Returns once all markers are written."""
         request = ending(self._side.name(transactional_id), producer, commits=commits)
         answer = self._side.quietly(request, version)
         assert answer.error_code == 0
@@ -78,7 +78,7 @@ class _Producers:
         return answer.producer_id, answer.producer_epoch
 
     def settle(self, transactional_id: str) -> None:
-        """Return when no marker is due any more."""
+        """Return when no more markers are pending."""
 
         def is_settled() -> bool:
             (found,) = self._side.quietly(describing(self._side.name(transactional_id)), 0).transaction_states
@@ -268,7 +268,7 @@ def looks(side: Side) -> None:
     side.ask("none described", describing(), 0)
 
     def only(answer: Any) -> None:
-        """Others' ids are there too."""
+        """Drop ids of other stories, which are listed too."""
         answer.transaction_states = sorted(
             (each for each in answer.transaction_states if each.transactional_id in names),
             key=lambda each: each.transactional_id,

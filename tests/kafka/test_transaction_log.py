@@ -1,5 +1,5 @@
-"""What partitions keep and serve of transactions as Apache Kafka does: transactional batches and markers on
-the wire, without a coordinator, and what readers see after each."""
+"""What partitions keep and serve of transactions, compared with Apache Kafka: transactional batches and
+markers on the wire, without a coordinator, and what readers see after each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ P, Q, R, S, T, U = CHOSEN_BY_STORIES[100:106]
 
 @contextmanager
 def unverified(**settings: Any) -> Iterator[Broker]:
-    """muster with nobody who verifies transactions."""
+    """A muster that does not verify transactions."""
     with Broker(
         auto_create_topics_enable=False,
         lease_term_ms=600_000,
@@ -71,7 +71,7 @@ def partition_log(side: Side) -> None:
         side.ask(title, WriteTxnMarkersRequest(markers=[marker(who, committed, **given)]), 2)
 
     def look(title: str, *offsets: int, topic: str = "t", newest: bool = False) -> None:
-        """`newest`: the newest record is asked for too; of markers that is a matter of milliseconds."""
+        """`newest`: also ask for the newest record; with markers that is a matter of milliseconds."""
         for offset in offsets or (0,):
             for level in (0, 1):
                 asked = fetching(side, topic, offset, isolation_level=level)

@@ -1,5 +1,5 @@
-"""`__transaction_state` as programs that watch transactions read it: those of muster and Apache Kafka, told
-the same story, by our own client and by Kafka's console consumer with the formatter that Kafka has for it."""
+"""`__transaction_state` as transaction monitoring programs read it: muster's and Apache Kafka's after the
+same story, read by our own client and by Kafka's console consumer with Kafka's formatter for it."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from tests.support.wire_topics import delete_topic, ensure_topics, until
 pytestmark = pytest.mark.kafka
 
 CONFIGS: Final = {**KAFKA_CONFIGS, "transaction.state.log.num.partitions": "50"}
-"""The number that Kafka has by default, and the tests' Kafka has not."""
+"""Kafka's default partition count, which the tests' Kafka does not use."""
 SHARD: Final = 7
 TOPIC: Final = "state-topic"
 PARTITIONS: Final = 3
 TIMEOUT_MS: Final = 600_000
 STORY: Final = ("started", "ongoing", "committed", "aborted", "again", "last")
 _NOT_YET: Final = (14, 15, 16, 51)
-"""The coordinator is loading, not there, or still ends the transaction before."""
+"""The coordinator is loading, unavailable, or still ending the previous transaction."""
 
 Producer = tuple[int, int]
 """Producer id and epoch."""
 
 
 class Coordinator:
-    """Of one broker, which is told the story."""
+    """The coordinator of one broker, against which the story is played."""
 
     def __init__(self, bootstrap: str, connection: WireConnection) -> None:
         self.bootstrap = bootstrap
@@ -113,8 +113,8 @@ class Coordinator:
 
 
 def tell(coordinator: Coordinator) -> Mapping[str, str]:
-    """Transactional ids in several states: those of the story, by their names there. All are of one shard, so
-    the last of them is read last."""
+    """Put transactional ids into several states; returns the story's names with the real ids. All are on one
+    shard, so that the last of them is read last."""
     of_shard = (name for name in (f"id-{uuid.uuid4()}" for _ in count()) if shard_of(name) == SHARD)
     ids = dict(zip(STORY, of_shard, strict=False))
     coordinator.start(ids["started"])
@@ -133,7 +133,7 @@ def tell(coordinator: Coordinator) -> Mapping[str, str]:
 
 
 async def read(bootstrap: str, ids: Mapping[str, str]) -> dict[str, Any]:
-    """The last value of each of the story's ids, in words."""
+    """The last value of each of the story's ids, as text."""
     known = {each: name for name, each in ids.items()}
     last: dict[str, Any] = {}
     async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
@@ -150,7 +150,7 @@ async def read(bootstrap: str, ids: Mapping[str, str]) -> dict[str, Any]:
 
 
 def in_words(value: TransactionLogValue, timestamp: int) -> dict[str, Any]:
-    """What is the same on every run."""
+    """The parts that are the same on every run."""
     topics = value.transaction_partitions
     begun_ms = value.transaction_start_timestamp_ms
     return {
@@ -173,7 +173,7 @@ def connected(bootstrap: str) -> Iterator[Coordinator]:
         ensure_topics(connection, {TOPIC: PARTITIONS})
         until(lambda: has_coordinator(connection), "a coordinator of transactions")
         yield Coordinator(bootstrap, connection)
-        delete_topic(connection, TOPIC)  # other tests list the topics of this Apache Kafka
+        delete_topic(connection, TOPIC)  # other tests list this Apache Kafka's topics
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def muster() -> Iterator[Coordinator]:
 
 
 def has_coordinator(connection: WireConnection) -> bool:
-    """Kafka makes the topic when it is first asked for a coordinator."""
+    """Kafka creates the topic when first asked for a coordinator."""
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=["first"])
     (found,) = connection.call(request, 4, FindCoordinatorResponse).coordinators
     return found.error_code == 0
@@ -204,7 +204,7 @@ async def test_the_last_of_each_id_is_kafkas(kafka: Coordinator, muster: Coordin
 
 
 def last_printed(lines: list[Any], ids: Mapping[str, str]) -> dict[str, Any]:
-    """Of each id of the story, without what is new on every run."""
+    """The last value of each id of the story, without what changes on every run."""
     known = {each: name for name, each in ids.items()}
     last = {}
     for line in lines:
@@ -238,7 +238,7 @@ async def test_the_console_consumer_prints_what_it_prints_of_kafkas(
     assert set(told[1]) == set(STORY)
 
 
-# --- what is answered beside records ----------------------------------------------------------------
+# --- other requests about the topic -----------------------------------------------------------------
 
 
 def asked_from_outside(side: Side) -> None:
@@ -265,7 +265,7 @@ def asked_from_outside(side: Side) -> None:
         name=TRANSACTIONS_TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=[]
     )
     side.ask("create", CreateTopicsRequest(topics=[made], validate_only=True), 7)
-    # Only whether it would be done: no Apache Kafka is of use afterwards.
+    # Only validated: an Apache Kafka with a grown topic is of no further use.
     grown = CreatePartitionsRequest.CreatePartitionsTopic(name=TRANSACTIONS_TOPIC, count=60, assignments=None)
     side.ask("grow", CreatePartitionsRequest(topics=[grown], timeout_ms=10_000, validate_only=True), 3)
     edited = IncrementalAlterConfigsRequest.AlterableConfig(

@@ -1,8 +1,8 @@
 """Random sequences of InitProducerId, AddPartitionsToTxn and EndTxn of both generations: Apache Kafka's
-coordinator, muster's core and a broker of muster answer alike, and describe alike what came of them.
+coordinator, muster's core and a muster broker give the same answers, and describe the result the same.
 
-The core is asked without a broker around it. Its partitions take every marker before the next request; so
-does the next request to a broker wait until the transaction is complete.
+The core is called without a broker around it. Its partitions take every marker before the next request;
+likewise the next request to a broker waits until the transaction is complete.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ Producer = tuple[int, int]
 
 
 class Told(NamedTuple):
-    """What a request is answered. Producer ids are numbered in the order in which they come."""
+    """The answer to a request. Producer ids are numbered in order of appearance."""
 
     code: ErrorCode
     producer: Producer | None = None
 
 
 class Described(NamedTuple):
-    """What DescribeTransactions says."""
+    """The answer of DescribeTransactions."""
 
     code: ErrorCode
     state: str = ""
@@ -74,7 +74,7 @@ class Described(NamedTuple):
 
 
 class _Numbers:
-    """Numbers for the producer ids of one side, and back."""
+    """Maps one side's producer ids to numbers, and back."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -85,7 +85,7 @@ class _Numbers:
         return self._ids.index(producer_id), epoch
 
     def real(self, producer: Producer | None) -> Producer:
-        """None: -1 and -1. A number that nobody has had: an id that nobody has."""
+        """None: -1 and -1. An unused number: an id that nobody has."""
         if producer is None:
             return -1, -1
         number, epoch = producer
@@ -93,7 +93,7 @@ class _Numbers:
 
 
 class OnBroker:
-    """A transactional id on Apache Kafka or a broker of muster, once its coordinator is loaded."""
+    """A transactional id on Apache Kafka or a muster broker, once its coordinator has loaded."""
 
     def __init__(self, connection: WireConnection, transactional_id: str) -> None:
         self._connection = connection
@@ -154,7 +154,7 @@ class OnBroker:
         return Told(ErrorCode.NONE, self._numbers.of(told.producer_id, told.producer_epoch))
 
     def described(self) -> Described:
-        """Once no marker is due any more."""
+        """Describe it, once no more markers are pending."""
         found: list[DescribeTransactionsResponse.TransactionState] = []
 
         def is_settled() -> bool:
@@ -166,7 +166,7 @@ class OnBroker:
 
 
 class OfCore:
-    """A transactional id of muster's core."""
+    """A transactional id in muster's core."""
 
     def __init__(self, transactional_id: str) -> None:
         self._core = Core()
@@ -222,7 +222,7 @@ def _described(told: DescribeTransactionsResponse.TransactionState, numbers: _Nu
 
 
 class Life:
-    """A transactional id on all sides, told the same."""
+    """A transactional id that gets the same requests on all sides."""
 
     generations: Sequence[int] = (FIRST_GENERATION, SECOND_GENERATION)
     """The versions of EndTxn that it uses."""
@@ -231,13 +231,13 @@ class Life:
         self._sides = sides
         self._choose = choose
         self._producers: list[Producer] = []
-        """All that were ever told, the newest last."""
+        """All producers ever returned, the newest last."""
         self._ended: Producer | None = None
-        """Who was last to end a transaction by the rules of the first generation, which raise no epoch."""
+        """The last producer to end a transaction by first-generation rules, which raise no epoch."""
         self.log: list[str] = []
 
     def play(self) -> ErrorCode:
-        """One request, and what all sides make of it."""
+        """Make one request on all sides and compare the results."""
         choose = self._choose
         what = choose.choices(("start", "add", "end"), (3, 5, 5))[0] if self._producers else "start"
         told: list[Told]
@@ -255,7 +255,7 @@ class Life:
             producer, commits = self._some_producer(), choose.random() < 0.5
             version = choose.choice(self.generations)
             if (producer[0], producer[1] + 1) == self._ended:
-                # By those of the second, Kafka takes it for a repeat, and gives it the other's epoch.
+                # By the rules of the second, Kafka takes it for a repeat, and gives it the other's epoch.
                 version = FIRST_GENERATION
             self.log.append(f"end {producer} commits={commits} v{version}")
             told = [side.end(producer, commits=commits, version=version) for side in self._sides]
@@ -272,7 +272,7 @@ class Life:
         return told[0].code
 
     def _some_producer(self) -> Producer:
-        """As a rule the newest; else one of before, or one that there never was."""
+        """Usually the newest; else an earlier one, or one that never existed."""
         choose = self._choose
         known = self._producers or [(0, 0)]
         if choose.random() < 0.65:
@@ -285,7 +285,7 @@ class Life:
 
 @contextmanager
 def connected(host: str, port: int, topic: str, partitions: int) -> Iterator[WireConnection]:
-    """To a broker that has the topic, and a coordinator of transactions."""
+    """A connection to a broker that has the topic and a transaction coordinator."""
     with WireConnection(host, port, "player") as connection:
         ensure_topics(connection, {topic: partitions})
 

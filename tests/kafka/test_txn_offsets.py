@@ -1,9 +1,9 @@
 """Random sequences of commits to a group, plain and in transactions of both generations, of EndTxn and
-OffsetDelete: Apache Kafka and muster's core answer alike, and agree on what the group has committed and what
-is unstable.
+OffsetDelete: Apache Kafka and muster's core give the same answers, and agree on what the group has committed
+and what is unstable.
 
-The core is asked without a broker around it. Its coordinator of transactions is Kafka's: markers come with
-the epochs that Kafka gave.
+The core is called without a broker around it. Its transaction coordinator is Kafka's: markers carry the
+epochs that Kafka gave.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Codes = dict[int, ErrorCode]
 
 
 class _Producer:
-    """A transactional id with the producer that has it."""
+    """A transactional id with its producer."""
 
     def __init__(self, connection: WireConnection, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -82,7 +82,7 @@ class _Producer:
         assert self._connection.call(request, 3, AddOffsetsToTxnResponse).error_code == 0
 
     def end(self, *, committed: bool, version: int) -> int:
-        """Return, with no marker due any more, the epoch of the markers."""
+        """End the transaction; returns the epoch of the markers once none is pending."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.id,
@@ -106,7 +106,7 @@ class _Producer:
 
 
 class _Life:
-    """A group on both sides, told the same."""
+    """A group that gets the same requests on both sides."""
 
     def __init__(self, connection: WireConnection, name: str) -> None:
         self._connection = connection
@@ -117,7 +117,7 @@ class _Life:
         self.log: list[str] = []
 
     def play(self, number: int) -> set[str]:
-        """One move; which it was, and what is seen after it."""
+        """Make one move; returns its name and what is seen after it."""
         choose = self._choose
         some = choose.sample(range(_PARTITIONS), choose.randint(1, 2))
         offsets = dict.fromkeys(some, number)
@@ -140,7 +140,7 @@ class _Life:
         elif what == "delete":
             self._delete(some)
         elif what == "reload" and set(self._fetched_from_core(stable=True).values()) != {-1}:
-            # Of a group without offsets, only a broker that was not restarted need know.
+            # A group without offsets need only be known to a broker that was not restarted.
             self._harness.reload()
         seen = set()
         for stable in (False, True):
@@ -200,7 +200,7 @@ class _Life:
         (kafka,) = found
         asked = core.request({(_TOPIC, each): offset for each, offset in offsets.items()}, producer.id, epoch)
         if version < 5 and not adds and not producer.is_in_transaction:
-            # Kafka's coordinator says no; so does whoever asks it for muster.
+            # Kafka's coordinator refuses; so does the one that muster would ask.
             missing = ErrorCode.TRANSACTION_ABORTABLE if version == 4 else ErrorCode.INVALID_TXN_STATE
             refused = core.send(self._harness, asked, None, version)
             assert refused is ErrorCode.INVALID_TXN_STATE

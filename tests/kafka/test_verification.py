@@ -1,10 +1,10 @@
-"""Random sequences of what transactional producers send, Produce among it: the partition leaders of Apache
-Kafka and muster take and refuse the same batches, whatever the coordinator says of their transactions.
+"""Random sequences of what transactional producers send, including Produce: the partition leaders of Apache
+Kafka and muster accept and refuse the same batches, whatever the coordinator says about their transactions.
 
 All markers of a transaction are in the logs before the next request.
 
-No producer does what muster treats otherwise than Apache Kafka. There a verification that led to nothing is
-remembered when its epoch is from the future, and when Produce was of the second generation and EndTxn of the
+No producer does what muster handles differently from Apache Kafka. Kafka remembers a verification without
+result when its epoch is from the future, and when Produce was of the second generation and EndTxn of the
 first; its lowest sequence then refuses batches that have nothing to do with it.
 """
 
@@ -42,14 +42,14 @@ _PARTITIONS: Final = 3
 
 
 class Sent(NamedTuple):
-    """A batch of one record, of a transaction; `producer` None: outside of any."""
+    """A batch with one record, in a transaction; with `producer` None, outside of any."""
 
     producer: Producer | None
     sequence: int
 
 
 Stored = Mapping[int, ErrorCode]
-"""What became of each partition's batch."""
+"""The outcome for each partition's batch."""
 
 
 def _produce(
@@ -73,7 +73,7 @@ def _produce(
 
 
 class Writer(OnBroker):
-    """With what its producer stores."""
+    """An `OnBroker` whose producer also stores records."""
 
     def produce(self, sent: Mapping[int, Sent], version: int) -> Stored:
         real = {index: (each, self._numbers.real(each.producer)) for index, each in sent.items()}
@@ -81,25 +81,25 @@ class Writer(OnBroker):
 
 
 class WritingLife(Life):
-    """Whose producer stores records."""
+    """A `Life` whose producer stores records."""
 
     def __init__(self, choose: random.Random, *writers: Writer) -> None:
         super().__init__(choose, *writers)
         self._writers = writers
         self.generations = choose.choice(((FIRST_GENERATION,), (SECOND_GENERATION,)))
         self._due: dict[tuple[Producer, int], int] = {}
-        """The next sequence of each producer in each partition, as far as batches were stored."""
+        """The next sequence of each producer in each partition, counting stored batches."""
         self.stored: set[ErrorCode] = set()
 
     def play(self) -> ErrorCode:
-        """One request, and what both sides make of it."""
+        """Make one request on both sides and compare the results."""
         if self._producers and self._choose.random() < 0.5:
             self._play_produce()
             return ErrorCode.NONE
         return super().play()
 
     def _known_producer(self) -> Producer:
-        """As a rule the newest."""
+        """Usually the newest."""
         return self._producers[-1] if self._choose.random() < 0.7 else self._choose.choice(self._producers)
 
     def _play_produce(self) -> None:

@@ -1,8 +1,8 @@
-"""When a Fetch is answered, at once or after its wait, as Apache Kafka does it (KIP-74, KIP-541).
+"""When a Fetch is answered, at once or after its wait, compared with Apache Kafka (KIP-74, KIP-541).
 
-Every Fetch of a story may wait for ten minutes, and also asks for a partition that is empty: the bell. Once
-the broker has looked at all of them, the bell gets more bytes than any of them wants. So an answer that knows
-of them has waited, and one that does not came at once, however slow the machine is.
+Every Fetch of a story may wait for ten minutes, and also reads an empty partition: the bell. Once the broker
+has looked at all of them, the bell gets more bytes than any of them needs. So an answer that includes these
+has waited, and one that does not came at once, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BELL_BYTES: Final = 300_000
 """More than any Fetch here waits for."""
 WAIT_MS: Final = 600_000
 _LOOKS: Final = 20
-"""Round trips of others within which a broker looks at a Fetch that it was sent before."""
+"""Round trips of other requests within which a broker looks at an earlier Fetch."""
 _LOOK_SECONDS: Final = 0.5
 VALUE: Final = bytes(100)
 ONE: Final = len(batch(VALUE))
-"""Bytes of a batch of one record."""
+"""Size of a batch with one record."""
 LARGE: Final = len(batch(bytes(5_000)))
 
 
@@ -55,7 +55,7 @@ BELL: Final = Part("bell")
 def fetching(
     side: Side, *parts: Part, min_bytes: int, ids: Mapping[str, uuid.UUID] | None = None, **fields: Any
 ) -> FetchRequest:
-    """By name, or by topic id if `ids` are given. Parts of one topic stand together."""
+    """By name, or by topic id if `ids` are given. Parts of one topic are grouped."""
     topics: dict[str, list[FetchRequest.FetchPartition]] = {}
     for part in parts:
         topics.setdefault(part.topic, []).append(
@@ -83,7 +83,7 @@ def append(side: Side, topic: str, *values: bytes, partition: int = 0, at_ms: in
 
 
 def look(side: Side) -> None:
-    """Return when the broker has looked at what it was sent before."""
+    """Return when the broker has looked at everything sent before."""
     time.sleep(0)
     began = time.monotonic()
     done = 0
@@ -99,8 +99,8 @@ def ask_when(
     *steps: Callable[[], object],
     bell_id: uuid.UUID | None = None,
 ) -> None:
-    """Keep what each is answered, and whether before the bell rang. `steps` are done, one after the other,
-    when all have been looked at."""
+    """Record each answer, and whether it came before the bell rang. `steps` run one after the other, once the
+    broker has looked at all requests."""
 
     def between() -> None:
         for step in (*steps, lambda: append(side, "bell", bytes(BELL_BYTES))):
@@ -341,7 +341,7 @@ def appends_while_fetches_wait(side: Side) -> None:
 
 
 CONTROL: Final = 78
-"""Bytes of a marker's batch."""
+"""Size of a marker's batch."""
 WRITE: Final = (b"k", VALUE)
 P, Q = CHOSEN_BY_STORIES[400:402]
 
@@ -451,6 +451,6 @@ def test_apache_kafka_answers_with_committed_records_when_muster_does(
     "story", [fetches, fetches_by_id, fetches_of_packed_topics, appends_while_fetches_wait]
 )
 def test_apache_kafka_answers_when_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
-    # A lease that lapses on a busy machine begins another leader epoch.
+    # A lease that expires on a busy machine starts another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

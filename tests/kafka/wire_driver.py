@@ -1,4 +1,4 @@
-"""Plays scenarios over the wire, against whatever listens there: Apache Kafka, or muster's own server."""
+"""Plays scenarios over the wire against whatever listens there: Apache Kafka, or muster's own server."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.support.wire_topics import (
 
 _REPLY_SECONDS_MAX: Final = 5.0
 _QUESTIONS_TO_BE_SURE: Final = 3
-_PAUSE_SECONDS: Final = 0.02  # between two questions about a fact
+_PAUSE_SECONDS: Final = 0.02  # between two checks of a fact
 
 
 class _InFlight(NamedTuple):
     number: int
-    """Requests are numbered as they are sent."""
+    """Requests are numbered in the order they are sent."""
     actor: str
     api: ApiKey
     version: int
@@ -41,11 +41,11 @@ class _InFlight(NamedTuple):
 class WireDriver(Driver):
     """A connection per actor and request in flight; the actor's name is the client id.
 
-    Nothing says that a request without a reply has been *parked* rather than not been looked at. So after
-    each step the driver describes its groups, on a connection of its own and several times in a row: brokers
-    take requests in the order in which they arrive, and a group's requests in the order in which they were
-    taken. So an answer to the second question means that everything before the first has had its effect, and
-    an answer to the third that whatever reply that caused has been sent.
+    Nothing says that a request without a reply has been *parked* rather than not yet looked at. So after each
+    step the driver describes its groups, on a separate connection and several times in a row: brokers take
+    requests in the order in which they arrive, and a group's requests in that order too. So an answer to the
+    second query means that everything before the first has taken effect, and an answer to the third that any
+    reply this caused has been sent.
     """
 
     def __init__(self, host: str, port: int, partitions: Mapping[str, int], group_id: str) -> None:
@@ -58,7 +58,7 @@ class WireDriver(Driver):
         self._groups = {group_id}
         self._speaks_consumer = False
         self._looks_up = False
-        """Whether anybody has subscribed by a regular expression: from then on each beat may look them up."""
+        """Whether anybody has subscribed by regular expression: then any heartbeat may trigger a look-up."""
         self._control = self._connect("control")
         try:
             self._partitions = dict(partitions)
@@ -77,7 +77,7 @@ class WireDriver(Driver):
         self.disconnect_all()
 
     def topic_id(self, name: str) -> uuid.UUID:
-        """The id of a topic by its real name; an id that no topic has for a name that none has."""
+        """The id of a topic by its real name; for a name without a topic, an id that no topic has."""
         return self._topic_ids.setdefault(name, uuid.uuid4())
 
     # --- Driver ---
@@ -129,7 +129,7 @@ class WireDriver(Driver):
         self._partitions[topic] = 0
         if self._speaks_consumer:
             self._await_known({topic: 0})
-        # Its coordinators hear of it later. One that never forgets is left to the next step to report.
+        # Its coordinators learn of it later. One that keeps the offsets is left to the next step to report.
         deadline = time.monotonic() + _REPLY_SECONDS_MAX
         while self._has_offsets(topic) and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
@@ -140,7 +140,7 @@ class WireDriver(Driver):
     # --- what drivers of a broker of ours need besides ---
 
     def see_all_done(self) -> None:
-        """Return when all that was sent so far has had its effect, as far as it is not waited for."""
+        """Return when all requests so far have taken effect, apart from parked ones."""
         for _ in range(_QUESTIONS_TO_BE_SURE):
             self._control.call(DescribeGroupsRequest(groups=sorted(self._groups)), 5, DescribeGroupsResponse)
 
@@ -150,7 +150,7 @@ class WireDriver(Driver):
         self._control.close()
 
     def reconnect(self) -> None:
-        """Go on after `disconnect_all`, once the coordinators answer again."""
+        """Resume after `disconnect_all`, once the coordinators answer again."""
         self._control = self._connect("control")
         await_coordinators(self._control, sorted(self._groups))
 
@@ -158,7 +158,7 @@ class WireDriver(Driver):
 
     def _connect(self, client_id: str) -> WireConnection:
         connection = WireConnection(*self._address, client_id)
-        # A broker accepts connections beside its other work: before this answer, others could overtake it.
+        # A broker accepts connections in parallel: before this answer, others could overtake it.
         connection.call(ApiVersionsRequest(), 0, ApiVersionsResponse)
         return connection
 
@@ -171,7 +171,7 @@ class WireDriver(Driver):
         return connections[-1]
 
     def _receive(self, arrived: dict[int, Answer], seconds: float) -> bool:
-        """Take in the replies that are there, after waiting for a first one; whether there was any."""
+        """Take in available replies after waiting for the first one; returns whether there was any."""
         ready = readable(self._in_flight, seconds)
         for connection in ready:
             asked = self._in_flight.pop(connection)

@@ -1,4 +1,4 @@
-"""Apache Kafka, with a topic to write into, and what readers of committed records see there."""
+"""Apache Kafka, with a topic to write to, and the records that readers see there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS: Final = itertools.count()
 
 
 def created(servers: str) -> str:
-    """A new topic."""
+    """Create a new topic; return its name."""
 
     async def create() -> str:
         name = f"out-{next(_NUMBERS)}"
@@ -28,7 +28,7 @@ def created(servers: str) -> str:
 
 
 def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """Of all records, sorted."""
+    """Values of all records, sorted."""
     wanted = {
         "kafka.bootstrap.servers": servers,
         "subscribe": topic,

@@ -1,5 +1,5 @@
-"""What the tests of the pipeline share: a session for all of them, which takes seconds to begin, and a broker
-for each.
+"""Shared by the pipeline tests: one session for all of them, which takes seconds to start, and a broker for
+each.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the files that two processes share the longest come first: neither is idle at the end."""
+    """Run the longest of the files that two processes share first, so that neither is idle at the end."""
     places = {file: place for place, file in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on two cores of this machine. What it leaves lying about goes to a folder of the run."""
+    """Spark on two cores of this machine. The files it leaves behind go to a folder of the run."""
     from muster.pipeline.session import spark_session
 
     scratch: Path = tmp_path_factory.mktemp("spark")
@@ -72,13 +72,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def journal() -> Journal:
-    """What real groups made of a bad day; its seed is printed."""
+    """The journal of real groups on a bad day; its seed is printed."""
     return asyncio.run(generate(seed=SEED))
 
 
 @pytest.fixture(scope="session")
 def journal_lake(spark: SparkSession, journal: Journal, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All tables of that journal, made once for all tests."""
+    """All tables of that journal, built once for all tests."""
     lake: Path = tmp_path_factory.mktemp("lake")
     build(spark.createDataFrame(journal.rows(), BRONZE.ddl), str(lake))
     return lake
@@ -86,7 +86,7 @@ def journal_lake(spark: SparkSession, journal: Journal, tmp_path_factory: pytest
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    # Spark takes every core at times. A broker that is held up for longer than its lease loses what it has,
-    # for a moment, and says so to who asks then.
+    # Spark takes every core at times. A broker that stalls for longer than its lease loses its shards for a
+    # moment, and refuses requests meanwhile.
     with Broker(lease_term_ms=60_000) as started:
         yield started

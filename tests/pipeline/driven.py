@@ -1,5 +1,5 @@
-"""One group on real brokers, and what happens to its processes: each call does one thing, sees the rebalance
-through that comes of it, and notes what it must look like in the journal.
+"""One group on real brokers, and events of its processes: each call does one thing, carries the resulting
+rebalance to its end, and notes what the journal must show.
 """
 
 from __future__ import annotations
@@ -21,50 +21,51 @@ OTHER_TOPIC: Final = "refunds"
 PARTITIONS: Final = 12
 DEADLINE_S: Final = 60.0
 HOSTS: Final = tuple(f"127.0.1.{number}" for number in range(1, 7))
-"""Addresses of this machine that stand for six."""
+"""Addresses of this machine that stand for six machines."""
 APART_MS: Final = 20 * 60_000
-"""So far apart nothing that happens is taken for a part of what happened before."""
+"""An event this long after another is never taken as part of it."""
 
 COMPLETED: Final = "completed"
 INTERRUPTED: Final = "interrupted"
 UNDER_WAY: Final = "under way"
 
 BEGINS: Final = frozenset({"new-member", "rejoined-after-eviction", "static-member-replaced"})
-"""What begins a member's session."""
+"""Diagnoses that begin a member's session."""
 EVICTS: Final = frozenset({"crashed", "stalled", "evicted-by-admin"})
 ENDS: Final = EVICTS | {"clean-shutdown", "poll-deadline-missed", "static-member-replaced"}
 
 
 class Did(NamedTuple):
-    """Something that was done to a group, and the rebalance that it must have begun."""
+    """An action on a group, and the rebalance that it must have triggered."""
 
     group: str
     what: str
-    """A word of docs/why.md, which the rebalance's diagnosis must be; or heartbeat-late, commit-refused."""
+    """The diagnosis that the rebalance must have, a word of docs/why.md; or heartbeat-late or
+    commit-refused."""
     client_id: str
-    """Whom it was done to."""
+    """Client id of the member concerned."""
     host: str
     instance: str | None
     at_ms: int
-    """When it was done and over, by the brokers' clock."""
+    """When it was over, by the brokers' clock."""
     outcome: str | None = None
-    """The rebalance's; None: it began none."""
+    """Outcome of the rebalance; None: it triggered none."""
     generation: int | None = None
     """The generation that the rebalance led to, or would have led to."""
     members: int = 0
-    """How many there were at its end."""
+    """Number of members at its end."""
     slow_ms: int = 0
-    """How long the group had to wait for the last JoinGroup, at least."""
+    """Minimum time that the group waited for the last JoinGroup."""
     assignment_ms: int = 0
-    """And then for the leader's assignment, at least."""
+    """Minimum time that it then waited for the leader's assignment."""
     moved: int | None = None
-    """Partitions that went from one member to another, gone or not; None where there was no assignment."""
+    """Partitions that changed owner, whether the old owner is gone or not; None without an assignment."""
     silent_ms: int = 0
-    """How long partitions had no owner before the rebalance even began, at least."""
+    """Minimum time that partitions had no owner before the rebalance began."""
 
     @property
     def is_end(self) -> bool:
-        """Whether it ended a member's session: a LeaveGroup that was lost with its broker did not."""
+        """Whether it ended a member's session; a LeaveGroup that was lost with its broker did not."""
         return self.what in ENDS and self.outcome != INTERRUPTED
 
 
@@ -79,63 +80,63 @@ class Deploy(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Records came while a rebalance was under way, and were worked off."""
+    """Records arrived during a rebalance, and were processed later."""
 
     group: str
     generation: int
     growth: int
-    """Records that came to wait."""
+    """Number of records that were waiting."""
     recovered_ms: int
-    """When all were committed, at the latest."""
+    """Latest time by which all were committed."""
 
 
 class Failover(NamedTuple):
-    """A broker died, and its groups went to others."""
+    """A broker died, and others took over its groups."""
 
     from_broker: int
     """Node id."""
     shards: dict[int, int]
-    """Shard -> how many groups it has; of those shards that have groups."""
+    """Shard -> number of groups; only shards that have groups."""
     interrupted: int
     """The shard of the group that was rebalancing."""
     lost: dict[int, int]
-    """Shard -> members that died with the broker."""
+    """Shard -> number of members that died with the broker."""
 
 
 @dataclass
 class Journal:
-    """What came of it."""
+    """The journal's records, and everything that was done to the groups."""
 
     seed: int
     records: list[Record] = field(default_factory=list)
     did: list[Did] = field(default_factory=list)
     owners: dict[str, dict[Part, str]] = field(default_factory=dict)
-    """By group: who has each partition at the end, by client id."""
+    """By group: client id of each partition's owner at the end."""
     members: dict[str, int] = field(default_factory=dict)
-    """By group: how many there are at the end of its last rebalance."""
+    """By group: number of members at the end of its last rebalance."""
     deploys: list[Deploy] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
     backlogs: list[Backlog] = field(default_factory=list)
     flapped: set[tuple[str, str]] = field(default_factory=set)
-    """Group and client id of members that came and went three times and more within an hour."""
+    """Group and client id of members that came and went at least three times within an hour."""
     partitions: dict[str, int] = field(default_factory=dict)
-    """Of each topic, now."""
+    """Current number of partitions of each topic."""
     whys: dict[tuple[str, int], str] = field(default_factory=dict)
-    """By group and generation: what the brokers themselves said is behind it as all was over."""
+    """By group and generation: the brokers' own diagnosis at the end."""
 
     def rows(self) -> list[tuple[bytes | None, bytes, int, int]]:
-        """As the bronze table has them: key, value, partition, offset."""
+        """Rows of the bronze table: key, value, partition, offset."""
         return [(each.key, each.value or b"", each.partition, each.offset) for each in self.records]
 
 
 class _Facts(AsyncGroup):
-    """What other tests have had no use for so far."""
+    """Calls that no other test has needed so far."""
 
     __slots__ = ()
 
     @both
     async def grow(self, topic: str, partitions: int) -> None:
-        """Have the topic get more partitions, known to every broker on return."""
+        """Grow the topic to `partitions` partitions; every broker knows of them on return."""
         nodes = self._core.running
         await nodes[0].catalogue.add_partitions(topic, partitions)
         for node in nodes:
@@ -154,7 +155,7 @@ class _Facts(AsyncGroup):
 
     @waits
     async def coordinated(self) -> None:
-        """Wait until a broker that runs has the group."""
+        """Wait until a running broker coordinates the group."""
 
         async def look() -> tuple[Seen, None]:
             await self._view()
@@ -192,18 +193,18 @@ class Group:
     # --- processes come and go ------------------------------------------------------------------------------
 
     async def start(self, count: int) -> None:
-        """The first process of an empty group, then the others, each with a rebalance of its own."""
+        """Start processes one after the other, each with its own rebalance."""
         for _ in range(count):
             self._started += 1
             await self._add(self._new(f"{self.name}-{self._started}"), "new-member")
 
     async def close(self, member: Member) -> None:
-        """The process is stopped as users do: LeaveGroup, and its connection closes."""
+        """Stop the process as users do: LeaveGroup, then its connection closes."""
         await self._remove(member, "clean-shutdown", self._closing)
 
     async def stop_all(self) -> None:
-        """All are closed, and started again much later: the group is Empty for that time, and stays because
-        of its offsets."""
+        """Close all members and start as many again much later: meanwhile the group is Empty, kept alive by
+        its offsets."""
         await self.work()
         count = len(self.members)
         for member in list(self.members):
@@ -216,23 +217,23 @@ class Group:
         await self._remove(member, "crashed", self._dying, silent_ms=self.session_ms)
 
     async def stall(self, member: Member) -> None:
-        """SIGSTOP for longer than its session; then it goes on, over the connection it has."""
+        """SIGSTOP for longer than its session timeout; then it continues on its open connection."""
         await self._remove(member, "stalled", self._standing_still, silent_ms=self.session_ms)
         await self._add(member, "rejoined-after-eviction")
 
     async def miss_poll(self, member: Member) -> None:
-        """max.poll.interval.ms is over: it leaves, stays connected, and comes back."""
+        """max.poll.interval.ms expires: it leaves, stays connected, and rejoins."""
         await self._remove(member, "poll-deadline-missed", Member.leave)
         await self._add(member, "rejoined-after-eviction")
 
     async def hang(self, member: Member) -> None:
-        """The same, and it never comes back."""
+        """The same, but it never rejoins."""
         assert await member.heartbeat() == ErrorCode.NONE
         self._hanging.append(member)
         await self._remove(member, "poll-deadline-missed", Member.leave)
 
     async def evict(self, member: Member) -> None:
-        """An admin removes it; it comes back."""
+        """An admin removes it; it rejoins."""
 
         async def is_removed(member: Member) -> None:
             await self.facts.evict(member.id)
@@ -242,7 +243,7 @@ class Group:
         await self._add(member, "rejoined-after-eviction")
 
     async def flap(self, member: Member, times: int = 3) -> None:
-        """It crashes and is started again, by whoever restarts processes, again and again."""
+        """It crashes and is restarted, again and again, as by a supervisor."""
         self._journal.flapped.add((self.name, member.client_id))
         for _ in range(times):
             await self.crash(member)
@@ -251,8 +252,8 @@ class Group:
             await self._add(member, "rejoined-after-eviction")
 
     async def deploy(self) -> None:
-        """Every process is stopped and started again under its name, one after the other; nothing happens
-        for some time before and after it."""
+        """Stop and restart every process under its name, one after the other; nothing happens for some time
+        before and after."""
         await self.passes(APART_MS)
         began_ms, names = self._now_ms, frozenset(each.client_id for each in self.members)
         for member in list(self.members):
@@ -268,7 +269,8 @@ class Group:
         await self.passes(APART_MS)
 
     async def duplicate(self, member: Member, turns: int = 3) -> None:
-        """Another process is given its instance id: they put each other out, and one is closed at last."""
+        """Start another process with its instance id: they fence each other in turn, and one is closed in the
+        end."""
         self._journal.flapped.add((self.name, member.client_id))
         other = self._new(member.client_id)
         for _ in range(turns):
@@ -282,12 +284,12 @@ class Group:
     # --- other things that happen ---------------------------------------------------------------------------
 
     async def subscribe(self, member: Member) -> None:
-        """It wants another topic as well, or does not any more."""
+        """It subscribes to another topic as well, or drops that topic."""
         member.topics = [TOPIC] if OTHER_TOPIC in member.topics else [TOPIC, OTHER_TOPIC]
         await self._rebalance("subscription-changed", member, first=member)
 
     async def grow(self) -> None:
-        """A topic gets a partition more, and the leader, which watches it, asks for a rebalance."""
+        """Add a partition to a topic; the leader, which watches the topic, asks for a rebalance."""
         self._journal.partitions[TOPIC] += 1
         await self.facts.grow(TOPIC, self._journal.partitions[TOPIC])
         assert self._leader is not None
@@ -302,29 +304,29 @@ class Group:
         self._note("heartbeat-late", member)
 
     async def work(self) -> None:
-        """Records come, members commit some of them, then all."""
+        """Records arrive; members commit some of them, then all."""
         await self._produce()
         await self._commit(behind=self._chance.randint(1, 3))
         await self.passes(11_000)
         await self._commit(behind=0)
 
     async def fall_behind(self, member: Member) -> None:
-        """Everything is committed, and told to be; the member crashes, records come, and are worked off once
-        the others have what was its."""
-        await self.start(1)  # lag is told soonest after a rebalance
+        """Everything is committed, and recorded as such; the member crashes, records arrive, and are
+        processed once the others own its partitions."""
+        await self.start(1)  # lag is recorded soonest after a rebalance
         for _ in range(2):
             await self._commit(behind=0)
             await self.passes(5 * 60_000)
         growth = await self._produce()
         await self.crash(member)
         generation = self._generation
-        for pause_ms in (11_000, 5 * 60_000):  # the first commit after it is told of, others now and then
+        for pause_ms in (11_000, 5 * 60_000):  # the next commit is recorded, later ones now and then
             await self.passes(pause_ms)
             await self._commit(behind=0)
         self._journal.backlogs.append(Backlog(self.name, generation, growth, self._now_ms))
 
     async def commit_late(self, member: Member) -> None:
-        """What it has processed under the generation before is refused."""
+        """It commits its work under the previous generation, and is refused."""
         if member.generation < 2:
             return
         error = await member.commit({(TOPIC, 0): 0}, generation=member.generation - 1)
@@ -332,28 +334,28 @@ class Group:
         self._note("commit-refused", member)
 
     async def leave_midway(self, member: Member, outcome: str) -> None:
-        """It is closed, and the others have not noticed yet: the group is left in PreparingRebalance."""
+        """It is closed, and the others have not noticed yet: the group stays in PreparingRebalance."""
         self.members.remove(member)
         await self._closing(member)
         await self.facts.in_state("PreparingRebalance", timeout=DEADLINE_S)
         self._note("clean-shutdown", member, outcome=outcome, generation=self._generation + 1)
 
     async def reconnect(self) -> None:
-        """After their broker has gone: to the one that has the group now."""
+        """After a broker failure, connect to the new coordinator."""
         for member in self.members:
             await self._connect(member)
             error = await member.heartbeat()
             assert error == ErrorCode.NONE, (member.client_id, error)
 
     async def lose(self, members: Sequence[Member]) -> None:
-        """These have died with their broker, and their sessions, which began anew with the other one, have
-        just expired: the others rebalance."""
+        """These members died with their broker, and their sessions, which restarted on the new one, have just
+        expired: the others rebalance."""
         await self._rebalance("crashed", members[0], silent_ms=self.session_ms)
         for member in members[1:]:  # in the same step
             self._note("crashed", member)
 
     async def end(self) -> None:
-        """Cut all connections; what the journal has of that is not read any more."""
+        """Cut all connections; the journal entries about that are not read any more."""
         for member in (*self.members, *self._hanging):
             await member.close()
 
@@ -362,11 +364,11 @@ class Group:
         await self._cluster.clock.advance(by_ms / 1_000)
 
     def last_told(self) -> bytes:
-        """The newest entry about it that is stored, as it is or will be written."""
+        """The newest entry about the group, as it is or will be stored."""
         return next(each for each in reversed(self.facts.timeline()) if each.group == self.name).to_json()
 
     def whys(self) -> dict[int, str]:
-        """By generation: what the brokers say is behind it."""
+        """By generation: the brokers' diagnosis."""
         generations = {
             each.generation
             for each in self._journal.did
@@ -374,7 +376,7 @@ class Group:
         }
         return {each: self.facts.why(generation=each).diagnosis.value for each in generations}
 
-    # --- how ------------------------------------------------------------------------------------------------
+    # --- implementation -------------------------------------------------------------------------------------
 
     @property
     def _now_ms(self) -> int:
@@ -398,7 +400,7 @@ class Group:
         )
 
     def _again(self, member: Member) -> Member:
-        """The process that is started in place of one that is gone: same name, same host."""
+        """The process that replaces one that is gone: same name, same host."""
         again = self._new(member.client_id)
         again.host = member.host
         return again
@@ -434,7 +436,7 @@ class Group:
         await self.passes(self.session_ms + 1_000)
 
     async def _shows_life(self, member: Member) -> None:
-        """It has got to work on what it was given, and is heard of for the last time."""
+        """It starts working on its assignment, and sends its last heartbeat."""
         await self.passes(1_000)
         assert await member.heartbeat() == ErrorCode.NONE
 
@@ -471,7 +473,8 @@ class Group:
     async def _rebalance(
         self, what: str, member: Member, *, first: Member | None = None, silent_ms: int = 0
     ) -> None:
-        """See it through; with a cooperative assignor those who had to give something up begin another."""
+        """Carry the rebalance through; with a cooperative assignor, members that had to give up partitions
+        trigger another."""
         if not self.members:
             self.owners, self._generation = {}, self._generation + 1
             self._note(what, member, outcome=COMPLETED, generation=self._generation)
@@ -483,13 +486,13 @@ class Group:
     async def _generate(
         self, what: str, member: Member, first: Member | None, silent_ms: int
     ) -> list[Member]:
-        """All join, `first` first and one of the others late; then all sync and the leader late. Who has lost
-        what is given to nobody yet."""
+        """All join, `first` first and one of the others late; then all sync, the leader late. Partitions that
+        a member must give up first are assigned to nobody yet."""
         if first is not None:
             await first.ask_to_join()
         others = [each for each in self.members if each is not first]
         self._chance.shuffle(others)
-        if others:  # who joins a group that is Stable is answered at once
+        if others:  # a member that joins a Stable group is answered at once
             await self.facts.in_state("PreparingRebalance", timeout=DEADLINE_S)
         slow_ms = 0
         for number, each in enumerate(others):
@@ -533,7 +536,7 @@ class Group:
         return [each for each in self.members if each in taken.values()]
 
     def _assigned(self) -> dict[Part, Member]:
-        """Evenly; with `sticky` who has a partition keeps it where that is even too."""
+        """Assign evenly; with `sticky`, owners keep their partitions if the result stays even."""
         topics = sorted({topic for member in self.members for topic in member.topics})
         found: dict[Part, Member] = {}
         for topic in topics:
@@ -557,7 +560,7 @@ class Group:
         return found
 
     async def _produce(self) -> int:
-        """Records to every partition that the group has; how many."""
+        """Produce to every partition of TOPIC that the group owns; return the number of records."""
         made = 0
         for topic, number in sorted(self.owners):
             if topic == TOPIC:

@@ -1,4 +1,4 @@
-"""Journals of real groups on real brokers: what was done is known, and every entry is what muster wrote.
+"""Journals of real groups on real brokers: the actions are known, and muster wrote every entry.
 
     journal = asyncio.run(generate(groups=8, steps=60, seed=7))
     journal.records   # of __group_events
@@ -6,8 +6,8 @@
 
     python -m tests.pipeline.generator 100000 journal.parquet [SEED]
 
-Groups are thin members over the wire; time is the brokers' own, moved instead of waited for. What happens
-follows from the seed alone, how many milliseconds it takes does not.
+Groups are thin members over the wire; the brokers' clock is advanced instead of waiting. The seed alone
+decides what happens, but not how many milliseconds it takes.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ __all__ = ["PATIENT_MS", "SEED", "Journal", "driven", "generate", "generate_many
 
 JOURNAL: Final = "__group_events"
 SEED: Final = int(os.environ.get("SEED") or 2026)
-"""Of the journals that the tests share: the same in each run, others by `make test-spark SEED=7`."""
+"""Seed of the journals that the tests share: the same in each run, another with `make test-spark SEED=7`."""
 SHARDS: Final = 50
 KINDS: Final = ("dynamic", "static", "cooperative")
 _FOR_EVER: Final = 365 * 24 * 3_600_000
 _EVENTS_A_STEP: Final = 17
-"""Over many steps, the rarer things included."""
+"""Average over many steps, including the rarer events."""
 
 
 @asynccontextmanager
 async def driven(
     groups: int, seed: int, brokers: int = 2, prefix: str = "", session_ms: int = SESSION_MS
 ) -> AsyncIterator[tuple[AsyncCluster, list[Group], Journal]]:
-    """Brokers, and groups without members, a third of each kind. Between two calls members are silent, and
-    the brokers' clock goes on: with PATIENT_MS nobody expires while something else is waited for."""
+    """Start brokers, and groups without members, a third of each kind. Between two calls members are silent
+    while the brokers' clock runs: with PATIENT_MS nobody expires while something else is awaited."""
     chance = random.Random(seed)
     journal = Journal(seed, partitions={TOPIC: PARTITIONS, OTHER_TOPIC: PARTITIONS})
     async with Cluster(
@@ -66,7 +66,7 @@ async def driven(
         connections_max_idle_ms=_FOR_EVER,  # members are quiet for weeks of the brokers' time
         group_events_retention_ms=-1,
         group_events_retention_bytes=1 << 30,
-        lease_term_ms=10_000,  # of real time: no broker loses one because the machine is busy
+        lease_term_ms=10_000,  # real time: no broker loses a lease because the machine is busy
     ) as cluster:
         for topic in (TOPIC, OTHER_TOPIC):
             await cluster.create_topic(topic, PARTITIONS)
@@ -90,10 +90,9 @@ async def generate(
     prefix: str = "",
     asked: bool = True,
 ) -> Journal:
-    """Drive groups of up to `members` through `steps` things that happen to one or another, a failover in the
-    middle of a rebalance, one of each rarer kind, and a rebalance that is left under way; prints its seed.
-    With `asked` the brokers are asked at the end what they say of each rebalance, which they know of those
-    that are still in memory."""
+    """Drive groups of up to `members` through `steps` random events, a failover in the middle of a rebalance,
+    one of each rarer event, and a rebalance that is left unfinished; prints its seed. With `asked`, the
+    brokers are queried at the end for their diagnosis of each rebalance that they still have in memory."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     print(f"journal generator: seed {seed}", file=sys.stderr)
     chance = random.Random(seed + 1)
@@ -123,8 +122,8 @@ async def generate(
 
 
 async def _often(group: Group, chance: random.Random, members: int) -> None:
-    """Something that happens every day; then there are at least two members again, and `members` at most."""
-    # Static members that come and go within minutes are taken for a rolling restart.
+    """An everyday event; afterwards there are at least two members again, and at most `members`."""
+    # Static members that come and go within minutes look like a rolling restart.
     await group.passes(chance.randint(1_000, 240_000) + APART_MS * group.static)
     member = chance.choice(group.members)
     things: list[Callable[[], Awaitable[object]]] = [
@@ -148,7 +147,7 @@ async def _often(group: Group, chance: random.Random, members: int) -> None:
 
 
 async def _rarely(group: Group, chance: random.Random) -> None:
-    """What its kind of group has, and not every day."""
+    """Rarer events that fit the kind of group."""
     await group.passes(chance.randint(1_000, 240_000))
     if group.static:
         await group.duplicate(chance.choice(group.members))
@@ -168,8 +167,9 @@ async def _at_least(members: int, group: Group) -> None:
 
 
 async def fail_over(cluster: AsyncCluster, groups: Sequence[Group], journal: Journal) -> None:
-    """The first group's broker dies while that rebalances; another takes over all it had. So who had left is
-    a member again, until its session expires; and so is one of another group that dies with the broker."""
+    """The first group's broker dies while the group rebalances; another takes over everything it had. A
+    member that had left is therefore a member again until its session expires, and so is a member of another
+    group that dies with the broker."""
     first, dead = groups[0], cluster.coordinator_of(groups[0].name)
     assert dead is not None
     theirs = [each for each in groups if cluster.coordinator_of(each.name) == dead]
@@ -182,11 +182,11 @@ async def fail_over(cluster: AsyncCluster, groups: Sequence[Group], journal: Jou
     await cluster.kill(dead)
     for group in others[:1]:
         await gone[group.name][0].close()
-    await first.passes(15_000)  # until its leases have run out
+    await first.passes(15_000)  # until its leases expire
     for group in groups:
         await group.facts.coordinated()
         await group.reconnect()
-    await first.passes(first.session_ms + 1_000)  # all at once: the others do not wait for ever to join again
+    await first.passes(first.session_ms + 1_000)  # in one jump: the others do not wait forever to rejoin
     for group in theirs:
         if group.name in gone:
             await group.lose(gone[group.name])
@@ -201,7 +201,7 @@ async def fail_over(cluster: AsyncCluster, groups: Sequence[Group], journal: Jou
 
 
 async def finished(cluster: AsyncCluster, groups: Sequence[Group]) -> list[Record]:
-    """The journal, once what goes with no change of a group is in it as well."""
+    """The journal, once it also holds the entries that come without a change of a group."""
     return await _stored(cluster, groups)
 
 
@@ -218,8 +218,8 @@ async def _stored(cluster: AsyncCluster, groups: Sequence[Group]) -> list[Record
 
 
 def generate_many(events: int, path: Path, seed: int | None = None, processes: int = 2) -> int:
-    """Write at least `events` entries to a Parquet file with the columns of the bronze table; how many. Each
-    process drives clusters of its own, whose shards follow those of the others."""
+    """Write at least `events` entries to a Parquet file with the columns of the bronze table; return their
+    number. Each process drives its own clusters, whose shards are numbered after those of the others."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     print(f"journal generator: seed {seed} for all", file=sys.stderr)
     import pyarrow
@@ -254,7 +254,7 @@ def generate_many(events: int, path: Path, seed: int | None = None, processes: i
 
 
 def _one_cluster(seed: int, prefix: str) -> list[tuple[bytes | None, bytes, int, int]]:
-    """About ten thousand events."""
+    """Generate about ten thousand events."""
     return asyncio.run(
         generate(12, 10_000 // _EVENTS_A_STEP, seed, members=8, prefix=prefix, asked=False)
     ).rows()

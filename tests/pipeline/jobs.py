@@ -1,4 +1,4 @@
-"""`muster-pipeline` as a process of its own, with the JVM and the workers below it."""
+"""`muster-pipeline` as its own process, with the JVM and the workers below it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from tests.pipeline.processes import ENDING_WITH_THE_TESTS, gone, kill, of_sessi
 from tests.support.java import SPARK
 
 STARTS_S: Final = 180.0
-"""How long a job may take to come so far. Spark begins in seconds, on a machine with nothing else to do."""
+"""How long a job may take to get somewhere. Spark starts in seconds on an idle machine."""
 
 
 class Job:
-    """A command, in a session of processes of its own; killed at the end of the block if it still runs.
-    `ignoring`: a signal that is ignored when it starts, as SIGINT is for what a script starts with `&`."""
+    """A command in its own session of processes; killed at the end of the block if it is still running.
+
+    `ignoring`: a signal that is ignored from the start, as SIGINT is for a command that a script starts with
+    `&`."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Job:
         self._lines.put(None)
 
     def told(self, pattern: str | None) -> None:
-        """Read standard error up to a line that matches; None: to its end."""
+        """Read standard error up to a matching line, or with None to its end."""
         until_s = time.monotonic() + STARTS_S
         while True:
             try:
@@ -93,7 +95,7 @@ class Job:
         return self._process.poll() is None
 
     def ended(self) -> tuple[int, str]:
-        """Wait until it ends, and all processes below it: the exit code, and standard output."""
+        """Wait until it and all processes below it end; return the exit code and standard output."""
         self.told(None)
         assert self._process.stdout is not None
         code, out = self._process.wait(STARTS_S), self._process.stdout.read()
@@ -101,12 +103,13 @@ class Job:
         return code, out
 
     def signal(self, number: int, *, to_all: bool = False) -> None:
-        """`to_all`: to every process there is, as a service manager does, and a terminal with SIGINT."""
+        """`to_all`: signal every process of the session, as a service manager does, and a terminal with
+        SIGINT."""
         for pid in of_session(self._process.pid) if to_all else [self._process.pid]:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """It and all that it has started, at once."""
+        """Kill it and everything it started, at once."""
         kill(self._process.pid)
         self._process.wait(STARTS_S)

@@ -1,4 +1,4 @@
-"""Lakes as `muster-pipeline rebalances` leaves them, from rows, without Spark; and pages, read back."""
+"""Lakes like those of `muster-pipeline rebalances`, built from rows without Spark; and pages, parsed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIMPLE: Final = {
 
 
 def arrow(ddl: str) -> pa.DataType:
-    """A type as Spark's DDL writes it."""
+    """The Arrow type for a type in Spark's DDL."""
     if ddl in _SIMPLE:
         return _SIMPLE[ddl]
     inner = ddl[ddl.index("<") + 1 : -1]
@@ -40,7 +40,7 @@ def arrow(ddl: str) -> pa.DataType:
 
 
 def write(lake: Path, rows: Mapping[str, Rows] | None = None) -> Path:
-    """Every table of silver and gold; columns that a row does not have are NULL."""
+    """Write every table of silver and gold; columns that a row lacks are NULL."""
     given = dict(rows or {})
     for table in (*tables.SILVER, *tables.GOLD):
         schema = pa.schema([(each.name, arrow(each.type)) for each in table.columns])
@@ -55,7 +55,7 @@ def write(lake: Path, rows: Mapping[str, Rows] | None = None) -> Path:
 
 
 def rebalance(number: int, group: str = "billing", **more: Any) -> dict[str, Any]:
-    """A row of silver.rebalances: the number says when it was, and how long it took."""
+    """A row of silver.rebalances; the number determines its time and duration."""
     started_ms = NOON_MS + number * 60_000
     took_ms = 1_000 + number * 10
     return {
@@ -75,8 +75,8 @@ def health(group: str = "billing", **more: Any) -> dict[str, Any]:
 
 
 class Page(HTMLParser):
-    """A page: its text, the tables by id as rows of cells (of numbers and times the exact ones), and every
-    tag that there is."""
+    """A page: its text, its tables by id as rows of cells (exact values for numbers and times), and every
+    tag."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -122,6 +122,6 @@ class Page(HTMLParser):
             self._cell.append((data,))
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Of a table, by heading."""
+        """Rows of a table, by heading."""
         head, *rows = self.tables[f"table-{table}"]
         return [dict(zip(head, row, strict=True)) for row in rows]

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def given(broker: Broker, **more: str) -> dict[str, str]:
-    """Options as Spark gives them, with `_` for dots."""
+    """Options as Spark passes them; `_` in a name stands for a dot."""
     return {"kafka.bootstrap.servers": broker.bootstrap} | {
         name.replace("_", "."): value for name, value in more.items()
     }
@@ -26,7 +26,7 @@ def options(broker: Broker, *, streaming: bool = False, **more: str) -> SourceOp
 
 
 def fill(broker: Broker, topic: str, *counts: int) -> None:
-    """Create a topic with a partition for each count, and so many records in it: values 0, 1, ..."""
+    """Create a topic with one partition per count, and that many records in it: values 0, 1, ..."""
     broker.create_topic(topic, len(counts))
     for partition, count in enumerate(counts):
         add(broker, topic, range(count), partition=partition)
@@ -60,5 +60,5 @@ def committed(broker: Broker, group_id: str) -> dict[TopicPartition, int]:
 
 
 def rows(reader: BatchReader | StreamReader, partitions: Iterable[Any]) -> list[dict[str, Any]]:
-    """What tasks read, in the order of the partitions."""
+    """The rows that tasks read, in partition order."""
     return [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]

@@ -1,5 +1,5 @@
-"""Jobs as processes of their own, each the first of a session (setsid): what it starts is found by that, also
-when it is in a group of its own, as Spark's Python daemons are, or when who started it has ended.
+"""Jobs as separate processes, each the leader of a session (setsid): the session finds everything it started,
+even in another process group, as Spark's Python daemons are, or after the parent has ended.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ _LOOK_S: Final = 0.02
 ENDING_WITH_THE_TESTS: Final = (
     sys.executable,
     "-c",
-    # PR_SET_PDEATHSIG, which outlives exec: a job goes on for ever, and would when the tests are killed.
+    # PR_SET_PDEATHSIG, which survives exec: otherwise a job would run on after the tests are killed.
     "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL);"
     "os.execvp(sys.argv[1], sys.argv[1:])",
 )
-"""Before a command."""
+"""Prefix for a command."""
 
 
 def of_session(leader: int) -> dict[int, str]:
-    """The processes of the session that this one began: command lines by id. Those that have ended
-    and wait for a parent to notice do not count."""
+    """The processes of this leader's session: command lines by process id. Zombies do not count."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            # pid (name) state parent group session ...; a name may have blanks and brackets
+            # pid (name) state parent group session ...; a name may contain spaces and brackets
             state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(session) == leader and state not in "ZX":
                 found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
@@ -39,7 +38,7 @@ def of_session(leader: int) -> dict[int, str]:
 
 
 def gone(leader: int) -> dict[int, str]:
-    """Wait until no process of the session is left: those that would not go."""
+    """Wait until no process of the session is left; return those that remain at the timeout."""
     until_s = time.monotonic() + _ENDS_S
     while (left := of_session(leader)) and time.monotonic() < until_s:
         time.sleep(_LOOK_S)
@@ -47,7 +46,7 @@ def gone(leader: int) -> dict[int, str]:
 
 
 def kill(leader: int) -> None:
-    """End all of a session at once, as a machine does that loses its power."""
+    """Kill all processes of a session at once, as a power failure does."""
     until_s = time.monotonic() + _ENDS_S
     while left := of_session(leader):
         assert time.monotonic() < until_s, f"{left} cannot be killed"

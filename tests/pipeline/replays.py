@@ -1,4 +1,4 @@
-"""A journal taken in batches of any size by what the stream is made of, without Spark."""
+"""A journal fed in batches of any size to the code behind the stream, without Spark."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from muster.pipeline.journal.entries import Told, read
 from muster.pipeline.journal.pieces import Group, Piece, Shard
 
 Row = tuple[bytes | None, bytes, int, int]
-"""Of bronze: key, value, partition, offset."""
+"""A row of bronze: key, value, partition, offset."""
 
 _MOMENTS: Final = ("at_ms", "started_ms", "until_ms", "expires_ms")
 
 
 @dataclass
 class Replay:
-    """What the stream remembers, as text, and what it has handed out."""
+    """The state that the stream keeps, as text."""
 
     shards: dict[int, str] = field(default_factory=dict)
     groups: dict[tuple[int, str], str] = field(default_factory=dict)
     largest: int = 0
-    """The most entries that were remembered of a group."""
+    """Largest number of entries kept for one group."""
 
     def take(self, batch: Iterable[Row]) -> Iterator[tuple[int, Piece]]:
-        """The pieces, each with its shard."""
+        """Process a batch; yields the pieces, each with its shard."""
         by_shard: dict[int, list[Told]] = {}
         for _, value, shard, offset in batch:
             told = read(offset, value)
@@ -43,14 +43,15 @@ class Replay:
                 self.groups[shard, group] = kept.to_json()
                 self.largest = max(self.largest, len(kept.entries))
 
-            # The order of rows within a batch is nobody's business.
+            # The order of rows within a batch must not matter.
             for piece in known.take(reversed(entries), recall, remember):
                 yield shard, piece
             self.shards[shard] = known.to_json()
 
 
 def stretched(rows: Sequence[Row], times: int, apart_ms: int = 0) -> list[Row]:
-    """The journal with `times` as much time between any two of its entries, and the groups' times apart."""
+    """The journal with the time between any two entries multiplied by `times`, and the groups' times
+    `apart_ms` apart."""
     first_ms = min(json.loads(value)["at_ms"] for _, value, _, _ in rows)
     groups: dict[str | None, int] = {None: 0}
     found = []
@@ -65,6 +66,6 @@ def stretched(rows: Sequence[Row], times: int, apart_ms: int = 0) -> list[Row]:
 
 
 def batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
-    """`size` of them at a time."""
+    """Split the rows into batches of `size`."""
     for first in range(0, len(rows), size):
         yield rows[first : first + size]

@@ -3,7 +3,7 @@
     with Standalone(folder) as cluster, cluster.running("job", cluster.spark_submit("job.py")) as job:
         done = job.wait()
 
-Every program is the first of a session of processes (see processes.py), and is ended with all of them:
+Every program leads its own session of processes (see processes.py), and all of them are killed together:
 executors, their Python daemons, the Python of a driver.
 """
 
@@ -29,11 +29,11 @@ from tests.support.ports import free_ports
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 LIMIT_S: Final = 300.0
-"""How long anything here may take: a job is done in some fifteen seconds where nothing else runs."""
+"""Limit for every wait here: a job takes some fifteen seconds on an idle machine."""
 _LOOK_S: Final = 0.05
 
 _DEFAULTS: Final = {
-    # Small, and quick to begin: the cluster is here to be there, not to be fast.
+    # Small and quick to start: the cluster only has to exist, not to be fast.
     "spark.driver.memory": "768m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -44,7 +44,7 @@ _DEFAULTS: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
-"""What an administrator writes into conf/spark-defaults.conf."""
+"""Settings that an administrator writes into conf/spark-defaults.conf."""
 _LOG4J: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -57,7 +57,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def wait_for(fact: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
-    """The first result that is true."""
+    """Wait for the first true result and return it."""
     until = time.monotonic() + limit_s
     while not (result := fact()):
         assert time.monotonic() < until, f"{what}: not within {limit_s:g} s"
@@ -66,7 +66,7 @@ def wait_for(fact: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> An
 
 
 class Program:
-    """A command in a session of its own; what it prints goes to the files `<log>.out` and `<log>.err`."""
+    """A command in its own session; its output goes to the files `<log>.out` and `<log>.err`."""
 
     def __init__(self, command: Sequence[str], log: Path, variables: Mapping[str, str], cwd: Path) -> None:
         self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
@@ -90,7 +90,7 @@ class Program:
         return self._err.read_text(errors="replace")
 
     def wait(self, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
-        """What came of it, once it has ended by itself."""
+        """Wait until it ends by itself; return its result."""
         try:
             code = self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -98,17 +98,18 @@ class Program:
         return subprocess.CompletedProcess(self.process.args, code, self.out, self.err)
 
     def kill(self) -> None:
-        """End it and all that it started, at once."""
+        """Kill it and everything it started, at once."""
         processes.kill(self.process.pid)
         self.process.wait()
 
     def processes(self) -> dict[int, str]:
-        """It and all that it started, by process id, with their names."""
+        """Command lines of it and of everything it started, by process id."""
         return processes.of_session(self.process.pid)
 
 
 class Standalone:
-    """A master and workers with a core each. `folder` takes what they and their jobs leave lying about."""
+    """A master, and workers with one core each. `folder` takes the files that they and their jobs leave
+    behind."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
@@ -119,22 +120,22 @@ class Standalone:
 
     @property
     def url(self) -> str:
-        """What `--master` takes."""
+        """The value for `--master`."""
         return f"spark://127.0.0.1:{self._port}"
 
     def state(self) -> dict[str, Any]:
-        """What the master says of its workers and jobs; nothing while it does not answer."""
+        """The master's report on its workers and jobs; empty while it does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port + 1}/json/", timeout=10) as answer:
                 told: dict[str, Any] = json.load(answer)
                 return told
         except OSError:
             return {}
-        except json.JSONDecodeError:  # as it starts, its page is there before what this asks for
+        except json.JSONDecodeError:  # as it starts, the page is there before this data
             return {}
 
     def alive(self) -> int:
-        """How many workers the master counts on."""
+        """Number of workers that the master considers alive."""
         return sum(each["state"] == "ALIVE" for each in self.state().get("workers", []))
 
     def __enter__(self) -> Self:
@@ -159,7 +160,7 @@ class Standalone:
         self.close()
 
     def add_workers(self, count: int) -> None:
-        """Start workers; returns when the master counts on them."""
+        """Start workers; returns once the master considers them alive."""
         before = self.alive()
         for _ in range(count):
             name = f"worker-{len(self.workers)}"
@@ -173,11 +174,11 @@ class Standalone:
             each.kill()
 
     def executors(self, worker: int) -> list[int]:
-        """The executors that run on a worker, by process id."""
+        """Process ids of the executors on a worker."""
         return [each for each in self.workers[worker].processes() if _is_executor(each)]
 
     def variables(self, **more: str) -> dict[str, str]:
-        """The environment of everything here, with nothing of Spark's in it but what is said here."""
+        """The environment of all processes here; of Spark's variables only those set here."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -199,7 +200,7 @@ class Standalone:
 
     @contextmanager
     def running(self, name: str, command: Sequence[str], **variables: str) -> Iterator[Program]:
-        """A command in the cluster's folder, ended with everything it started."""
+        """Run a command in the cluster's folder; it is killed with everything it started."""
         program = Program(command, self.folder / name, self.variables(**variables), self.folder)
         try:
             yield program
@@ -207,7 +208,7 @@ class Standalone:
             program.kill()
 
     def spark_submit(self, *arguments: str) -> list[str]:
-        """The command that hands a job to this cluster."""
+        """The command that submits a job to this cluster."""
         return [str(SPARK_HOME / "bin/spark-submit"), "--master", self.url, *arguments]
 
 

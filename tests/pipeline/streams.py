@@ -1,4 +1,4 @@
-"""Queries over topics for tests, in a real Spark."""
+"""Queries over topics for tests, on a real Spark."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _LOOK_S: Final = 0.05
 
 
 def read(spark: SparkSession, broker: Broker, **more: str) -> DataFrame:
-    """A batch of topic orders, or of what the options name; they have `_` for dots."""
+    """A batch of topic orders, or of the topics that the options name; `_` in an option's name stands for a
+    dot."""
     return spark.read.format("muster").options(**_options(broker, more)).load()
 
 
 def stream(spark: SparkSession, broker: Broker, **more: str) -> DataFrame:
-    """The same as a stream."""
+    """The same, as a stream."""
     return spark.readStream.format("muster").options(**_options(broker, more)).load()
 
 
@@ -33,7 +34,7 @@ def _options(broker: Broker, more: dict[str, str]) -> dict[str, str]:
 
 
 def run_to_parquet(rows: DataFrame, lake: Path) -> StreamingQuery:
-    """All there is now, to the end of it."""
+    """Run a query over everything there is now, to its end."""
     query = (
         rows.writeStream.format("parquet")
         .option("checkpointLocation", str(lake / "checkpoint"))
@@ -53,7 +54,7 @@ def values(rows: DataFrame) -> list[int]:
 
 
 def wait_for(fact: Callable[[], Any], query: StreamingQuery) -> Any:
-    """The first result that is true, while the query runs."""
+    """Wait for the first true result while the query runs; return it."""
     until = time.monotonic() + LIMIT_S
     while not (result := fact()):
         assert query.exception() is None, str(query.exception())

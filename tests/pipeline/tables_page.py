@@ -1,4 +1,4 @@
-"""docs/spark-tables.md, from the tables themselves: `python -m tests.pipeline.tables_page` writes it."""
+"""docs/spark-tables.md, generated from the tables: `python -m tests.pipeline.tables_page` writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of TLS and SASL: how they are read, what is said of wrong ones, and what travels to executors."""
+"""TLS and SASL options: how they are read, the errors for wrong ones, and what is sent to executors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_they_travel_and_show_no_secret(tmp_path: Path) -> None:
         there = pickle.loads(pickle.dumps(options)).access
         assert there == options.access
         assert there.security.protocol == "SASL_SSL"
-        # What tokens and contexts there are is shared by the tasks of a process.
+        # The tasks of a process share its tokens and contexts.
         assert there.security is options.access.security
 
 

@@ -1,4 +1,4 @@
-"""Avro values as rows: types, frames of schema registries, and what is no value of its schema."""
+"""Avro values as rows: types, frames of schema registries, and values that do not match their schema."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def framed(number: int, row: Any, schema: Any = ORDER) -> bytes:
 
 
 def avro(folder: Path, *schemas: Any, **by_id: Any) -> Avro:
-    """For these schemas; `of_7=...` is the one of the id 7."""
+    """An Avro for these schemas; `of_7=...` is the schema with id 7."""
     given: list[tuple[int | None, str]] = []
     for number, schema in [*((None, each) for each in schemas), *by_id.items()]:
         path = folder / f"{len(given)}.avsc"
@@ -44,7 +44,7 @@ def avro(folder: Path, *schemas: Any, **by_id: Any) -> Avro:
         given.append((number and int(number.removeprefix("of_")), str(path)))
     made = Avro.of(given)
     assert made is not None
-    return pickle.loads(pickle.dumps(made))  # as it comes to a worker
+    return pickle.loads(pickle.dumps(made))  # as a worker receives it
 
 
 def rows(how: Avro, *values: bytes | None) -> list[Any]:
@@ -174,7 +174,7 @@ def test_values_of_several_schemas_of_a_registry(tmp_path: Path) -> None:
 
 
 def test_frames_that_are_not_as_they_were_said_to_be(tmp_path: Path) -> None:
-    """Nulls would hide it: the command line is wrong, or a schema is new."""
+    """Nulls would hide the cause: the command line is wrong, or a schema is new."""
     with pytest.raises(PipelineError, match=r"has the id .* before it: --avro-schema takes .* 7=FILE"):
         rows(avro(tmp_path, ORDER), framed(7, {"id": 1, "name": "x"}))
     with pytest.raises(PipelineError, match=r"written with schema 8: --avro-schema 8=FILE"):

@@ -1,4 +1,4 @@
-"""The command line, up to where Spark would start."""
+"""The command line, up to the point where Spark would start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
-    """The one line on standard error of a command that is refused."""
+    """The one line that a refused command prints to standard error."""
     ended: object
     try:
         ended = cli.main(arguments)
@@ -53,7 +53,7 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
 
 
 def test_help_and_version_take_no_spark() -> None:
-    """They work without the extra: here nothing of it can be imported."""
+    """They work without the extra: here none of its packages can be imported."""
     blocked = (
         "import sys\n"
         "for name in ('pyspark', 'pyarrow', 'pandas', 'matplotlib', 'numpy'): sys.modules[name] = None\n"
@@ -169,7 +169,7 @@ def test_a_value_that_will_not_do(
 
 
 def test_that_no_broker_answers_is_said_once() -> None:
-    """In a process of its own, where what is logged goes to standard error as well."""
+    """In its own process, where the log goes to standard error as well."""
     nowhere = f"127.0.0.1:{free_ports(1)}"
     program = (
         "import sys\nfrom muster.pipeline.access import Access\n"
@@ -243,7 +243,7 @@ def test_a_master_is_looked_at_before_spark_starts(
 def test_something_that_is_no_master(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The page of one, say. Spark tries for a minute, and ends in the middle of its start."""
+    """For example a master's web page. Spark tries for a minute, then fails in the middle of its start."""
 
     def ended(*_: object, **__: object) -> None:
         raise captured("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.")
@@ -271,7 +271,7 @@ def test_no_durations(text: str) -> None:
 
 
 def captured(text: str) -> Exception:
-    """An exception as Spark makes them."""
+    """An exception like those that Spark raises."""
     return type("AnalysisException", (Exception,), {"__module__": "pyspark.errors.exceptions.captured"})(text)
 
 

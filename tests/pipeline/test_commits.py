@@ -1,4 +1,4 @@
-"""What a stream commits to a group, and what becomes of it when that cannot be done."""
+"""What a stream commits to a group, and what happens if it cannot."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_stands_is_committed_again_now_and_then(broker: Broker, cluster: Bl
 def test_commits_of_someone_else_are_told_and_committed_over(
     broker: Broker, cluster: BlockingCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stream that begins in a group with offsets says nothing: it may be where it is to begin."""
+    """A stream that starts on a group with offsets reports nothing: they may be its starting point."""
 
     def others() -> int:
         return caplog.text.count("someone else commits to it too")
@@ -73,7 +73,7 @@ def test_commits_of_someone_else_are_told_and_committed_over(
     commits.commit(cluster, {ZERO: 4, ONE: 1})
     assert "(orders-0 at 1 instead of 3, orders-1 at 4 instead of 1)" in caplog.text
     assert committed(broker, "billing") == {ZERO: 4, ONE: 1}
-    # Who goes on with it is told of again, but not with every batch.
+    # If the other keeps committing, it is reported again, but not with every batch.
     for later_s, told in ((1, 1), (600, 2)):
         clock.now_s += later_s
         administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 1}))

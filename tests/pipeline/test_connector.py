@@ -1,8 +1,8 @@
-"""Spark's own `kafka` connector beside the format "muster": the same topics, from muster and from Apache
-Kafka, give the same rows, batch by batch.
+"""Spark's own `kafka` connector compared with the format "muster": the same topics, from muster and from
+Apache Kafka, give the same rows, batch by batch.
 
-One process has a session with the connector's jars and does everything that is compared; each test looks at
-its part of what came out. What is not alike is in DIFFERENT, with the reason.
+One process has a session with the connector's jars and runs everything that is compared; each test checks its
+part of the results. DIFFERENT lists the differences, with the reason.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _each(topic: str, partitions: int, value: Any) -> str:
 
 
 class Case(NamedTuple):
-    """What is read, and how many rows that is."""
+    """What to read, and the expected number of rows."""
 
     options: dict[str, str]
     rows: int
@@ -120,7 +120,7 @@ TRANSACTIONS: Final[dict[str, Case]] = {
     "read_uncommitted": Case({"subscribe": "payments", "includeHeaders": "true"}, 5 + 5 + 4 + 2),
     "read_committed": Case({"subscribe": "payments", "kafka.isolation.level": "read_committed"}, 5 + 4),
 }
-"""On Apache Kafka alone so far."""
+"""Only on Apache Kafka so far."""
 
 DIFFERENT: Final = {
     "offsets in a checkpoint": "ours have a second entry for each topic, `topic#id`, with leader epochs: by"
@@ -128,7 +128,7 @@ DIFFERENT: Final = {
     "the way back from a checkpoint of ours": "the connector takes the second entries for topics that are"
     " gone: it goes on from there with failOnDataLoss=false alone",
 }
-"""What is not alike, and why. Each is held by a test of that name below."""
+"""The differences, and why. A test below has the name of each."""
 
 
 MOVED: Final = (
@@ -137,7 +137,7 @@ MOVED: Final = (
     ("gone back", "kafka", {}),
     ("gone back all the same", "kafka", {"failOnDataLoss": "false"}),
 )
-"""Streams of one checkpoint, each after so many more records: 1, 2, 3, 4."""
+"""Streams with one checkpoint, each after further records: 1, 2, 3, 4."""
 
 
 class Compared(NamedTuple):
@@ -189,7 +189,7 @@ def _steps(broker: str, servers: str) -> Iterator[Step]:
         for each in FORMATS:
             read = where | {"subscribe": f"from-{writer}", "includeHeaders": "true"}
             yield Step(f"from-{writer}", each, BATCH, read)
-    # A query begun with the one is gone on with by the other, and by the first again.
+    # One format starts a query, the other continues it, and the first takes it back.
     follow = earliest | {"subscribe": "moved"}
     for number, (name, each, more) in enumerate(MOVED):
         yield Step(f"moved {number}", "kafka", WRITE, where, _numbers("moved", 10 * number, number + 1))
@@ -206,7 +206,7 @@ async def _prepared(servers: str) -> None:
 
 
 def _transact(servers: str) -> None:
-    """Records outside of transactions, of one that is aborted, of one that is committed, and of one that is
+    """Send records outside transactions, and in one that is aborted, one that is committed, and one that is
     left open."""
 
     def send(producer: ConfluentProducer, count: int) -> None:
@@ -226,8 +226,8 @@ def _transact(servers: str) -> None:
 
 
 def _out(topic: str) -> list[Row]:
-    """Every shape of record, to two of the topic's partitions; a null key and no partition would go where a
-    producer likes."""
+    """Every shape of record, to two of the topic's partitions; without key and partition, a producer would
+    choose one."""
     return [
         [_hex(key), _hex(value), topic, n % 2, [(name, _hex(each)) for name, each in headers]]
         for n, (key, value, headers, _) in enumerate(orders(0))
@@ -268,7 +268,7 @@ def test_a_batch_has_the_same_rows(compared: Compared, broker: str, case: str) -
     assert (kafkas.error, ours.error) == ("", "")
     assert len(ours.rows) == BATCHES[case].rows
     assert ours.rows == kafkas.rows
-    assert json.loads(ours.schema) == json.loads(kafkas.schema)  # names, types, what may be null
+    assert json.loads(ours.schema) == json.loads(kafkas.schema)  # names, types, nullability
     assert ours.tasks == kafkas.tasks
     if case == "many tasks":
         assert ours.tasks == 15
@@ -276,7 +276,7 @@ def test_a_batch_has_the_same_rows(compared: Compared, broker: str, case: str) -
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_rows_are_what_was_written(compared: Compared, broker: str) -> None:
-    """Or both sources could be wrong in the same way."""
+    """Otherwise both sources could be wrong in the same way."""
     expected = [row for partition in range(len(CODECS)) for row in _expected(partition)]
     for answer in compared.both(broker, BATCH, "headers"):
         assert answer.rows == expected
@@ -286,7 +286,7 @@ def test_the_rows_are_what_was_written(compared: Compared, broker: str) -> None:
 
 @pytest.mark.parametrize("case", sorted(BATCHES.keys() - {"broker's clock", "several topics", "pattern"}))
 def test_both_brokers_have_the_same_rows(compared: Compared, case: str) -> None:
-    """All but what bears a broker's own time."""
+    """All cases but those that show a broker's own time."""
     for each in FORMATS:
         on_muster, on_apache = (compared.answers[broker, BATCH, case, each] for broker in BROKERS)
         assert on_muster.rows == on_apache.rows
@@ -359,7 +359,7 @@ def _without_identity(end: dict[str, dict[str, int]]) -> dict[str, dict[str, int
     return {name: numbers for name, numbers in end.items() if "#" not in name}
 
 
-# --- transactions, and what is written ----------------------------------------------------------------------
+# --- transactions and writes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [BATCH, STREAM])

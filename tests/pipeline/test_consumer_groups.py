@@ -1,5 +1,5 @@
-"""Rebalances of consumer groups (KIP-848) in the table: what explanations say, in whatever pieces the journal
-comes. No Spark."""
+"""Rebalances of consumer groups (KIP-848) in the table: what explanations say, however the journal is split
+into batches. No Spark."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ dave beat topics=orders
 advance 1s
 dave beat
 """
-"""Moves, grown topics, another subscription, another coordinator, a member that does not revoke, and sessions
-that expire."""
+"""Moves, a grown topic, another subscription, another coordinator, a member that does not revoke, and expired
+sessions."""
 
 
 @pytest.fixture(scope="module")

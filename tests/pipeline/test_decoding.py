@@ -1,4 +1,4 @@
-"""Records to Arrow columns: the fast way and the slow one agree, whatever the bytes."""
+"""Records to Arrow columns: the fast way and the slow way agree, whatever the bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def packed(data: bytes) -> Packed:
 def slowly(
     group: list[Packed], start: int = 0, until: int = ALL, *, headers: bool = True
 ) -> pyarrow.Table | None:
-    """None where they cannot be read."""
+    """Decode one by one; None if the records cannot be read."""
     part = Part(ORDERS, b"", 0, 0)
     try:
         found = list(one_by_one(part, group, ORDERS, start, until, headers))
@@ -52,7 +52,7 @@ def some_bytes(dice: random.Random, large: int) -> bytes | None:
 
 
 def a_batch(dice: random.Random, offset: int, *, by_broker: bool) -> tuple[bytes, int]:
-    """A batch, and the offset behind it: records that are alike for a while, and others."""
+    """A batch, and the offset after it: runs of similar records, and others."""
     records: list[Record] = []
     at_ms = AT_MS
     while len(records) < 1 or dice.random() < 0.8:
@@ -75,7 +75,7 @@ def a_batch(dice: random.Random, offset: int, *, by_broker: bool) -> tuple[bytes
 
 @pytest.mark.parametrize("known", [1, 2, *[None] * 8])
 def test_sound_records(known: int | None) -> None:
-    # Put the seed of a failed run in the place of a None to repeat it.
+    # To repeat a failed run, put its seed in place of a None.
     seed = random.SystemRandom().randrange(2**32) if known is None else known
     print("seed", seed)
     dice = random.Random(seed)
@@ -103,8 +103,8 @@ def test_a_very_large_record(size: int) -> None:
 
 
 def test_records_that_are_not_sound_are_left_to_the_slow_way() -> None:
-    """Every byte of a batch changed, in every way that matters: what the slow way cannot read the fast one
-    does not, and where both read, they read the same."""
+    """Every byte of a batch changed, in every way that matters: what the slow way cannot read, the fast way
+    does not read either; where both read, they agree."""
     records = [
         Record(0, AT_MS, b"k", b"v"),
         Record(1, AT_MS + 700, None, None),
@@ -138,7 +138,7 @@ def test_times_beyond_64_bits_are_left_to_the_slow_way() -> None:
 
 
 def test_an_extreme_time_is_left_to_the_slow_way() -> None:
-    """Its microseconds are no 64 bits; what the slow way makes of it is what there is."""
+    """Its microseconds do not fit in 64 bits; the slow way's result counts."""
     data = build([Record(0, AT_MS, b"k", b"v"), Record(1, -(2**62), b"k", b"v")])
     assert fast([packed(data)]) is None
 

@@ -1,4 +1,4 @@
-"""Each thing that Spark needs and that is not there: one message that says what to do, and in seconds."""
+"""Whatever Spark needs and is missing: one message that says what to do, within seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def program(path: Path, *lines: str) -> Path:
-    """A shell script."""
+    """Write a shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(("#!/bin/sh", *lines)) + "\n")
     path.chmod(0o755)
@@ -119,13 +119,13 @@ def python(path: Path, version: str, lacking: str = "") -> Path:
 def test_pyspark_python_that_will_do(tmp_path: Path) -> None:
     check_worker_python({})
     check_worker_python({"PYSPARK_PYTHON": sys.executable})
-    check_worker_python({"PYSPARK_PYTHON": "./environment/bin/python"})  # of an archive, on the executors
+    check_worker_python({"PYSPARK_PYTHON": "./environment/bin/python"})  # in an archive, on the executors
     python(tmp_path / "python-of-workers", HERE)
     check_worker_python({**with_path(tmp_path), "PYSPARK_PYTHON": "python-of-workers"})
 
 
 def test_another_real_python_is_asked(tmp_path: Path) -> None:
-    """The question itself is one that a Python can answer: here one that finds no packages."""
+    """A real Python can answer the question: here one that finds no packages."""
     bare = program(tmp_path / "python-without", f'exec "{sys.executable}" -I -S "$@"')
     with pytest.raises(PipelineError, match=r"lacks muster, pyspark, pyarrow, numpy, .*: install"):
         check_worker_python({**with_path(), "PYSPARK_PYTHON": str(bare)})
@@ -193,14 +193,14 @@ def test_a_standalone_master_is_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = server.getsockname()[1]
         check_master(f"spark://127.0.0.1:{there}")
-        check_master(f"spark://127.0.0.1:1,127.0.0.1:{there}")  # one of two that stand in for one another
+        check_master(f"spark://127.0.0.1:1,127.0.0.1:{there}")  # one of two that can replace each other
     nowhere = f"spark://127.0.0.1:{there},127.0.0.1:1"
     with pytest.raises(PipelineError, match=f"no Spark master answers at {nowhere} .*:{there}: .*:1: "):
         check_master(nowhere)
 
 
 def test_a_standalone_master_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that lets packets disappear: its queue of new connections is full, and nobody takes any."""
+    """Like a machine that drops packets: its queue of new connections is full, and nobody accepts any."""
     monkeypatch.setattr(environment, "_CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         where = server.getsockname()

@@ -1,4 +1,4 @@
-"""The examples for Spark, run as their readers run them, or by their `main` in the session of the tests."""
+"""The Spark examples, run the way readers run them, or through their `main` in the tests' session."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOOK_S: Final = 0.05
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Imports an example; they find `common` beside them."""
+    """Imports an example; examples find `common` beside them."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module
 
@@ -51,14 +51,14 @@ def given(broker: Broker, folder: Path, **more: str) -> Namespace:
 
 
 class Running:
-    """An example as a process, in a session of its own; what it prints goes to a file."""
+    """An example as a process, in its own session; its output goes to a file."""
 
     def __init__(self, folder: Path, *command: str | Path) -> None:
         self.output, self.errors = folder / "out", folder / "err"
         variables = {
             name: value
             for name, value in os.environ.items()
-            # What the session of the tests has set for itself.
+            # Set by the session of the tests.
             if name not in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
         }
         variables["SPARK_SUBMIT_OPTS"] = SPARK
@@ -82,7 +82,7 @@ class Running:
             time.sleep(_LOOK_S)
 
     def end(self) -> str:
-        """What was printed, once it has ended well and nothing of it is left."""
+        """Its output, once it has ended successfully with no process left."""
         code = self.process.wait(LIMIT_S)
         assert (code, gone(self.process.pid)) == (0, {}), self.told()
         return self.output.read_text()
@@ -103,7 +103,7 @@ def running(folder: Path, *command: str | Path) -> Iterator[Running]:
 
 def test_every_example_is_here() -> None:
     here = Path(__file__).read_text()
-    elsewhere = {"common", "rebalance_report", "demo"}  # test_report.py has the last two
+    elsewhere = {"common", "rebalance_report", "demo"}  # test_report.py covers the last two
     for path in EXAMPLES.glob("*.py"):
         assert path.stem in elsewhere or f'"{path.stem}' in here
 
@@ -143,7 +143,7 @@ def test_enrichment_join_until_ctrl_c(broker: Broker, tmp_path: Path) -> None:
             "o1": {"customer": "c1", "name": "Alice", "city": "Lisbon", "cents": 420},
             "o2": {"customer": "c2", "name": "Bob"},
         }
-        # What is known by the next batch counts there: one customer more, and one less.
+        # Each batch uses the customers known by then: now one more, and one fewer.
         broker.produce("customers", [(b"c3", b'{"name": "Cy", "city": "Oslo"}'), (b"c2", None)])
         broker.produce("orders", [(b"o3", b'{"customer": "c3"}'), (b"o4", b'{"customer": "c2"}')])
         example.until(lambda: len(enriched()) == 4)
@@ -157,7 +157,7 @@ def test_enrichment_join_until_ctrl_c(broker: Broker, tmp_path: Path) -> None:
 
 @pytest.fixture
 def batches_without_records(spark: SparkSession) -> Iterator[None]:
-    """As Spark has it by default: in such a batch, behind the last record, final windows are told."""
+    """As Spark does by default: such a batch, after the last record, outputs final windows."""
     name = "spark.sql.streaming.noDataMicroBatches.enabled"
     before = spark.conf.get(name)
     spark.conf.set(name, "true")
@@ -181,8 +181,8 @@ def test_late_data(
     assert _counts(capsys) == {"00 to 05": 4, "05 to 10": 1, "10 to 15": 1}
     assert [each.value for each in broker.records("clicks-late")] == [samples[6].value.encode()]
 
-    # The watermark stands at minute 30 by now. A click of minute 20 that was sent in time is dropped, one of
-    # minute 32 is counted when its window is final; what is no click at all goes where the late ones are.
+    # The watermark is at minute 30 by now. A click of minute 20, sent in time, is dropped; one of minute 32
+    # is counted when its window is final; a value that is not a click goes to the late ones.
     record, minute_ms = example("common").Record, late_data.MINUTE_MS
     hour_ms = json.loads(samples[0].value)["at"] - minute_ms
     more = [
@@ -194,7 +194,7 @@ def test_late_data(
     told = ""
     until_s = time.monotonic() + LIMIT_S
     drops = re.compile(r"at least (\d+) clicks were read after their window was final")
-    while not drops.search(told):  # listeners hear of it later
+    while not drops.search(told):  # listeners are notified later
         assert time.monotonic() < until_s, told
         time.sleep(_LOOK_S)
         told += capsys.readouterr().out
@@ -222,7 +222,7 @@ def _counted(told: str) -> dict[str, int]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
-    """Where it is, and what its table of totals has."""
+    """Its location, and the rows of its table of totals."""
     statement = "SELECT account, cents FROM totals ORDER BY account"
     if request.param == "sqlite":
         path = str(tmp_path / "totals.sqlite")
@@ -280,7 +280,7 @@ def test_exactly_once_database(
     assert rows() == [("alice", 770), ("bob", 180)]
     assert set(committed(broker, "totals").values()) == {0}, "Spark has it as not done"
 
-    totals.main(spark, arguments)  # the same batch once more
+    totals.main(spark, arguments)  # the same batch again
     assert rows() == [("alice", 770), ("bob", 180)]
     broker.produce("payments", [(b"bob", b"20"), (b"carol", b"999")])
     totals.main(spark, arguments)
@@ -304,8 +304,8 @@ def test_the_guides_way_to_tell_repeated_records(spark: SparkSession, broker: Br
     broker.create_topic("copies")
 
     async def write(producer: Producer) -> None:
-        # Batch 0 was done twice, and broken off the first time; batch 1 says the same as it did, and a batch
-        # write carries no headers.
+        # Batch 0 ran twice, and was cut off the first time; batch 1 has the same value, and a batch write
+        # carries no headers.
         for value, batch in ((b"a", b"0"), (b"a", b"0"), (b"b", b"0"), (b"a", b"1")):
             headers = [("muster.query", b"q"), ("muster.batch", batch)]
             await producer.send("copies", value, headers=headers)

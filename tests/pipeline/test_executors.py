@@ -1,4 +1,4 @@
-"""What is asked of executors, without Spark; what they answer on a real cluster is in test_standalone.py."""
+"""The checks of executors, without Spark; test_standalone.py runs them on a real cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST = socket.gethostname()
 
 
 class Context:
-    """A SparkContext whose tasks are done by `work`: here, or by nobody."""
+    """A SparkContext whose tasks are run by `work`, or by nobody."""
 
     defaultParallelism = 2
 

@@ -53,7 +53,7 @@ def test_many_fetches_one_after_the_other(broker: Broker) -> None:
     assert values(reads, Range(ORDERS, 1, 29_999)) == list(range(1, 29_999))
     whole = list(read_range(options(broker, subscribe="orders"), Range(ORDERS, 0, 30_000)))
     assert max(map(len, whole)) <= RECORDS_MAX
-    assert len(whole) < 30  # small batches come together
+    assert len(whole) < 30  # small batches are combined
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -123,7 +123,7 @@ def test_a_reader_that_is_left_early_leaves_nothing_open(broker: Broker) -> None
     reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="20000")
     reading = read_range(reads, Range(ORDERS, 0, 30_000))
     assert len(next(reading))
-    reading.close()  # type: ignore[attr-defined]  # what is left open is a warning, and an error here
+    reading.close()  # type: ignore[attr-defined]  # whatever stays open causes a warning, here an error
 
 
 def test_deleted_records_are_lost_or_passed_over(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,5 @@
-"""Batches that get their place by a rename, on a store that renames by copying file by file, as object stores
-do: a job that is killed meanwhile leaves a part of the batch there, and goes on from what is whole.
+"""Batches that are moved into place by a rename, on a store that renames by copying file by file, as object
+stores do: a job that is killed meanwhile leaves part of a batch there, and continues from what is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Killed(Exception):
 
 
 class Copying(Files):
-    """Folders of this machine; `copies`: so many files of a rename are copied, and then the job is killed."""
+    """Folders of this machine; with `copies`, a rename copies that many files, and then the job is killed."""
 
     copies: int | None = None
 
@@ -50,7 +50,7 @@ class Copying(Files):
 
 
 class Rows:
-    """A DataFrame that is written as some files."""
+    """A DataFrame that is written as several files."""
 
     def __init__(self, *_: object) -> None:
         self.write = SimpleNamespace(mode=self._mode)
@@ -83,7 +83,7 @@ def test_a_batch_of_ingest(tmp_path: Path, copies: int) -> None:
     assert len(parts(tmp_path / "batch_id=0")) == max(copies - 1, 0)
     write_batch(rows, 0, Copying(), str(tmp_path))
     assert parts(tmp_path / "batch_id=0") == list(PARTS)
-    # One that is whole is not written again, also where a task that came too late has left something aside.
+    # A complete batch is not written again, even if a task that came too late left something aside.
     (tmp_path / "_unfinished" / "batch_id=0" / "_temporary").mkdir(parents=True)
     write_batch(None, 0, Copying(), str(tmp_path))  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The generator of journals: it does what it says it did, and does it again."""
+"""The journal generator: it does what it reports, and repeats it for the same seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.pipeline.generator import PATIENT_MS, driven, generate
 
 
 def story(journal: Journal) -> list[tuple[Any, ...]]:
-    """What was done, without what depends on the clock."""
+    """What was done, without anything that depends on the clock."""
     return [
         (
             each.group,
@@ -34,11 +34,11 @@ def test_a_seed_gives_the_same_story_again() -> None:
         meant = {
             (each.group, each.generation): each.what for each in journal.did if each.outcome == COMPLETED
         }
-        assert journal.whys == meant  # the brokers' own word for it
+        assert journal.whys == meant  # as the brokers themselves say
 
 
 async def test_patient_members_are_there_after_any_wait() -> None:
-    """Nobody counts as alive while the time is moved, so it passes as if it was waited for."""
+    """No member counts as alive while the clock is advanced, so time passes as if it was waited for."""
     async with driven(3, 5, session_ms=PATIENT_MS) as (cluster, groups, _):
         for group in groups:
             await group.start(2)

@@ -1,4 +1,4 @@
-"""Topics to Parquet on Spark: every record once, however it is broken off."""
+"""Topics to Parquet on Spark: every record once, however the job is interrupted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 LONG_MS: Final = {"type": "long", "logicalType": "timestamp-millis"}
 QUIET: Final = frozenset({"WARNING: Using incubator modules: jdk.incubator.vector"})
-"""What Java says of itself."""
+"""Java's own messages."""
 
 
 def fill(broker: Broker, topic: str, first: int, count: int, partitions: int = 2) -> set[bytes]:
-    """Write values that say where they are from, over all partitions."""
+    """Write values that name their origin, spread over all partitions."""
     values = [f"{topic} {number}".encode() for number in range(first, first + count)]
     for partition in range(partitions):
         broker.produce(topic, [(b"k", each) for each in values[partition::partitions]], partition=partition)
@@ -69,7 +69,7 @@ def test_topics_become_folders(spark: SparkSession, broker: Broker, tmp_path: Pa
     assert by_topic == {"orders": 50, "payments": 20}
     days = {path.name for path in (tmp_path / "lake/topics/topic=orders").iterdir()}
     assert all(re.fullmatch(r"date=\d{4}-\d\d-\d\d", day) for day in days), days
-    # Another run goes on where this one ended, and the group shows it.
+    # Another run continues where this one ended, and the group shows it.
     written |= fill(broker, "orders", 50, 10)
     assert run(spark, job).totals.records == 10
     assert for_spark(spark, job) == sorted(written)
@@ -83,7 +83,8 @@ def test_topics_become_folders(spark: SparkSession, broker: Broker, tmp_path: Pa
 def test_a_batch_that_was_written_but_not_noted(
     spark: SparkSession, broker: Broker, tmp_path: Path, by_batch: bool
 ) -> None:
-    """Killed between the write and Spark's note of it, a job does that batch again: readers see it once."""
+    """A job that is killed between writing a batch and Spark's note of it repeats the batch: readers see it
+    once."""
     broker.create_topic("orders", 2)
     job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",), batch_records=20, by_batch=by_batch)
     written = fill(broker, "orders", 0, 50)
@@ -98,7 +99,7 @@ def test_a_batch_that_was_written_but_not_noted(
 
 
 def test_a_batch_that_was_half_written(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """What a killed job left aside is not seen by other readers, and written anew."""
+    """Other readers do not see what a killed job left aside, and it is written again."""
     broker.create_topic("orders", 2)
     job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",), by_batch=True)
     left = Path(job.table, "_unfinished", "batch_id=0", "topic=orders", "date=2026-01-31", "part-0.parquet")
@@ -116,7 +117,8 @@ def test_a_batch_that_was_half_written(spark: SparkSession, broker: Broker, tmp_
 
 
 def test_a_first_batch_that_was_half_planned(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Spark writes what a batch will read to a file aside; killed then, nothing has been planned."""
+    """Spark first writes the plan of a batch to a temporary file; if it is killed then, nothing has been
+    planned."""
     broker.create_topic("orders", 2)
     job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",))
     offsets = Path(job.checkpoint, "offsets")
@@ -131,7 +133,7 @@ def test_a_first_batch_that_was_half_planned(spark: SparkSession, broker: Broker
 def test_a_job_that_was_killed_before_it_had_a_checkpoint(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """Spark has made the table's folders by then, and nothing in them."""
+    """By then Spark has created the table's folders, with nothing in them."""
     broker.create_topic("orders", 2)
     job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",))
     Path(job.table, "_spark_metadata").mkdir(parents=True)
@@ -193,7 +195,7 @@ def test_avro_values_of_two_schemas_of_a_registry(
         path = tmp_path / f"{number}.avsc"
         path.write_text(json.dumps({"type": "record", "name": "Order", "fields": [*fields, *more]}))
         files.append((number, str(path)))
-    # In Avro 5 is the byte 10, and 1 the byte 2.
+    # Avro encodes 5 as the byte 10, and 1 as the byte 2.
     broker.produce("orders", [b"\0\0\0\0\x07\x0a", b"\0\0\0\0\x08\x0a\x02", b"no avro", (b"gone", None)])
     job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",), headers=True, avro=Avro.of(files))
     run(spark, job)
@@ -222,14 +224,14 @@ def test_avro_values_of_two_schemas_of_a_registry(
     [
         pytest.param("batches", signal.SIGTERM, False, None, 143, id="kill"),
         pytest.param("spark", signal.SIGTERM, True, None, 143, id="service manager"),
-        # As who is started with & in a script inherits it; it must not be in the way of kill -INT.
+        # A command that a script starts with & inherits this; it must not get in the way of kill -INT.
         pytest.param("spark", signal.SIGINT, True, signal.SIGINT, 130, id="interrupt"),
     ],
 )
 def test_ended_by_a_signal(
     broker: Broker, tmp_path: Path, layout: str, number: int, to_all: bool, ignored: int | None, code: int
 ) -> None:
-    """It ends in order, and nothing of it is left: no JVM, no worker."""
+    """It ends in order and leaves nothing behind: no JVM, no worker."""
     broker.create_topic("orders", 2)
     fill(broker, "orders", 0, 10)
     job = Ingest(broker.bootstrap, str(tmp_path), by_batch=layout == "batches")
@@ -238,12 +240,12 @@ def test_ended_by_a_signal(
         running.signal(number, to_all=to_all)
         assert running.ended() == (code, f"10 records in 1 batch to {job.table}\n")
     told = [line for line in running.err if line not in QUIET and not line.startswith("batch ")]
-    # A JVM that the signal reached too may say which of its threads it tore down; we have nothing to say.
+    # A JVM that also got the signal may say which of its threads it tore down; our own code says nothing.
     assert [line for line in told if not to_all or line.startswith("muster-pipeline")] == []
 
 
 def test_ended_before_spark_has_begun(broker: Broker, tmp_path: Path) -> None:
-    """A JVM that is left alone while it begins would stay for ever."""
+    """A JVM that is abandoned while it starts would stay forever."""
     broker.create_topic("orders", 2)
     with Job(broker, tmp_path, "--every=1s") as running:
         running.wait_for("org.apache.spark.deploy.SparkSubmit")

@@ -1,4 +1,5 @@
-"""The journal's tables against what the generator did, and what `explain` says of the same entries."""
+"""The journal's tables, compared with what the generator did and with what `explain` says of the same
+entries."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ HOUR_MS: Final = 3_600_000
 
 @pytest.fixture(scope="module")
 def built(spark: SparkSession, journal_lake: Path) -> Tables:
-    """The rows of every table, which has the columns that it is said to have."""
+    """The rows of every table; each must have the columns that its description names."""
     found = {}
     for table in (*tables.SILVER, *tables.GOLD):
         frame = spark.read.parquet(f"{journal_lake}/{table.layer}/{table.name}")
@@ -58,7 +59,7 @@ def counted(rows: Iterable[Any], *names: str) -> Counter[Any]:
 
 
 def told(row: Any) -> dict[str, Any]:
-    """A row of `rebalances`, as far as `explain` says the same."""
+    """A row of `rebalances`, as far as `explain` reports the same."""
     names = (
         "group type generation outcome state started_ms ended_ms cause diagnosis certainty member_id "
         "restarts join_ms assignment_ms sync_ms target_ms reconcile_ms partitions kept moved lost "
@@ -110,9 +111,9 @@ def agree(rows: Sequence[Any], records: Iterable[Record]) -> None:
         key=lambda each: (each["group"], each["started_ms"], each["generation"] or 0),
     )
     for our, their in zip(ours, theirs, strict=True):
-        if their["lag_peak"] is None:  # explain leaves the cost out where there is none
+        if their["lag_peak"] is None:  # explain leaves out the cost if there is none
             their["lag_before"] = our["lag_before"]
-        if their["outcome"] == UNDER_WAY:  # which is explained by what it waits for, once it hangs
+        if their["outcome"] == UNDER_WAY:  # explained by what it waits for, once it hangs
             for name in ("diagnosis", "certainty", "member_id"):
                 their[name] = our[name]
         assert our == their
@@ -123,14 +124,14 @@ def test_rebalances_are_as_explain_has_them(built: Tables, journal: Journal) -> 
 
 
 def in_order(records: Iterable[Record]) -> Iterator[tuple[int, str | None, Told]]:
-    """As Spark hands them to Python."""
+    """In the order in which Spark hands them to Python."""
     found = ((each.partition, read(each.offset, each.value or b"")) for each in records)
     told = [(shard, each.entry.group, each) for shard, each in found if each is not None]
     return iter(sorted(told, key=lambda each: (each[0], each[1] is not None, each[1], each[2].offset)))
 
 
 def test_journals_that_begin_and_end_in_the_middle(journal: Journal) -> None:
-    """Retention took the beginning; what is under way at the end is told as it began."""
+    """Retention removed the beginning; a rebalance still under way at the end is reported by how it began."""
     counts = Counter(each.partition for each in journal.records)
     kept: list[Record] = []
     for number, part in enumerate((0.2, 0.45, 0.55), 1):
@@ -145,7 +146,7 @@ def test_journals_that_begin_and_end_in_the_middle(journal: Journal) -> None:
 
 
 def _aged(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
-    """As `aged` does it."""
+    """The same as `aged` does."""
     is_young = (row["diagnosis"], row["certainty"]) == ("poll-deadline-missed", "possible")
     is_old = is_young and now_ms - row["started_ms"] > CLOSING_MS
     return {**dict.fromkeys(tables.REBALANCES.names), **row} | ({"certainty": "likely"} if is_old else {})
@@ -162,7 +163,7 @@ def test_a_group_too_long_for_memory_is_told_the_same(
 
 @pytest.fixture(scope="module")
 def small(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    """The tables of small journals that are made by hand."""
+    """The tables of small, hand-made journals."""
     records = [*_brief(), *_strange()]
     numbered = [each._replace(offset=offset) for offset, each in enumerate(records)]
     made = build(bronze(spark, numbered), str(tmp_path_factory.mktemp("small")))
@@ -170,8 +171,8 @@ def small(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tabl
 
 
 def _strange() -> list[Record]:
-    """Nobody's entries, numbers that no column has room for, halves of characters, lists of other things, and
-    more partitions and rows than go to Spark at once."""
+    """Values that are no entries, numbers too large for any column, halves of characters, lists with wrong
+    items, and more partitions and rows than Spark gets at once."""
     strange: dict[str, Any] = {
         "lag": 1 << 70, "members": 1 << 40, "dropped": {}, "joins": [[None, 1], "x"], "generation": True,
         "reason": "\ud800", "member": {"id": "\udfff", "client_id": 7},
@@ -189,7 +190,7 @@ def _strange() -> list[Record]:
 
 
 def test_whatever_a_journal_holds_comes_out_as_rows(small: Tables) -> None:
-    """What does not fit a column is NULL."""
+    """A value that does not fit its column becomes NULL."""
     rows = [row for row in small["rebalances"] if row["group"] not in ("brief", "back")]
     assert Counter(row["group"] for row in rows) == {"many": 250, "?": 1, "large": 1}
     (odd,) = (row for row in rows if row["group"] == "?")
@@ -200,7 +201,7 @@ def test_whatever_a_journal_holds_comes_out_as_rows(small: Tables) -> None:
 
 
 def _renamed(record: Record, number: int) -> Record:
-    """The same of another group, in another shard."""
+    """The same record for another group, in another shard."""
     value = record.value or b""
     shard = record.partition + number * SHARDS
     value = value.replace(b'"shard":%d,' % record.partition, b'"shard":%d,' % shard, 1)
@@ -228,13 +229,14 @@ def test_every_rebalance_that_was_made_is_told_with_its_diagnosis(built: Tables,
 
 
 def test_diagnoses_are_what_the_brokers_themselves_say(built: Tables, journal: Journal) -> None:
-    """Asked through the handles of a test's brokers, as `muster groups why` asks."""
+    """Asked through the handles of the test's brokers, the way `muster groups why` asks."""
     rows = [row for row in built["rebalances"] if row["outcome"] == COMPLETED]
     assert {(row["group"], row["generation"]): row["diagnosis"] for row in rows} == journal.whys
 
 
 def test_members_before_and_after_add_up(built: Tables) -> None:
-    """Where a broker that died took a LeaveGroup with it, its groups have a member more than it told."""
+    """If a LeaveGroup was lost with a dying broker, its group has one member more than that broker
+    reported."""
     broken = {row["group"] for row in built["rebalances"] if row["outcome"] == INTERRUPTED}
     for row in built["rebalances"]:
         if row["outcome"] == COMPLETED and row["group"] not in broken:
@@ -280,7 +282,7 @@ def test_ends_of_sessions_are_explained_by_the_rebalances_they_began(built: Tabl
 
 
 def percentile(values: Iterable[int], part: float) -> float | None:
-    """With interpolation; None of none."""
+    """Interpolated; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -291,7 +293,7 @@ def percentile(values: Iterable[int], part: float) -> float | None:
 
 
 def check_costs(row: Any, of: Sequence[Any]) -> None:
-    """`of`: the rebalances that it is the sum of."""
+    """`of`: the rebalances that the row sums up."""
     took = [each["duration_ms"] for each in of if each["duration_ms"] is not None]
     assert row["rebalances"] == len(of)
     assert row["p50_ms"] == pytest.approx(percentile(took, 0.5))
@@ -349,7 +351,7 @@ def test_lag_that_a_crash_made_and_when_it_was_worked_off(built: Tables, journal
         for row in crashes
         if row["lag_peak"] is not None and row["lag_before"] is not None
     ]
-    # Other groups' records make those wait longer that have a crash of another kind meanwhile.
+    # Records for other groups add to the lag of a group that has another crash meanwhile.
     assert growth == sum(grown) >= sum(each.growth for each in journal.backlogs)
     samples = [row for row in built["lag_samples"] if row["source"] == "commit"]
     assert all(row["lag"] >= sum(each["lag"] for each in row["lags"]) for row in samples)
@@ -382,13 +384,13 @@ def test_the_rebalance_that_is_under_way_is_found(built: Tables, journal: Journa
         assert row["under_way"] is is_open
         assert row["state"] == ("PreparingRebalance" if is_open else "Stable")
         assert (row["under_way_ms"] is not None) is is_open
-        assert row["hanging"] is False  # not for long enough
+        assert row["hanging"] is False  # not long enough
     last = {each.group: each.members for each in journal.did if each.outcome == COMPLETED}
     assert {row["group"]: row["members"] for row in built["group_health"]} == last
 
 
 def test_gaps_in_ownership_are_what_rebalances_cost(built: Tables) -> None:
-    """Put together in two ways: from what moved, and from who had what when."""
+    """Computed in two ways: from what moved, and from who owned what when."""
     gaps: Counter[str] = Counter()
     for row in built["unavailability"]:
         assert row["gap_ms"] > 0
@@ -414,9 +416,9 @@ def _brief() -> list[Record]:
 
 
 def test_each_gap_is_the_cost_of_the_rebalance_that_ends_it(small: Tables) -> None:
-    """Who leaves in the millisecond in which it is given a partition was its owner all the same. What a
-    member had that left, and the assignment gave to nobody, counts from that assignment on, if it is given
-    by the next."""
+    """A member that leaves in the millisecond in which it gets a partition was its owner all the same. A
+    partition of a member that left, which the assignment gave to nobody, counts from that assignment on, if
+    the next one assigns it."""
     brief = {name: [row for row in rows if row["group"] in ("brief", "back")] for name, rows in small.items()}
     gaps = [
         (row["group"], row["from_ms"], row["until_ms"], row["from_member"], row["to_member"])
@@ -435,7 +437,7 @@ def test_each_gap_is_the_cost_of_the_rebalance_that_ends_it(small: Tables) -> No
 def _rebalance(
     group: str, began_ms: int, ended_ms: int, trigger: str, by: str, move: list[str | None], **more: Any
 ) -> list[Record]:
-    """One that member `by` begins, after which orders-0 goes from one to another."""
+    """A rebalance that member `by` triggers, and that moves orders-0 from one member to another."""
     came = trigger == "member joined"
     who = {"id": by, "client_id": by, "host": "127.0.1.1", "instance": None}
     preparing, completing = "PreparingRebalance", "CompletingRebalance"
@@ -456,7 +458,7 @@ def _record(group: str, told: dict[str, Any]) -> Record:
 
 
 def test_partitions_that_nobody_has_now(built: Tables, journal: Journal) -> None:
-    """Those of the member that left last, while the others have not noticed."""
+    """The partitions of the member that left last, while the others have not noticed."""
     (left,) = [each for each in journal.did if each.outcome == UNDER_WAY]
     there = {
         (row["group"], row["topic"], row["partition"])
@@ -497,7 +499,7 @@ def test_flapping_members_and_hosts(built: Tables, journal: Journal) -> None:
     rows = {(row["kind"], row["name"], row["group"]): row for row in built["flapping"]}
     assert rows.keys() == groups.keys()
     for key, row in rows.items():
-        # A duplicate that took over is told on its own host, and ends on that too.
+        # A duplicate that took over counts on its own host, and so does its end.
         assert row["sessions"] == sessions[key], key
         assert row["evictions"] == evictions[key], key
         assert row["late"] == late[key], key

@@ -1,4 +1,4 @@
-"""`muster-pipeline rebalances`: what it refuses, most of it before there is a Spark."""
+"""`muster-pipeline rebalances`: what it refuses, mostly before Spark starts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`rebalances` as a stream: whatever the batches are, and however often it is ended, the tables are those of
-the whole journal at once."""
+"""`rebalances` as a stream: however the journal is split into batches, and however often the job ends, the
+tables are those of the whole journal at once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def said(entries: Sequence[JournalEntry]) -> dict[tuple[Any, ...], dict[str, Any
     for each in explain_all(entries):
         facts = explained(each)
         if facts["outcome"] == "under way" or facts["diagnosis"] == "poll-deadline-missed":
-            # How sure that is, and what hangs, is told from the end of the journal, of any group.
+            # Its certainty, and what hangs, depend on the end of the journal, of all groups.
             for name in ("diagnosis", "certainty", "member_id"):
                 del facts[name]
         found[each.group, each.started_ms, each.cause] = facts
@@ -60,7 +60,7 @@ def said(entries: Sequence[JournalEntry]) -> dict[tuple[Any, ...], dict[str, Any
 
 
 def exploded(piece: Piece) -> list[JournalEntry]:
-    """An entry that stands for several is there as often."""
+    """An entry that stands for several appears that many times."""
     return [each.entry for each in piece.entries for _ in range(each.times)]
 
 
@@ -73,8 +73,8 @@ def live_starts(piece: Piece) -> set[int]:
 def test_the_last_piece_with_a_rebalance_says_of_it_what_the_journal_says(
     journal: list[Row], times: int, apart_ms: int, size: int
 ) -> None:
-    """In the words of `explain`. Stretched, all that was before goes out of sight between two rebalances;
-    with the groups apart nothing is in a common order of time."""
+    """Compared in the words of `explain`. In a stretched journal, everything earlier goes out of sight
+    between two rebalances; with the groups apart, entries have no common order of time."""
     rows = stretched(journal, times, apart_ms)
     replay, found = Replay(), {}
     for batch in batches(rows, size):
@@ -87,7 +87,7 @@ def test_the_last_piece_with_a_rebalance_says_of_it_what_the_journal_says(
 
 
 def test_commits_refused_long_after_a_rebalance_are_all_counted() -> None:
-    """They are remembered as one that stands for all."""
+    """One entry that stands for all of them is remembered."""
     life = Life().at(0).add("member_added", WEB_2, trigger="member joined")
     life.rebalanced(WEB_2, "member joined")
     for number in range(1, 6):
@@ -125,8 +125,8 @@ def a_rebalance(first: int, at_ms: int) -> list[Row]:
 
 
 def test_what_is_kept_of_a_group_does_not_grow() -> None:
-    """Months after its last rebalance, with a sample of lag every five minutes, late heartbeats, refused
-    commits and a broker that comes and goes; and after hundreds of rebalances."""
+    """Months after its last rebalance, with a lag sample every five minutes, late heartbeats, refused commits
+    and a broker that comes and goes; and after hundreds of rebalances."""
     replay = Replay()
     rows = a_rebalance(0, 1)
     for number in range(30_000):
@@ -142,7 +142,7 @@ def test_what_is_kept_of_a_group_does_not_grow() -> None:
     for batch in batches(rows, 1_000):
         for _ in replay.take(batch):
             pass
-    assert replay.largest < 1_500  # a batch more than before it was cut
+    assert replay.largest < 1_500  # up to a batch more before it is cut
     kept = Group.from_json(replay.groups[3, "billing"], "billing")
     assert len(kept.entries) < 60
     refused = [each for each in kept.entries if each.entry.type == "commit_refused"]
@@ -156,7 +156,7 @@ def test_what_is_kept_of_a_group_does_not_grow() -> None:
 
 
 def back(entries: Sequence[Told], before: int | None, silent: bool) -> tuple[int, int | None]:
-    """Highest lag, and the offset at which it was back at `before`, as `explain.cost` has it."""
+    """Highest lag, and the offset at which it was back at `before`, as `explain.cost` computes them."""
     peak = -1
     for each in entries:
         behind = lag(each.entry)
@@ -171,7 +171,7 @@ def back(entries: Sequence[Told], before: int | None, silent: bool) -> tuple[int
 
 
 def test_what_was_long_ago_is_kept_where_nothing_newer_says_it() -> None:
-    """Leader, assignor, assignment, number of members; with them the changes of state of their rebalance."""
+    """Leader, assignor, assignment and number of members, with the state changes of their rebalance."""
     rows = a_rebalance(0, 1)
     rows[2:2] = [
         told(2, 6, "protocol_chosen", protocol="range"),
@@ -187,7 +187,7 @@ def test_what_was_long_ago_is_kept_where_nothing_newer_says_it() -> None:
             pass
     kept = Group.from_json(replay.groups[3, "billing"], "billing")
     assert kept.live_offset == 60
-    # Of the second one nothing is left, and of the third what keeps it apart from the last.
+    # Nothing is left of the second rebalance, and of the third only what separates it from the last.
     assert [each.offset for each in kept.entries] == [0, 1, 2, 3, 4, 5, 6, 40, 41, 42, 60, 61, 62]
 
 
@@ -201,7 +201,7 @@ def test_lags_that_are_not_kept_say_nothing() -> None:
         for number in range(chance.randint(1, 80)):
             sample = {"total": chance.randint(0, height), "recovered": chance.random() < 0.05}
             rows.append(told(4 + number, LOOK_AHEAD_MS + 300_000 * number, "lag_at_commit", **sample))
-        # All of that is long ago.
+        # All of this is long ago.
         rows.append(told(99, DAY_MS, "heartbeat_late"))
         for batch in batches(rows, chance.randint(1, 20)):
             for _ in replay.take(batch):
@@ -235,7 +235,7 @@ def test_what_happens_to_a_shard_reaches_groups_that_rebalance_at_once() -> None
 
 
 def test_what_is_remembered_is_read_back() -> None:
-    """Also as the first checkpoints had it: with what the value says beside it."""
+    """Also from the first checkpoints' format, with the facts of the value beside it."""
     value = '{"type": "shard_loaded", "at_ms": 2, "group": "\\ud800é"}'
     one = read(1, value)
     assert one is not None
@@ -248,7 +248,8 @@ def test_what_is_remembered_is_read_back() -> None:
 
 
 def test_records_go_through_as_they_came_and_rows_beside_them() -> None:
-    """By Spark's own harness for what it calls with rows and state. What is no entry is one for bronze."""
+    """Through Spark's own test harness for stateful functions. A value that is no entry still goes to
+    bronze."""
     import pandas as pd
     from pyspark.sql.streaming.tws_tester import TwsTester
 
@@ -296,7 +297,7 @@ def test_merged_folders_take_the_place_of_those_that_are_not_removed_yet() -> No
 
 
 def written(spark: SparkSession, rows: Sequence[Row], folder: Path, number: int) -> None:
-    """A file of the journal; the stream takes one in a batch, by age."""
+    """Write a file of the journal; the stream takes one per batch, by age."""
     aside = folder.with_name("aside")
     spark.createDataFrame(rows, tables.BRONZE.ddl).coalesce(1).write.parquet(str(aside))
     (part,) = aside.glob("part-*.parquet")
@@ -318,7 +319,7 @@ def run(spark: SparkSession, source: Path, to: Path) -> None:
 
 
 def unnoted(to: Path, batch: int) -> None:
-    """As if the job was killed before Spark noted the batch."""
+    """As if the job had been killed before Spark noted the batch."""
     commits = to / "_checkpoints/journal/commits"
     for name in (str(batch), f".{batch}.crc"):
         (commits / name).unlink()
@@ -336,8 +337,8 @@ def same(ours: dict[str, DataFrame], theirs: dict[str, DataFrame]) -> None:
 def test_the_stream_makes_the_tables_of_the_whole_journal(
     spark: SparkSession, journal: list[Row], tmp_path: Path
 ) -> None:
-    """In a journal that is twenty times as long, its groups days apart. Of three batches the second was
-    killed between its records and its rows, and the third before Spark noted it."""
+    """With a journal stretched to twenty times its length, and its groups days apart. Of three batches, the
+    second was killed between its records and its rows, and the third before Spark noted it."""
     from muster.pipeline.journal.build import build
     from muster.pipeline.journal.streaming import publish
 
@@ -381,7 +382,8 @@ def test_records_without_the_checkpoint_they_were_written_with(spark: SparkSessi
 
 
 async def test_a_job_that_is_killed_and_one_that_is_ended(spark: SparkSession, tmp_path: Path) -> None:
-    """The one in the midst of a batch, the other in order; a third has all that came meanwhile."""
+    """One is killed in the middle of a batch, one ends in order; a third processes everything that came
+    meanwhile."""
     from muster.pipeline.journal.build import build
     from muster.pipeline.journal.job import Job as Once
     from muster.pipeline.journal.job import keep_up
@@ -389,7 +391,7 @@ async def test_a_job_that_is_killed_and_one_that_is_ended(spark: SparkSession, t
     seed = random.randrange(2**31)
     print(f"seed {seed}")
     lake = tmp_path / "lake"
-    # Their members are silent while Spark gets ready, for however long that takes.
+    # Their members are silent while Spark starts, however long that takes.
     async with driven(3, seed, session_ms=PATIENT_MS) as (cluster, groups, _):
         for group in groups:
             await group.start(3)
@@ -410,7 +412,7 @@ async def test_a_job_that_is_killed_and_one_that_is_ended(spark: SparkSession, t
         for group in groups:
             await group.close(group.members[-1])
         records = await finished(cluster, groups)
-        # In the main thread, for its signals; the brokers have one of their own.
+        # In the main thread, for its signals; the brokers have their own.
         found = keep_up(spark, Once(cluster.bootstrap, str(lake), batch_records=50))
     assert found is not None
     bronze = spark.read.parquet(str(lake / "bronze/events")).select(*tables.BRONZE.names)

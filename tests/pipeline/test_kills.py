@@ -1,7 +1,7 @@
-"""`muster-pipeline ingest` killed at random points, with its JVM and its workers: every record is there once,
-and the group shows what is finished.
+"""`muster-pipeline ingest` killed at random points, with its JVM and its workers: every record is stored
+once, and the group shows what is finished.
 
-One kill of each layout, or as many as KILLS says; SEED repeats the choice of points (make spark-long).
+One kill per layout, or as many as KILLS says; SEED repeats the choice of points (make spark-long).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ KILLS: Final = int(os.environ.get("KILLS") or 1)
 PARTITIONS: Final = 2
 BATCH: Final = 200
 CHANGES_MAX: Final = 300
-"""Of files below the lake, up to the kill: some thirty are a batch."""
+"""File changes below the lake before the kill: a batch makes some thirty."""
 RECORDS: Final = 2_000 * KILLS
-"""In each partition; a batch takes a hundred of both, so that no job comes to the end before it is killed."""
+"""Per partition; a batch takes a hundred from each, so that no job finishes before it is killed."""
 
 Place = dict[int, int]
-"""An offset by partition."""
+"""Offsets by partition."""
 BEGIN: Final[Place] = dict.fromkeys(range(PARTITIONS), 0)
 
 
@@ -74,7 +74,8 @@ def test_killed_at_random_points(spark: SparkSession, broker: Broker, tmp_path: 
 
 
 def wait_for_changes(job: Job, lake: Path, count: int) -> None:
-    """Wait until so many files and folders have come or gone: a point near to one of the steps of a batch."""
+    """Wait until this many files and folders have come or gone: a point close to one of the steps of a
+    batch."""
     until_s = time.monotonic() + STARTS_S
     before = below(lake)
     while count > 0:
@@ -90,7 +91,7 @@ def below(lake: Path) -> set[str]:
 
 
 def finished_batches(job: Ingest) -> list[Place]:
-    """Where each batch ended that Spark has noted as done, one after the other."""
+    """Where each batch ended that Spark has noted as done, in order."""
     ends = []
     for batch in sorted(numbers(f"{job.checkpoint}/commits")):
         told = json.loads(Path(job.checkpoint, "offsets", str(batch)).read_text().splitlines()[-1])
@@ -103,7 +104,7 @@ def numbers(folder: str) -> Iterator[int]:
 
 
 def checked_rows(spark: SparkSession, job: Ingest) -> int:
-    """How many rows a reader sees, of which none is there twice, and none has a gap before it."""
+    """Number of rows that a reader sees; none may be duplicated, and none may have a gap before it."""
     if job.by_batch:
         if not list(Path(job.table).glob("batch_id=*")):
             return 0

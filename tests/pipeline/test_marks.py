@@ -1,4 +1,4 @@
-"""What an exactly-once writer goes by: marks, the ledger, and what follows from them. Nothing runs here."""
+"""The rules of an exactly-once writer: marks, the ledger, and what follows from them. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_rows_that_differ_in_anything_are_others(other: list[Record]) -> None:
 
 
 def test_headers_are_told_apart() -> None:
-    """By where one ends and the next begins."""
+    """By where one header ends and the next begins."""
     shapes: list[list[tuple[str, bytes | None]]] = [
         [("a", b"bc")],
         [("ab", b"c")],
@@ -158,7 +158,7 @@ def test_tasks_that_there_are_no_more() -> None:
 
 
 class Topic:
-    """What a query has written, as far as it is committed, and its notes."""
+    """What a query has committed, and its notes."""
 
     def __init__(self) -> None:
         self.records: Counter[bytes] = Counter()
@@ -166,7 +166,7 @@ class Topic:
         self.ledger = Ledger()
 
     def attempt(self, batch: int, parts: Sequence[Sequence[bytes]], cut_off: Sequence[int] | None) -> None:
-        """An attempt at a batch, in tasks; `cut_off`: it dies when these have committed."""
+        """An attempt at a batch, in tasks; with `cut_off`, it dies when these tasks have committed."""
         name = f"attempt {random.random()}"
         self.ledger = self.ledger.begun(name)
         if self.ledger.cut_off:
@@ -191,8 +191,8 @@ class Topic:
 
 
 def test_nothing_is_lost_or_doubled_unnoticed() -> None:
-    """Batches that are cut off anywhere, and cut into tasks anew each time, some with other rows: what comes
-    of a batch is its last attempt, once, or an error."""
+    """Batches are cut off anywhere, and split into tasks anew each time, some with other rows: the result of
+    a batch is its last attempt, once, or an error."""
     seed = int(os.environ.get("SEED") or random.randrange(2**32))
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -208,7 +208,7 @@ def test_nothing_is_lost_or_doubled_unnoticed() -> None:
                     topic.attempt(batch, parts, died_after)
                     parts = anew(parts, rows, chance)
                 topic.attempt(batch, parts, None)
-                if chance.random() < 0.2:  # Spark died before it noted that it is done
+                if chance.random() < 0.2:  # Spark died before it noted the batch as done
                     parts = anew(parts, rows, chance)
                     topic.attempt(batch, parts, None)
                 expected.update(row for part in parts for row in part)
@@ -219,7 +219,7 @@ def test_nothing_is_lost_or_doubled_unnoticed() -> None:
 
 
 def anew(parts: list[list[bytes]], rows: Sequence[bytes], chance: random.Random) -> list[list[bytes]]:
-    """Mostly the same; at times cut in other places, at times without a row."""
+    """Mostly the same; sometimes split differently, sometimes with a row missing."""
     dice = chance.random()
     return parts if dice < 0.7 else cut(rows if dice < 0.85 else rows[1:], chance)
 

@@ -1,4 +1,4 @@
-"""Offsets as Spark keeps them, and how the way from one to the next is divided."""
+"""Offsets as Spark stores them, and how the records between two of them are divided."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_limit_is_dealt_out_by_what_there_is() -> None:
     ends = {A[0]: 100, A[1]: 400, A[2]: 50}
     assert limited({A[2]: 50}, ends, 100) == {A[0]: 20, A[1]: 80, A[2]: 50}
     assert limited({}, ends, 1_000) == ends
-    # Nobody waits for ever: each partition that has something gives one, and repeating that comes to the end.
+    # No partition waits forever: each that has records gives one, and repetition reaches the end.
     starts, rounds = dict.fromkeys(ends, 0), 0
     while starts != ends:
         after = limited(starts, ends, 1)

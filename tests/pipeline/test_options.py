@@ -1,4 +1,4 @@
-"""The options of the source: what they mean, and how wrong ones are refused. No broker is asked."""
+"""The options of the source: what they mean, and how wrong ones are refused. No broker is contacted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_bounds() -> None:
     latest = {"startingOffsetsByTimestamp": by_partition, "startingOffsetsByTimestampStrategy": "latest"}
     assert bounds(**latest)[0] == AtTime({ZERO: 5}, else_latest=True)
     assert bounds(endingOffsetsByTimestamp=by_partition)[1] == AtTime({ZERO: 5}, else_latest=True)
-    # A time for all goes before times by partition, and these before offsets.
+    # A time for all takes precedence over times by partition, and these over offsets.
     assert bounds(startingTimestamp="9", **latest)[0] == AtTime(9, else_latest=True)
     assert bounds(startingOffsets=exact, **latest)[0] == AtTime({ZERO: 5}, else_latest=True)
     group = {"startingOffsets": "group", "kafka.group.id": "billing"}
@@ -147,7 +147,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
 
 
 def test_a_table_of_the_catalog_is_refused_with_the_way_that_works() -> None:
-    """What Spark hands over for CREATE TABLE; a reader of that table would be handed nothing at all."""
+    """What Spark passes for CREATE TABLE; a reader of that table would get nothing at all."""
     of_table = {f"option.{name}": value for name, value in ORDERS.items()}
     with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
         check_names({**ORDERS, **of_table, "provider": "muster", "owner": "somebody"})

@@ -1,4 +1,4 @@
-"""The pages on Spark say what there is."""
+"""The pages on Spark match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of batches; a real query is followed in test_ingest.py."""
+"""What is reported about batches; test_ingest.py follows a real query."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_lag(sources: list[Any], expected: int | None) -> None:
 
 
 def test_each_batch_is_told_once() -> None:
-    """A trigger without records reports under the id of the batch to come."""
+    """A trigger without records reports under the id of the next batch."""
     out = io.StringIO()
     teller = Teller(out)
     first = progress(0, 10, 100, "2026-01-31T12:00:00.000Z")
@@ -72,7 +72,7 @@ def test_who_has_nothing_to_do_says_so_now_and_then(monkeypatch: pytest.MonkeyPa
 
 
 class _Query:
-    """A query that goes on for ever; `meanwhile` is what happens while it is waited for."""
+    """A query that runs forever; `meanwhile` is called while it is awaited."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self._meanwhile = meanwhile
@@ -90,7 +90,7 @@ class _Query:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_signal_stops_the_query(number: int, fails: bool) -> None:
-    """It does not break into a call of the JVM, and what fails because of it is not told as a failure."""
+    """It does not interrupt a JVM call, and a failure that it causes is not reported as one."""
 
     def meanwhile() -> None:
         signal.raise_signal(number)

@@ -1,4 +1,4 @@
-"""`muster-pipeline report`: what the page says is what the tables have, whatever they have."""
+"""`muster-pipeline report`: the page shows what the tables hold, whatever that is."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ UGLY = (
 
 
 def report(lake: Path, *more: str) -> Page:
-    """The page, written beside the lake."""
+    """The page, written beside the lake and parsed."""
     to = lake.parent / "report"
     assert main(["report", "--from", str(lake), "--to", str(to), *more]) == 0
     return Page((to / PAGE).read_text(encoding="utf-8"))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
-    """The one line that says why not."""
+    """The one-line error of a refused command."""
     ended: object
     try:
         ended = main(["report", *arguments])
@@ -62,8 +62,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Pictures take most of the time: here they are left out, and the themes kept for which they were to be
-    drawn."""
+    """Pictures take most of the time: none is drawn here, and the themes that they would have are
+    recorded."""
     drawn: list[str] = []
 
     def png(_: object, theme: drawing.Theme) -> bytes:
@@ -85,7 +85,7 @@ def size(png: bytes) -> tuple[int, int]:
 
 @pytest.mark.usefixtures("undrawn")
 def test_figures_are_those_of_the_tables(spark: SparkSession, journal_lake: Path, tmp_path: Path) -> None:
-    """A lake as the pipeline makes it, of real groups: what the page says of it is what gold has."""
+    """A lake that the pipeline built from real groups: the page shows what gold holds."""
     (tmp_path / "lake").symlink_to(journal_lake)
     page = report(tmp_path / "lake", "--top", "1000")
     gold = {
@@ -94,7 +94,7 @@ def test_figures_are_those_of_the_tables(spark: SparkSession, journal_lake: Path
     }
 
     def same(told: dict[str, Any], row: Any, columns: dict[str, str]) -> None:
-        """Headings on the page, and the columns of gold that they are; NULL is told as a dash."""
+        """Compare headings on the page with the columns of gold that they show; NULL appears as a dash."""
         for heading, column in columns.items():
             value = row[column]
             expected = pytest.approx(value) if isinstance(value, int | float) else value
@@ -195,7 +195,7 @@ def test_only_some_groups_and_only_some_time(tmp_path: Path) -> None:
     assert {row["Group"]: row["Rebalances"] for row in report(lake).rows("groups")} == {"a": 30, "b": 30}
     (row,) = report(lake, "--group", "a").rows("groups")
     assert (row["Group"], row["Rebalances"]) == ("a", 30)
-    # The journal ends two hours after the first of them, and they are a minute apart.
+    # The journal ends two hours after the first rebalance, and they are a minute apart.
     (row,) = report(lake, "--group", "a", "--since", "1h30m").rows("groups")
     mine = [each for each in rows if each["group"] == "a" and each["started_ms"] >= NOON_MS + HOUR_MS // 2]
     assert row["Rebalances"] == len(mine) == 15
@@ -207,7 +207,7 @@ def test_only_some_groups_and_only_some_time(tmp_path: Path) -> None:
 
 
 def test_what_lies_outside_of_the_first_and_the_last_entry(tmp_path: Path) -> None:
-    """A rebalance that began before the journal does; a failover after the last that is told of a group."""
+    """A rebalance that began before the journal, and a failover after the last entry about a group."""
     began = rebalance(-600, began_in_sight=False)
     failover = {"shard": 7, "at_ms": NOON_MS + 5 * HOUR_MS, "broker": 2, "planned": False, "groups": 1}
     rows = {"rebalances": [began, rebalance(1)], "group_health": [health()], "failover_impact": [failover]}
@@ -237,8 +237,8 @@ def test_rebalances_under_way_are_told_with_how_long(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_command_for_more_can_be_pasted(tmp_path: Path) -> None:
-    """Whatever the group is called, and where another rebalance has no generation, as in pandas none is a
-    whole number then."""
+    """Whatever the group's name, and even if another rebalance has no generation: pandas then has no whole
+    numbers."""
     name = "a b; $(reboot)"
     rows = [rebalance(7, name, unowned_partition_ms=90_000), rebalance(8, name, generation=None)]
     page = report(write(tmp_path / "lake", {"rebalances": rows, "group_health": [health(name)]}))
@@ -281,7 +281,7 @@ def test_for_how_long_a_failover_left_groups_without_a_coordinator(tmp_path: Pat
 
 @pytest.mark.usefixtures("undrawn")
 def test_how_often_an_hour_is_told_of_an_hour_and_more(tmp_path: Path) -> None:
-    """Everywhere: of a minute nothing is known but how many there were."""
+    """Everywhere: a journal of a minute gives nothing but the number of rebalances."""
     rows = [rebalance(0, started_ms=NOON_MS + each * 10_000, rebalance_id=f"7-{each}") for each in range(7)]
     short = health(first_ms=NOON_MS, last_ms=NOON_MS + 73_000)
     page = report(write(tmp_path / "lake", {"rebalances": rows, "group_health": [short]}))
@@ -346,7 +346,7 @@ def test_every_section_is_in_the_contents(tmp_path: Path) -> None:
 
 
 def test_members_are_called_as_everywhere_else() -> None:
-    """Those that are there apart from those that have gone, and of each group its own."""
+    """Members that are present are named apart from those that are gone, and each group has its own names."""
     members = [("worker-111111", "worker", None), ("worker-222222", "worker", None), ("web-1", "web", "w")]
     sessions = pd.DataFrame(
         [("g", *each, ended_ms) for each, ended_ms in zip(members, (1.0, None, 1.0), strict=True)],
@@ -394,7 +394,7 @@ def test_before_and_after_a_deploy(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_who_owned_what_round_the_worst_rebalance(tmp_path: Path) -> None:
-    """Of the one that cost most, in order; two members of one client id are told apart."""
+    """For the costliest rebalance, in order; two members with one client id are told apart."""
     rows = [
         rebalance(1, unowned_partition_ms=10),
         rebalance(2, unowned_partition_ms=90_000),
@@ -411,7 +411,7 @@ def test_who_owned_what_round_the_worst_rebalance(tmp_path: Path) -> None:
         "group": "billing", "topic": "orders", "partition": 1, "from_ms": at - 45_000, "gap_ms": 46_020,
         "until_ms": at + 1_020, "rebalance_id": "7-2", "diagnosis": "crashed",
     }  # fmt: skip
-    # The next one leaves a gap as well, and that can be seen at the end.
+    # The next one leaves a gap as well, which is visible at the end.
     after = {**gap, "from_ms": at + 3_000, "until_ms": at + 4_000, "gap_ms": 1_000, "rebalance_id": "7-9"}
     much_later = {**after, "from_ms": at + 300_000, "until_ms": None, "gap_ms": 99_000}
     lake = write(
@@ -444,7 +444,7 @@ def test_who_owned_what_round_the_worst_rebalance(tmp_path: Path) -> None:
 
 
 def ugly_lake(path: Path) -> Path:
-    """Everything that a user names is ugly, in every table."""
+    """Every name that a user chooses is ugly, in every table."""
     number = 0
     rows: dict[str, list[dict[str, Any]]] = {}
     for each in UGLY:
@@ -481,7 +481,8 @@ def ugly_lake(path: Path) -> Path:
 
 
 def test_names_are_text_whatever_is_in_them(tmp_path: Path) -> None:
-    """Nothing of a name becomes a tag; matplotlib, which warns of what it cannot draw, has no cause to."""
+    """No part of a name becomes a tag, and matplotlib, which warns of characters it cannot draw, has no
+    reason to."""
     page = report(ugly_lake(tmp_path / "lake"), "--top", "100")
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "b"})
     assert len([tag for tag, _ in page.tags if tag == "img"]) == 10

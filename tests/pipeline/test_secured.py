@@ -1,4 +1,4 @@
-"""The format in a real Spark, against a broker with TLS and a login."""
+"""The format on a real Spark, against a broker with TLS and a login."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def secured() -> Iterator[Broker]:
 
 
 def options(broker: Broker) -> dict[str, str]:
-    """As for Spark's own connector: the Java client's properties with `kafka.` in front."""
+    """As for Spark's own connector: the Java client's properties with the prefix `kafka.`."""
     return {f"kafka.{name}": str(value) for name, value in broker.client_settings("java").items()}
 
 

@@ -1,4 +1,4 @@
-"""What is held, noted and left unsaid around signals, without Spark."""
+"""What is held back, noted and suppressed around signals, without Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.pipeline.signals import held_signals, lost_jvm_is_no_news, noted_sig
 
 
 def _log(module: str, text: str) -> None:
-    """As py4j does: as nobody, from this module."""
+    """Log as py4j does: under the name root, from this module."""
     logging.getLogger().handle(
         logging.LogRecord("root", logging.ERROR, f"{module}.py", 1, text, args=None, exc_info=None)
     )

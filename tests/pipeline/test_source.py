@@ -41,7 +41,7 @@ def stream(broker: Broker) -> Iterator[Streams]:
 
 
 def batch(broker: Broker, **more: str) -> list[tuple[int, int, int]]:
-    """(partition, offset, value) of what a batch reads."""
+    """(partition, offset, value) of each record that a batch reads."""
     named = more if {"assign", "subscribePattern"} & more.keys() else {"subscribe": "orders", **more}
     reader = BatchReader(options(broker, **named))
     found = rows(reader, reader.partitions())
@@ -49,14 +49,15 @@ def batch(broker: Broker, **more: str) -> list[tuple[int, int, int]]:
 
 
 def offsets(told: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Without what stands beside them."""
+    """The offsets alone, without the topic ids and epochs beside them."""
     return {topic: each for topic, each in told.items() if "#" not in topic}
 
 
 def step(
     reader: StreamReader, start: dict[str, dict[str, int]], limit: ReadLimit = ALL
 ) -> tuple[dict[str, dict[str, int]], list[int]]:
-    """A micro-batch: where it ends, and the values. Offsets go through JSON, and readers to tasks pickled."""
+    """Run a micro-batch: its end, and its values. Offsets pass through JSON, and readers reach tasks
+    pickled."""
     start = json.loads(json.dumps(start))
     end = json.loads(json.dumps(reader.latestOffset(start, limit)))
     planned = pickle.loads(pickle.dumps(reader.partitions(start, end)))
@@ -125,7 +126,7 @@ def test_a_batch_by_pattern(broker: Broker) -> None:
     fill(broker, "orders-eu", 1)
     fill(broker, "more-orders", 1)
     for pattern, found in {
-        "orders": ["more-orders", "orders", "orders-eu"],  # found anywhere, as in Spark's source
+        "orders": ["more-orders", "orders", "orders-eu"],  # matches anywhere, as in Spark's source
         "^orders": ["orders", "orders-eu"],
         "^orders$": ["orders"],
     }.items():
@@ -260,7 +261,7 @@ def test_a_run_of_what_is_there_now_ends(broker: Broker, stream: Streams) -> Non
     reader.prepareForTriggerAvailableNow()
     place, sizes = reader.initialOffset(), []
     for _ in range(9):
-        add(broker, "orders", range(100))  # more than a batch takes: it must not run after them
+        add(broker, "orders", range(100))  # more than a batch takes: the run must not chase them
         broker_end, values = step(reader, place, ReadMaxRows(10))
         if broker_end == place:
             break
@@ -273,7 +274,7 @@ def test_a_run_of_what_is_there_now_and_topics_that_come_later(broker: Broker, s
     fill(broker, "orders", 2)
     reader = stream(subscribePattern="orders.*", startingOffsets="latest")
     reader.prepareForTriggerAvailableNow()
-    add(broker, "orders", [2])  # the run begins behind what it is to end at
+    add(broker, "orders", [2])  # now the run begins after its end
     place = reader.initialOffset()
     fill(broker, "orders-eu", 2)
     assert reader.latestOffset(place, ALL) == place
@@ -310,7 +311,7 @@ def test_idle_polling_is_bounded(broker: Broker) -> None:
             end = reader.latestOffset(place, ALL)
             assert offsets(end) == {"orders": {"0": 2}}
             assert asked.matched > before
-            # Who is not idle is not held up.
+            # A reader that is not idle is not delayed.
             add(broker, "orders", [2])
             assert offsets(reader.latestOffset(end, ALL)) == {"orders": {"0": 3}}
     finally:
@@ -354,7 +355,7 @@ def test_nothing_is_committed_unless_it_is_wanted(broker: Broker, stream: Stream
 def test_the_end_of_a_run_is_committed_though_the_coordinator_was_away(
     broker: Broker, stream: Streams
 ) -> None:
-    """It is left alone for a while after it has not answered, but no later batch makes this one good."""
+    """It is left alone for a while after it has not answered, but no later batch makes up for this commit."""
     fill(broker, "orders", 3)
     reader = stream(startingOffsets="earliest", kafka_group_id="billing")
     with broker.faults.add(api="OffsetCommit", error="COORDINATOR_NOT_AVAILABLE", times=None):
@@ -374,7 +375,7 @@ def test_a_topic_that_was_created_again_is_found_out_after_a_restart(broker: Bro
     before = stream(startingOffsets="earliest")
     place = before.latestOffset(before.initialOffset(), ALL)
     administered(broker, lambda admin: admin.delete_topic("orders"))
-    fill(broker, "orders", 9)  # by offsets alone it would look like four new records
+    fill(broker, "orders", 9)  # by offsets alone, it would look like four new records
     with pytest.raises(DataLost, match="topic orders was deleted and created again"):
         stream().latestOffset(place, ALL)
     end, values = step(stream(failOnDataLoss="false"), place)

@@ -1,4 +1,4 @@
-"""The source in a real Spark. What Spark does with it that nobody would expect: test_traps.py"""
+"""The source on a real Spark. Spark's surprising behaviour is in test_traps.py."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_a_run_over_nothing_ends(spark: SparkSession, broker: Broker, tmp_path: 
 def test_a_stream_follows_topics_that_come_grow_and_go(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """One query goes through all of it: every codec, a partition more, a topic more, and one that is created
-    again, which is no news to a stream with failOnDataLoss=false."""
+    """One query goes through all of it: every codec, another partition, another topic, and one that is
+    created again, which a stream with failOnDataLoss=false takes as it comes."""
     broker.create_topic("orders")
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     for codec in codecs:

@@ -1,4 +1,4 @@
-"""The format in SQL: views keep its options, tables of the catalog do not."""
+"""The format in SQL: views keep its options, catalog tables do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_table_is_refused_with_the_way_that_works(spark: SparkSession) -> None
 
 
 def test_a_table_with_columns_says_it_when_it_is_read(spark: SparkSession) -> None:
-    """Spark asks nothing of the format to make one."""
+    """Spark does not call the format to create such a table."""
     spark.sql(f"CREATE TABLE with_columns (value BINARY) USING muster {OPTIONS}")
     try:
         with pytest.raises(PySparkException, match=f"option kafka.bootstrap.servers is missing: .*{WAY_OUT}"):

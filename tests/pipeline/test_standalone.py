@@ -1,4 +1,4 @@
-"""The jobs on a real cluster: a standalone master and two workers, and what people type to get there."""
+"""The jobs on a real cluster, a standalone master and two workers, with the commands that people type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.ports import free_ports
 
 SUBMITTED: Final = Path(__file__).parent / "submitted"
 COUNTS: Final = (6_000, 5_000)
-"""Records of `orders`, by partition."""
+"""Number of records in each partition of `orders`."""
 ALL: Final = Counter((partition, offset) for partition, count in enumerate(COUNTS) for offset in range(count))
 COLUMNS: Final = ["partition", "offset"]
 
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """With records, and with a group that came and went."""
+    """Holds records, and a group that came and went."""
     with Broker(lease_term_ms=60_000) as started:
         fill(started, "orders", *COUNTS)
         asyncio.run(_come_and_go(started))
@@ -60,7 +60,7 @@ async def _come_and_go(broker: Broker) -> None:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as `pip wheel --no-deps` would put it into one file."""
+    """The package in one file, as `pip wheel --no-deps` would make it."""
     path = tmp_path_factory.mktemp("archive") / "muster.zip"
     package = Path(muster.__file__).parent
     with zipfile.ZipFile(path, "w") as made:
@@ -75,11 +75,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has what the package needs, and not the package."""
+    """A Python with everything that the package needs, but not the package."""
     folder = tmp_path_factory.mktemp("bare") / "python"
     venv.create(folder, symlinks=True, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
-    # Of a folder that a .pth file names, the .pth files do not count: an editable install is one of them.
+    # In a folder that a .pth file names, .pth files do not count: an editable install is one of them.
     (site / "others.pth").write_text(str(Path(pyarrow.__file__).parents[1]))
     python = folder / "bin" / "python"
     looked = subprocess.run(
@@ -102,13 +102,13 @@ def submit_file(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def for_others(folder: Path) -> Counter[tuple[int, int]]:
-    """What readers see that go by the files alone: how often each partition and offset is there."""
+    """What readers see that go by the files alone: how often each partition and offset appears."""
     rows = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table(COLUMNS)
     return Counter((row["partition"], row["offset"]) for row in rows.to_pylist())
 
 
 def for_spark(folder: Path) -> Counter[tuple[int, int]]:
-    """What Spark's readers see: of the files, those in its list of what finished."""
+    """What Spark's readers see: only the files in its list of what finished."""
     rows: Counter[tuple[int, int]] = Counter()
     for note in (folder / "_spark_metadata").glob("[0-9]*"):
         for line in note.read_text().splitlines()[1:]:
@@ -163,7 +163,7 @@ def test_an_archive_for_executors_and_driver(
     cluster: Standalone, broker: Broker, archive: Path, bare_python: Path, tmp_path: Path
 ) -> None:
     """--py-files alone is not enough. Spark's driver looks for formats, and runs the reader of a stream, in
-    Python processes of its own, which see what PYTHONPATH names when spark-submit starts."""
+    separate Python processes, which see what PYTHONPATH names when spark-submit starts."""
     job_file = str(SUBMITTED / "all_jobs.py")
     command = cluster.spark_submit("--py-files", str(archive), job_file, broker.bootstrap, str(tmp_path))
     python = {"PYSPARK_PYTHON": str(bare_python)}
@@ -180,7 +180,7 @@ def test_an_archive_for_executors_and_driver(
     assert for_spark(tmp_path / "stream") == ALL
 
 
-# --- what is not as it should be ----------------------------------------------------------------------------
+# --- misconfiguration ---------------------------------------------------------------------------------------
 
 
 def script(path: Path, *lines: str) -> str:
@@ -202,7 +202,7 @@ def test_what_executors_lack_is_told(
     pythons = {
         str(bare_python): f"executors lack muster: {bare_python} on ",
         str(tmp_path / "nowhere"): f"an executor has no Python at {tmp_path}/nowhere: PYSPARK_PYTHON names",
-        # Python calls it with -m pyspark.daemon before the rest.
+        # It is called with -m pyspark.daemon before the other arguments.
         script(tmp_path / "newer", "shift 2", f'exec "{sys.executable}" -c "{newer}" "$@"'): (
             "executors run Python 3.99, the driver 3."
         ),
@@ -226,7 +226,7 @@ def test_what_executors_lack_is_told(
 def test_an_executor_and_a_worker_die_in_the_middle(
     cluster: Standalone, broker: Broker, tmp_path: Path
 ) -> None:
-    """A user's own script. Each time both executors are held in the middle of what they read."""
+    """A user's own script. Each time, both executors are held in the middle of a read."""
     command = cluster.spark_submit(str(SUBMITTED / "own_job.py"), broker.bootstrap, str(tmp_path))
     with (
         broker.faults.add(api="Fetch", client_id="own-batch", delay="1m", times=None) as batch,

@@ -1,5 +1,5 @@
-"""What Spark does with a data source in Python that nobody would expect, found out by running it: a test for
-each of these traps. (A stream on a cluster that has the package from --py-files alone: test_standalone.py.)
+"""Spark's surprising behaviour with a data source in Python, found by running it: one test per trap. (For a
+stream on a cluster that has the package only from --py-files, see test_standalone.py.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def test_the_last_batch_of_a_run_is_committed(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Spark commits a batch when it has planned the next one: the last of an AvailableNow run never."""
+    """Spark commits a batch once it has planned the next one: never the last batch of an AvailableNow run."""
     fill(broker, "orders", 30, 20)
     rows = stream(
         spark, broker, startingOffsets="earliest", kafka_group_id="billing", maxOffsetsPerTrigger="20"
@@ -41,7 +41,7 @@ def test_the_last_batch_of_a_run_is_committed(spark: SparkSession, broker: Broke
 
 
 def test_a_batch_that_failed_is_not_committed(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """A batch that was planned is not finished: when foreachBatch fails, the group is where that batch
+    """A planned batch is not a finished one: if foreachBatch fails, the group stays where that batch
     began."""
     fill(broker, "orders", 30)
     rows = stream(
@@ -76,8 +76,8 @@ def test_a_batch_that_failed_is_not_committed(spark: SparkSession, broker: Broke
 def test_a_query_that_is_stopped_is_not_told_to_its_reader(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """The reader's stop() is not called, so nothing is left for it to do: what was finished before the query
-    was stopped is committed when it goes on, also where there is nothing new."""
+    """Spark does not call the reader's stop(), so the reader can do nothing then: what was finished before
+    the query stopped is committed when it continues, even if there is nothing new."""
     fill(broker, "orders", 30)
     rows = stream(spark, broker, startingOffsets="earliest", kafka_group_id="billing")
     query = (
@@ -96,8 +96,8 @@ def test_a_query_that_is_stopped_is_not_told_to_its_reader(
 def test_the_first_place_is_asked_for_twice_and_then_a_hundred_times_a_second(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """Two calls of initialOffset give one place, which the group has at once; and where no trigger is set,
-    the latest offsets are asked for without a pause, which brokers do not notice."""
+    """Two calls of initialOffset return one place, which is committed to the group at once; and without a
+    trigger, the latest offsets are requested without a pause, which brokers do not notice."""
     fill(broker, "orders", 5)
     rows = stream(spark, broker, kafka_group_id="billing", includeHeaders="true")
     with broker.faults.add(api="ListOffsets", delay="0ms", times=None) as asked:
@@ -121,7 +121,7 @@ def test_the_first_place_is_asked_for_twice_and_then_a_hundred_times_a_second(
 
 
 def test_a_batch_without_partitions(spark: SparkSession, broker: Broker) -> None:
-    """Spark calls read() all the same, with a partition that it makes up."""
+    """Spark calls read() all the same, with a made-up partition."""
     fill(broker, "orders", 0)
     assert read(spark, broker).count() == 0
     assert read(spark, broker, subscribePattern="nothing").count() == 0
@@ -129,8 +129,8 @@ def test_a_batch_without_partitions(spark: SparkSession, broker: Broker) -> None
 
 @pytest.mark.parametrize("pushdown", ["false", "true"])
 def test_filters_and_columns_are_left_to_spark(spark: SparkSession, broker: Broker, pushdown: str) -> None:
-    """A reader that takes filters is an error where their pushdown is switched off, which it is by default;
-    and columns nobody asked for are read."""
+    """A reader that takes filters causes an error if their pushdown is off, as it is by default; and columns
+    that nobody requested are read."""
     fill(broker, "orders", 5, 5)
     name = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(name)
@@ -143,8 +143,8 @@ def test_filters_and_columns_are_left_to_spark(spark: SparkSession, broker: Brok
 
 
 def test_commits_come_from_nobody(broker: Broker) -> None:
-    """No loop runs between the calls to a reader, so nobody could send heartbeats: commits are of no member,
-    and the group has none. It forgets its offsets one day, so that an idle stream commits them anew."""
+    """No event loop runs between the calls to a reader, so nobody could send heartbeats: commits come from no
+    member, and the group has none. It loses its offsets one day, so an idle stream commits them again."""
     fill(broker, "orders", 5)
     now_s = [1_000.0]
     wanted = options(
@@ -168,8 +168,8 @@ def test_commits_come_from_nobody(broker: Broker) -> None:
 
 
 def test_a_batch_is_planned_once(spark: SparkSession, broker: Broker) -> None:
-    """A DataFrame keeps the ends that its first action saw, where Spark's own source looks anew for each: who
-    wants what has come since loads it again."""
+    """A DataFrame keeps the ends that its first action saw, while Spark's own source looks again for each
+    action: to see newer records, load it again."""
     fill(broker, "orders", 3)
     rows = read(spark, broker)
     assert rows.count() == 3

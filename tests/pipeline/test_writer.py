@@ -65,7 +65,7 @@ def test_rows_become_records(broker: Broker) -> None:
         headers=pyarrow.array([[]], HEADERS),
         partition=pyarrow.array([1], pyarrow.int32()),
     )
-    # A writer goes from the driver to the workers.
+    # Spark sends a writer from the driver to the workers.
     assert pickle.loads(pickle.dumps(writer)).write(iter([first, second])) == Written(3)
     found = [(each.partition, each.key, each.value, each.headers) for each in broker.records("orders")]
     assert found == [
@@ -94,7 +94,7 @@ def test_text_and_topics_of_their_own(broker: Broker, text: pyarrow.DataType) ->
 
 
 def test_keys_go_where_java_sends_them(broker: Broker) -> None:
-    """To the partitions that every other producer of these keys uses, that is: as our own producer does."""
+    """To the partitions that every other producer uses for these keys, as our own producer does."""
     broker.create_topic("orders", 8)
     keys = [f"key {number}".encode() for number in range(100)]
     writer = batch_writer(schema(key=BYTES, value=BYTES), options(broker, topic="orders"), False)
@@ -226,12 +226,12 @@ def test_a_row_that_is_no_record(broker: Broker, batch: dict[str, pyarrow.Array]
 
 
 def test_a_record_that_the_broker_refuses(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """One error, in the broker's words; the others that were on their way leave no noise behind."""
+    """One error, in the broker's words; the other records in flight cause no noise."""
     broker.create_topic("orders", configs={"max.message.bytes": "1000"})
     writer = batch_writer(schema(value=BYTES), options(broker, topic="orders"), False)
     with caplog.at_level(logging.ERROR), pytest.raises(PipelineError, match="MESSAGE_TOO_LARGE"):
         writer.write(iter([rows(value=binary(*[b"x" * 5_000] * 100))] * 3))
-    gc.collect()  # which is when asyncio complains of errors that nobody looked at
+    gc.collect()  # asyncio reports unretrieved exceptions at this point
     assert caplog.records == []
 
 

@@ -1,4 +1,5 @@
-"""`df.write` and `df.writeStream` with the format "muster", on Spark. What the writer does: test_writer.py"""
+"""`df.write` and `df.writeStream` with the format "muster", on Spark. test_writer.py tests the writer
+itself."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def test_what_is_wrong_comes_back_in_a_line(spark: SparkSession, broker: Broker)
 
 def test_a_stream_whose_batch_is_repeated(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """At least once: the records of a batch that Spark did not note as done are written again, and their
-    headers tell."""
+    headers show it."""
     broker.create_topic("copies", 1)
     checkpoint = tmp_path / "checkpoint"
 

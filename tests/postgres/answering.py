@@ -1,5 +1,5 @@
-"""A process that answers brokers' questions over a database: `python -m tests.postgres.answering URL NODE`,
-which says `ready` once it may be asked, and ends with its standard input; `answering` runs it.
+"""A process that answers other brokers' questions over a database: `python -m tests.postgres.answering URL
+NODE`, which prints `ready` once it can be asked, and ends when its standard input does; `answering` runs it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DEADLINE_S = 30
 
 
 async def echo(api_key: ApiKey, version: int, request: Message) -> Message:
-    """The producer ids of the markers asked for."""
+    """Answer with the producer ids of the request's markers."""
     assert isinstance(request, WriteTxnMarkersRequest)
     return results(*(each.producer_id for each in request.markers))
 
 
 async def peer(store: PostgresStore, node_id: int) -> Post:
-    """A node that is registered and may be asked; the store must be open."""
+    """Register a node that can be asked; the store must be open."""
     incarnation = uuid4()
     await store.register_node(NodeRow(node_id, "127.0.0.1", 9092, None, TERM_MS, incarnation))
     clock = LoopClock(asyncio.get_running_loop())
@@ -41,7 +41,7 @@ async def peer(store: PostgresStore, node_id: int) -> Post:
 
 @asynccontextmanager
 async def answering(url: str, node_id: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The process, once it may be asked."""
+    """Run the process; yields it once it can be asked."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.postgres.answering", url, str(node_id)),

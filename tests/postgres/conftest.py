@@ -1,4 +1,4 @@
-"""One PostgreSQL for the tests of a module, and a database of its own for each."""
+"""One PostgreSQL server for the tests of a module, and a separate database for each test."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def store(postgres: Postgres) -> str:
-    """The url of a database that is ready for brokers."""
+    """URL of a database that is ready for brokers."""
     return postgres.new_database()

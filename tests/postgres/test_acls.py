@@ -1,4 +1,4 @@
-"""ACLs over PostgreSQL: made on one broker they are in force on the others, and after a restart."""
+"""ACLs over PostgreSQL: created on one broker, they apply on the others, and after a restart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def started(store: str, node_id: int) -> AsyncIterator[Broker]:
-    """A broker with connections of its own to the database, as if it were alone in its process."""
+    """A broker with its own connections to the database, as if it were alone in its process."""
     brokers = Brokers(Settings(port=0, store=store, node_id=node_id, super_users="User:admin"))
     await brokers.start()
     try:
@@ -71,7 +71,7 @@ async def asked(wire: Wire) -> int:
 
 
 async def becomes(wire: Wire, code: ErrorCode) -> None:
-    """On a connection that stays open, whose earlier requests had another answer."""
+    """Wait for the code, on an open connection that got another answer before."""
     deadline = time.monotonic() + DEADLINE_S
     while (heard := await asked(wire)) != code:
         assert time.monotonic() < deadline, ErrorCode(heard)
@@ -90,7 +90,7 @@ def selected(principal: str) -> DeleteAclsRequest.DeleteAclsFilter:
 
 
 async def kept(broker: Broker) -> set[tuple[str, str, int]]:
-    """Principal, resource and permission of all ACLs, as a broker tells them."""
+    """Principal, resource and permission of all ACLs, as a broker reports them."""
     everything = DescribeAclsRequest(
         resource_type_filter=ResourceType.ANY,
         resource_name_filter=None,
@@ -116,7 +116,7 @@ async def test_what_one_broker_is_told_holds_on_the_other(store: str) -> None:
         await give(here, READ_T)
         await becomes(wire, ALLOWED)
         assert await kept(there) == await kept(here) == {("User:alice", "t", Permission.ALLOW)}
-        await give(here, DENY_T)  # goes before what is allowed
+        await give(here, DENY_T)  # takes precedence over ALLOW
         await becomes(wire, DENIED)
         assert len(await kept(there)) == 2
 
@@ -125,7 +125,7 @@ async def test_what_is_deleted_counts_no_more(store: str) -> None:
     async with two(store) as (here, there), await as_user(here) as wire:
         await here.catalogue.create("t", partitions=1)
         await give(here, READ_T, DENY_T)
-        async with await as_user(there, "admin") as admin:  # by the broker that did not make them
+        async with await as_user(there, "admin") as admin:  # through the broker that did not create them
             answer = await admin.call(DeleteAclsRequest(filters=[selected("User:*")]), 3)
         assert [each.principal for each in answer.filter_results[0].matching_acls] == ["User:*"]
         await becomes(wire, ALLOWED)
@@ -138,9 +138,9 @@ async def test_they_survive_all_brokers(store: str) -> None:
     async with two(store) as (here, _):
         await here.catalogue.create("t", partitions=1)
         await give(here, READ_T, creation(Operation.ALL, ResourceType.GROUP, "g", principal="User:bob"))
-    for node_id in (1, 3):  # one that was there before, and one that was not
+    for node_id in (1, 3):  # one that ran before and one that did not
         async with started(store, node_id) as broker, await as_user(broker) as wire:
-            assert await asked(wire) == ALLOWED  # from the first request on
+            assert await asked(wire) == ALLOWED  # from the first request
             assert len(await kept(broker)) == 2
             async with await as_user(broker, "bob") as other:
                 assert await asked(other) == DENIED

@@ -1,4 +1,4 @@
-"""`__group_events` over PostgreSQL: the next holder of a shard goes on where the last one ended."""
+"""`__group_events` over PostgreSQL: the next holder of a shard continues where the last one stopped."""
 
 from __future__ import annotations
 

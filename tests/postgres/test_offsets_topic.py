@@ -62,7 +62,7 @@ async def test_a_reader_follows_from_holder_to_holder(store: str) -> None:
             assert offsets == sorted(set(offsets))
             assert offsets[6] - offsets[5] > 2**31, "numbers are reserved anew by each holder"
 
-            # Who comes now has the last of each, in one go across the gap.
+            # A new reader gets the last value of each key, reading across the gap.
             async with Consumer(bootstrap, auto_offset_reset="earliest") as late:
                 late.assign([TopicPartition(OFFSETS_TOPIC, SHARD)])
                 found = {}

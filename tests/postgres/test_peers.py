@@ -1,4 +1,4 @@
-"""Questions between processes over one database: answered, stood still, killed."""
+"""Questions between processes over one database, when the process asked answers, is paused, or is killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_process_that_was_killed_leaves_nothing_that_stays(postgres: Pos
             await ask(post, 2, 7, timeout_ms=200)
         assert refusal.value.code is ErrorCode.REQUEST_TIMED_OUT
         (node,) = (each for each in await here.nodes() if each.node_id == 2)
-        await here.remove_node(2, node.incarnation)  # as if its registration had run out
+        await here.remove_node(2, node.incarnation)  # as if its registration had expired
         with pytest.raises(KafkaError) as refusal:
             await ask(post, 2, 8)
         assert refusal.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""Letters between store objects on one database: outages, polling, and what nobody takes."""
+"""Letters between store objects on one database: outages, polling, and letters that nobody takes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def until_kept(postgres: Postgres, url: str, count: int) -> None:
 
 
 async def eventually(post: Callable[[], Awaitable[Sequence[Posted]]]) -> None:
-    """Posts again and again until a letter goes."""
+    """Post again and again until a letter is sent."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
@@ -117,7 +117,7 @@ async def test_the_table_is_unlogged_and_no_commit_of_a_letter_is_synced(
 async def test_a_server_that_dies_takes_its_letters_along(postgres: Postgres, store: str) -> None:
     async with opened(store) as one, opened(store) as two:
         got = await receiving(one, ONE)
-        await two.register_node(TWO)  # and has no mailbox
+        await two.register_node(TWO)  # but it has no mailbox
         assert await one.post([Letter(2, b"lost")]) == [Posted.SENT]
         assert await kept(postgres, store) == 1
         await asyncio.to_thread(postgres.kill)
@@ -137,7 +137,7 @@ async def test_receiving_outlives_the_loss_of_its_connection(postgres: Postgres,
         ended = "count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE application_name = "
         assert int(await ask(postgres, store, ended + "'receiving'")) >= 4
         await two.post([Letter(1, b"after")])
-        # Nobody polls: the end of the connection was heard, and the next one listens.
+        # Nobody polls: the loss of the connection was noticed, and the next connection listens.
         await until(lambda: got == [b"before", b"after"], "a letter after it")
         await two.post([Letter(1, b"heard")])
         await until(lambda: got[2:] == [b"heard"], "a letter that is told of on the new connection")
@@ -203,7 +203,7 @@ async def test_letters_to_the_dead_are_swept_away(
             await one.register_node(node)
         await two.post([Letter(1, b"to the dead"), Letter(2, b"to who stands still")])
         three = replace(ONE, node_id=3, incarnation=UUID(int=3))
-        await receiving(two, three)  # sweeps once, and finds nothing to do
+        await receiving(two, three)  # sweeps once and finds nothing to remove
         assert await kept(postgres, store) == 2
         await receiving(one, replace(three, node_id=4))
         await one.remove_node(1, ONE.incarnation)
@@ -248,7 +248,7 @@ async def test_a_letter_waits_for_a_claim_that_is_open_and_is_fenced(postgres: P
 async def test_where_neither_notify_nor_listen_is_known_letters_are_looked_for(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post_office, "CHANNEL", "no'channel")  # a syntax error for pg_notify, as 42601
+    monkeypatch.setattr(post_office, "CHANNEL", "no'channel")  # a syntax error for pg_notify, like 42601
     async with opened(store, poll_ms=10) as one:
         monkeypatch.setattr(
             "asyncpg.Connection.add_listener", lambda connection, *_: connection.execute("LISTENS TO NOTHING")

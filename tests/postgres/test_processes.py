@@ -1,4 +1,4 @@
-"""Brokers as processes of their own over one database, as a user starts, watches and loses them."""
+"""Brokers as separate processes over one database, as a user starts, watches and loses them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tests.support.postgres import PASSWORD, Postgres
 from tests.support.served import Served
 
 TERM_MS: Final = 6_000
-"""Twice the default: a machine that stands still for a second or two costs nobody his leases."""
+"""Twice the default: a machine that stalls for a second or two costs no broker its leases."""
 DEADLINE_S: Final = 120.0
 NOBODY: Final = "127.0.0.1:9"
 ALL: Final = 150
-"""Shards of groups, transactions and data."""
+"""Number of shards: groups, transactions and data."""
 
 
 def serve(folder: Path, store: str, node_id: int, *options: str) -> Served:
-    """Not started yet. It must not touch the directory that it is given as --data."""
+    """A broker, not started yet. It must not touch the directory given as --data."""
     return Served(
         folder / "unused",
         *("--store", store, "--node-id", str(node_id), "--lease-term-ms", str(TERM_MS), *options),
@@ -53,7 +53,7 @@ def until(fact: Callable[[], bool], what: str) -> None:
 
 
 def shards(broker: Served) -> dict[int, int]:
-    """How many loaded shards each broker has, as this one says."""
+    """Number of loaded shards of each broker, as this broker reports it."""
     told = run(broker.bootstrap, "cluster", "describe", "--output", "json").json["brokers"]
     kinds = ("group_shards", "transaction_shards", "data_shards")
     return {each["node_id"]: sum(each[kind] for kind in kinds) - each["loading"] for each in told}
@@ -96,7 +96,7 @@ def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
 
 
 def refused(*arguments: str) -> str:
-    """The one line said by a command that could not be carried out, which has no password in it."""
+    """The one-line error of a command that failed; it contains no password."""
     ended = run(NOBODY, *arguments)
     assert (ended.code, ended.out) == (1, ""), ended
     assert ended.err.count("\n") == 1, ended
@@ -164,12 +164,12 @@ def test_a_killed_broker_s_groups_go_on_and_it_comes_back(tmp_path: Path, store:
             )
             assert len(shards(others[0])) == 3
             back = group(others[1], "g")
-            del back["offsets"], before["offsets"]  # what was committed since
+            del back["offsets"], before["offsets"]  # has changed since
             assert back == before
         finally:
             member.send_signal(signal.SIGTERM)
             _, said = member.communicate(timeout=DEADLINE_S)
-        assert said == b""  # It was assigned once: nothing that happened was a rebalance.
+        assert said == b""  # Assigned once: nothing caused a rebalance.
         assert [broker.stop() for broker in brokers] == [0, 0, 0]
 
 

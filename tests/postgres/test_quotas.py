@@ -1,4 +1,4 @@
-"""Client quotas over PostgreSQL: known to every broker, and there after a restart."""
+"""Client quotas over PostgreSQL: every broker knows them, and they survive a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.wire import Wire
 
 _Entry = AlterClientQuotasRequest.EntryData
 NAMES: Final = ("alice", "".join(random.Random(1).choices(string.ascii_letters, k=30_000)), "\0ü", None)
-"""The second is longer than an index takes, however compressed; PostgreSQL takes no text like the third."""
+"""The second is too long for an index, even compressed; PostgreSQL rejects text like the third."""
 
 
 async def described(broker: Broker) -> dict[str | None, dict[str, float]]:

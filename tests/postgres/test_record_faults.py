@@ -1,5 +1,5 @@
-"""Partition logs as rows when the database goes away: nothing that was acknowledged is lost, nothing is there
-twice, every refusal comes in bounded time, and all goes on by itself."""
+"""Partition logs as rows when the database goes away: nothing acknowledged is lost or stored twice, every
+refusal comes within a bounded time, and everything recovers by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECOVERY_SECONDS_MAX = 90.0
 
 @pytest.fixture
 def rows(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestRows]:
-    """Where this test's logs are."""
+    """The database with this test's logs."""
     rows = TestRows(store)
     monkeypatch.setattr(TestRows, "in_use", rows)
     yield rows
@@ -46,11 +46,11 @@ def rows(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestRows]:
 
 
 class Unlucky:
-    """In the place of `record_statements.write`: loses some answers, some statements, and keeps some for
-    later, as a connection does that is cut."""
+    """Replaces `record_statements.write`: loses some answers and some statements, and runs some later, as a
+    cut connection does."""
 
     def __init__(self, dice: random.Random, fates: Sequence[str] = ()) -> None:
-        """`fates` come first, then the dice decide."""
+        """`fates` are used first; then the dice decide."""
         self._dice = dice
         self._fates = list(fates)
         self._write = record_statements.write
@@ -132,11 +132,11 @@ def test_what_arrives_late_changes_nothing_that_was_built_upon(
     with pytest.raises(KafkaError):
         one.log.delete_records(8)
     one.reopen(epoch=1)
-    rows.storage.database.run(unlucky.arrive, repeatable=False)  # nothing was built on what it changed
+    rows.storage.database.run(unlucky.arrive, repeatable=False)  # nothing was built on the state it changes
     assert unlucky.written["late"] == 1
     monkeypatch.undo()
     with pytest.raises(KafkaError) as caught:
-        one.append(b"y")  # to a log that is not as it was opened
+        one.append(b"y")  # the log has changed since it was opened
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert one.log.failed
     assert one.reopen(epoch=1).start_offset == 8
@@ -147,7 +147,7 @@ def test_what_arrives_late_changes_nothing_that_was_built_upon(
 
 
 async def outcomes(node: Partitions, topic: Topic, *sequences: int) -> list[int | ErrorCode]:
-    """What a producer is told that sends these at once: an offset, or why not."""
+    """Send these at once, as one producer, and return the result of each: an offset or an error code."""
     sent = [node.append(topic, 0, batch(b"%d" % each, producer=(7, 0, each))) for each in sequences]
     told: list[int | ErrorCode] = []
     for each in await asyncio.gather(*sent, return_exceptions=True):
@@ -174,9 +174,9 @@ async def test_batches_of_a_lost_turn_that_were_written_are_answered_where_they_
     topic = await topic_at(brokers)
     assert await outcomes(node, topic, 0, 1) == [0, 1]
     monkeypatch.setattr(record_statements, "write", Unlucky(random.Random(0), ["lost", *["told"] * 9]))
-    # The repeat within the turn is not told where the first is: nobody knows that yet.
+    # The duplicate within the turn gets no offset: it is not known yet.
     assert await outcomes(node, topic, 2, 3, 4, 3, 5) == [lost] * 5
-    assert await outcomes(node, topic, 6) == [6]  # it was under way when the others were refused
+    assert await outcomes(node, topic, 6) == [6]  # it was in flight when the others were refused
     assert await outcomes(node, topic, 2, 3, 4, 5, 6, 7) == [2, 3, 4, 5, 6, 7]
     assert await values_of(node, topic) == [b"%d" % each for each in range(8)]
     await brokers.close()
@@ -186,8 +186,9 @@ async def test_batches_of_a_lost_turn_that_were_written_are_answered_where_they_
 async def test_what_was_under_way_behind_a_lost_turn_is_not_out_of_order(
     rows: TestRows, monkeypatch: pytest.MonkeyPatch, stored: int
 ) -> None:
-    """Else librdkafka begins anew under another id, and stores again what it does not know to be stored.
-    Without stored batches the producer is not known at all, and may begin anywhere otherwise."""
+    """Otherwise librdkafka would start over with another producer id, and store again what it does not know
+    to be stored. Without stored batches the producer is unknown, and could otherwise start at any sequence
+    number."""
     lost = ErrorCode.KAFKA_STORAGE_ERROR
     brokers = Brokers()
     node = await brokers.add()
@@ -200,7 +201,7 @@ async def test_what_was_under_way_behind_a_lost_turn_is_not_out_of_order(
     assert await outcomes(node, topic, first) == [first]
     assert await outcomes(node, topic, first + 3) == [lost]
     assert await outcomes(node, topic, first + 1, first + 2, first + 3) == [first + 1, first + 2, first + 3]
-    # A gap that is the producer's own is one still.
+    # A gap that the producer caused itself is still an error.
     assert await outcomes(node, topic, first + 7) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
     assert await values_of(node, topic) == [b"%d" % each for each in range(first + 4)]
     await brokers.close()
@@ -219,7 +220,7 @@ async def test_what_was_under_way_when_the_log_could_not_be_opened_is_not_out_of
     async def away(*asked: Any) -> Any:
         raise PermissionError("on purpose")
 
-    # Led in another epoch by the time it is known that nothing was written.
+    # The partition is led in another epoch before it is known that nothing was written.
     for shard in range(SHARDS):
         node.own(shard, 2)
     monkeypatch.setattr(record_statements, "stored", away)
@@ -243,7 +244,7 @@ async def test_a_log_that_is_opened_anew_within_a_turn_takes_nothing_behind_what
     def write_and_fail(log: PartitionLog, *arguments: Any) -> Appended:
         appended = write(log, *arguments)
         if appended.base_offset == 1:
-            log.segments.failed = True  # type: ignore[misc]  # as a read or upkeep may find beside it
+            log.segments.failed = True  # type: ignore[misc]  # as a concurrent read or upkeep may do
         return appended
 
     monkeypatch.setattr(PartitionLog, "write", write_and_fail)
@@ -267,19 +268,19 @@ def test_a_compaction_whose_end_is_not_known_loses_nothing(
     monkeypatch.undo()
     assert one.log.failed
     failed = one.log
-    failed.seal()  # as every append has it done that finds something to seal
+    failed.seal()  # as every append does if there is something to seal
     one.reopen(epoch=1)
     failed.seal()
     one.log.seal()
     assert [record.value for record in one.records()] == [b"3", b"4"]
 
 
-# --- a real one ------------------------------------------------------------------------------------
+# --- with real outages -----------------------------------------------------------------------------
 
 
 class Producing:
-    """Idempotent producers, one a partition, each of which sends its values in order until it has been told
-    where they are."""
+    """Idempotent producers, one per partition; each sends its values in order and retries until it knows
+    their offsets."""
 
     def __init__(self, node: Partitions, topic: Topic) -> None:
         self.node = node
@@ -307,7 +308,7 @@ class Producing:
                 if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
                     raise
                 self.refused += 1
-                with suppress(TimeoutError):  # its backoff
+                with suppress(TimeoutError):  # backoff
                     await asyncio.wait_for(self.stop.wait(), 0.05)
             else:
                 assert appended.base_offset == number
@@ -319,14 +320,14 @@ class Producing:
         pytest.fail(f"no answer but refusals for {RECOVERY_SECONDS_MAX} s")
 
     async def acknowledges(self, more: int) -> None:
-        """Wait until each producer got so many answers more."""
+        """Wait until each producer has got `more` further acknowledgements."""
         wanted = [len(each) + more for each in self.acknowledged]
         await self.comes_true(
             lambda: all(len(got) >= want for got, want in zip(self.acknowledged, wanted, strict=True))
         )
 
     async def comes_true(self, fact: Callable[[], bool]) -> None:
-        """Wait for what only answers can bring about."""
+        """Wait for a fact that only answers can bring about."""
         async with asyncio.timeout(RECOVERY_SECONDS_MAX):
             while not fact():
                 self.happened.clear()
@@ -348,7 +349,7 @@ class Producing:
 async def test_the_database_goes_away_and_comes_back(
     rows: TestRows, postgres: Postgres, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A paused database answers to nothing: what is refused is so after this.
+    # A paused database does not answer: calls fail after this time.
     monkeypatch.setattr(record_database, "_CALL_TIMEOUT_S", 3.0)
     brokers = Brokers()
     node = await brokers.add()
@@ -378,7 +379,7 @@ async def test_the_database_goes_away_and_comes_back(
         again._executor = threads
         await producing.check(again)
         await brokers.close()
-    assert producing.longest_s < 60  # a bound, not a speed: three seconds on a machine that does nothing else
+    assert producing.longest_s < 60  # a bound, not a speed: three seconds on an idle machine
 
 
 async def test_who_cannot_connect_is_refused_at_once() -> None:
@@ -423,7 +424,7 @@ def test_what_was_acknowledged_survives_a_kill_of_the_broker(rows: TestRows, sto
     one.topic_id, one.lease = UUID(topic_id.decode()), Lease(LeaseKind.DATA, int(lease))
     one.reopen(epoch=2)
     values = [record.value for record in one.records()]
-    assert acknowledged <= len(values) // 2 <= acknowledged + 1  # the last one may not have been told
+    assert acknowledged <= len(values) // 2 <= acknowledged + 1  # the last acknowledgement may be lost
     assert values[::2] == [b"%d" % number for number in range(len(values) // 2)]
     written = len(values) // 2
     assert one.append(b"again", b"", producer=(5, 0, 2 * (written - 1))).base_offset == 2 * (written - 1)

@@ -1,6 +1,6 @@
-"""Partition logs as rows: fenced by their lease in the statement that writes, one statement for a turn, and
-nothing left behind by a deleted topic. What every partition log promises is tested in tests/topics, with
---postgres over rows."""
+"""Partition logs as rows: the statement that writes is fenced by the lease, a turn is one statement, and a
+deleted topic leaves nothing behind. What every partition log promises is tested in tests/topics, over rows
+with --postgres."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEASE = Lease(LeaseKind.DATA, 3)
 
 @pytest.fixture
 def rows(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestRows]:
-    """Where this test's logs are."""
+    """The database with this test's logs."""
     rows = TestRows(store)
     monkeypatch.setattr(TestRows, "in_use", rows)
     yield rows
@@ -39,7 +39,7 @@ def rows(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestRows]:
 
 @pytest.fixture
 async def session(store: str) -> AsyncIterator[Any]:
-    """A connection of the test's own."""
+    """The test's own connection."""
     connection = await asyncpg.connect(store)
     yield connection
     await connection.close()
@@ -47,7 +47,7 @@ async def session(store: str) -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def opened(store: str) -> AsyncIterator[PostgresStore]:
-    """The store over the same database."""
+    """The store on the same database."""
     opened = PostgresStore(store)
     await opened.open()
     yield opened
@@ -55,7 +55,7 @@ async def opened(store: str) -> AsyncIterator[PostgresStore]:
 
 
 async def waits_for_a_lock(session: Any) -> None:
-    """Until another statement in the database does."""
+    """Wait until another statement in the database waits for a lock."""
     waiting = "wait_event_type = 'Lock' AND datname = current_database()"
     async with asyncio.timeout(DEADLINE_S):
         while not await session.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}"):
@@ -79,7 +79,7 @@ async def test_a_write_held_open_across_a_claim_is_there_when_the_claim_returns(
         log.append(batch(b"b"))
         writing = asyncio.ensure_future(asyncio.to_thread(log.commit))
         await waits_for_a_lock(session)
-        # The write has the lease's row: nobody can claim before it is done.
+        # The write has locked the lease's row: nobody can claim the lease before it is done.
         await opened.release([grant])
         assert await opened.claim([LEASE], 2, 60_000) == [None]
         assert not writing.done()
@@ -258,7 +258,7 @@ def test_most_of_a_large_topic_is_deleted_later(rows: TestRows, monkeypatch: pyt
 def test_who_has_not_heard_of_the_deletion_cannot_write(rows: TestRows) -> None:
     topic_id = uuid4()
     log = filled(Logs(rows.storage), topic_id)
-    Logs(rows.storage).delete(topic_id)  # another process
+    Logs(rows.storage).delete(topic_id)  # in another process
     log.append(batch(b"x"))
     with pytest.raises(KafkaError) as caught:
         log.commit()
@@ -275,7 +275,7 @@ async def test_what_deleted_topics_left_behind_is_found(opened: PostgresStore, r
     left = count_of(rows)
     lost = uuid4()
     filled(logs, lost)
-    assert logs.delete_except([]) == [lost]  # which topics there are the database itself knows
+    assert logs.delete_except([]) == [lost]  # the database knows itself which topics exist
     assert count_of(rows) == left
     await opened.delete_topic(topic.topic_id)
     assert logs.delete_except([topic.topic_id]) == [topic.topic_id]
@@ -292,7 +292,7 @@ def test_rows_of_removed_segments_go_in_slices_beside_appends(
     assert expire(one.log, NOW_MS + 2_000) > 1
     assert one.log.segments.unsealed
     assert one.log.start_offset == one.log.high_watermark == 20
-    with one.log.lock:  # as if appending went on
+    with one.log.lock:  # as if appending continued
         one.log.seal()
     assert not one.log.segments.unsealed
     rows.check_nothing_is_left_over([one.topic_id])
@@ -301,7 +301,7 @@ def test_rows_of_removed_segments_go_in_slices_beside_appends(
 
 
 def test_who_reads_while_segments_go_looks_again(rows: TestRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between what the database removed and what the log has heard of it."""
+    """The read falls between the removal in the database and the moment the log knows of it."""
     one = OneLog(internal_segment_bytes="200")
     for _ in range(10):
         one.append(b"x" * 50)
@@ -314,7 +314,7 @@ def test_who_reads_while_segments_go_looks_again(rows: TestRows, monkeypatch: py
             written = await write(*asked)
             reads.append(threads.submit(one.log.read, 3, 1_000, first_may_exceed=True))
             await missed.wait()
-            # It must not have its answer yet; if it is wrong it has, most times, within this.
+            # The read must not be answered yet; a wrong answer usually comes within this time.
             await asyncio.wait([asyncio.wrap_future(reads[0])], timeout=0.2)
             return written
 
@@ -333,7 +333,7 @@ def test_who_reads_while_segments_go_looks_again(rows: TestRows, monkeypatch: py
 
 
 def test_a_log_whose_segments_someone_else_removed_is_opened_anew(rows: TestRows) -> None:
-    """A statement that had seemed lost, say."""
+    """For example by a statement that seemed lost."""
     one = OneLog(internal_segment_bytes="200")
     for _ in range(10):
         one.append(b"x" * 50)

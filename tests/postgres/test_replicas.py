@@ -1,4 +1,4 @@
-"""Replica lists over PostgreSQL, where brokers hear of each other's changes with a delay."""
+"""Replica lists over PostgreSQL, where brokers learn of each other's changes with a delay."""
 
 from __future__ import annotations
 

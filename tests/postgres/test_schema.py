@@ -1,4 +1,4 @@
-"""Making and checking the schema, and urls: what is wrong is said, and never with the password."""
+"""Creating and checking the schema, and store URLs: errors say what is wrong, never with the password."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECRETS = ("open sesame", "open%20sesame", "sesame")
 
 
 def no_secret(error: BaseException) -> bool:
-    """Neither in its text nor in the traceback, which tells what led to it."""
+    """Whether neither the message nor the traceback, including its causes, contains a password."""
     told = "".join(format_exception(error))
     return "\n" not in str(error) and not any(secret in told for secret in SECRETS)
 
@@ -140,7 +140,7 @@ async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that
     insert = "INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms)"
     await connection.execute(f"{insert} VALUES ($1, 'orders', 3, '{{}}', 5)", UUID(int=1))
     assert await migrate(url) == (2, SCHEMA_VERSION)
-    # As the version before registers, and goes on creating topics.
+    # The previous version registers like this, and keeps creating topics.
     await connection.execute(
         "INSERT INTO muster.nodes (node_id, host, port, rack, term_ms, incarnation, drained, listeners, "
         "registered_ms) VALUES (1, 'one', 9092, NULL, 60000, $1, false, '', "
@@ -275,7 +275,7 @@ async def test_a_url_that_asyncpg_refuses(url: str) -> None:
 async def test_a_server_of_another_kind() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        writer.write(b"R" + b"\0\0\0\x08" + b"\0\0\0\x63")  # to authenticate in a way of its own
+        writer.write(b"R" + b"\0\0\0\x08" + b"\0\0\0\x63")  # asks for an unknown authentication method
         await writer.drain()
         await reader.read()
         writer.close()

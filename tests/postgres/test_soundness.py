@@ -1,4 +1,4 @@
-"""`muster store check` of a database: each harm is found, and brokers may go on meanwhile."""
+"""`muster store check` of a database: it finds every kind of damage, and brokers may keep running."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TOPIC_ID = UUID(int=7)
 LEASE = Lease(LeaseKind.DATA, 3)
 BATCHES = 40
 RECORDS = 3
-"""In a batch."""
+"""Per batch."""
 
 
 @pytest.fixture
 async def filled(store: str) -> str:
-    """The url of a database with a topic "orders" that has a partition of several segments."""
+    """URL of a database with a topic "orders" whose partition has several segments."""
     opened = PostgresStore(store)
     await opened.open()
     await opened.create_topic(TopicRow(TOPIC_ID, "orders", 1))

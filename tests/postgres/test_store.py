@@ -1,4 +1,4 @@
-"""The store beside others on one database: fencing under open transactions, outages, others' changes."""
+"""Several stores on one database: fencing during open transactions, outages, changes by others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Any]:
-    """A connection with a transaction that stays open till the end of the block, or till it is committed."""
+    """A connection with a transaction that stays open until the block ends, or until it is committed."""
     connection = await asyncpg.connect(url)
     transaction = connection.transaction()
     await transaction.start()
@@ -75,7 +75,7 @@ async def keys(store: PostgresStore, lease: Lease = A) -> list[bytes]:
 
 
 def open_write(store: PostgresStore, grant: Grant) -> Columns:
-    """A record and a journal row."""
+    """One record and one journal row."""
     record = ([7], [1], [b"open"], [b"v"])
     told = ([1], [4], [1], [0], [9], [None], [b"told"])
     return Columns([lease_id(store, grant.lease)], [grant.epoch], *record, *told, [], [], [], [])
@@ -102,7 +102,7 @@ async def test_a_write_that_is_open_keeps_its_lease_from_who_claims(postgres: Po
         await old.release([grant])
         async with connected(store) as connection:
             assert await statements.records.append(connection, open_write(old, grant)) == {1}
-            # Neither taken nor waited for: the other lease of the call is there at once.
+            # The call neither takes the lease nor waits for it: the other lease is granted at once.
             assert await new.claim([A, B], 2, TERM_MS) == [None, Grant(B, 2, 1, TERM_MS)]
             assert await keys(new) == []
             assert await told(new) == []
@@ -115,7 +115,7 @@ async def test_a_write_that_is_open_keeps_its_lease_from_who_claims(postgres: Po
 
 
 async def test_a_write_waits_for_a_claim_that_is_open_and_is_fenced(postgres: Postgres, store: str) -> None:
-    """Without the lock it would find the old epoch, and be there after the new holder has loaded."""
+    """Without the lock, it would see the old epoch and be stored after the new holder has loaded."""
     async with opened(store, name="old") as old:
         grant = await claim(old)
         other = await claim(old, B)
@@ -158,7 +158,7 @@ async def test_trimming_waits_for_a_claim_that_is_open_and_is_fenced(postgres: P
 
 
 async def test_a_broker_that_stands_still_amid_a_write_keeps_no_lease(store: str) -> None:
-    """A write with deletes takes two statements: stopped between them, it would lock the lease for ever."""
+    """A write with deletes takes two statements: stopped in between, it would lock the lease forever."""
     async with opened(store) as old, opened(store) as new:
         grant = await claim(old)
         await old.release([grant])
@@ -236,7 +236,7 @@ def lease_id(store: PostgresStore, lease: Lease) -> int:
     return store._lease_ids[lease]
 
 
-# --- what others change ---------------------------------------------------------------------------
+# --- changes by others ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,8 @@ async def test_hearing_of_changes_outlives_a_restart(postgres: Postgres, store: 
 
 
 async def test_what_was_acknowledged_outlives_the_server(postgres: Postgres, store: str) -> None:
-    """Killed under writes like a machine whose power goes: their outcome is known or said to be unknown."""
+    """Killed during writes, as by a power failure: each write is known to be written, or reported as
+    unknown."""
     async with opened(store, name="writing") as store_:
         grant = await claim(store_)
         acknowledged: list[bytes] = []
@@ -295,7 +296,7 @@ async def test_what_was_acknowledged_outlives_the_server(postgres: Postgres, sto
         await until(lambda: len(acknowledged) > 500, "writes")
         async with connected(store) as connection:
             await connection.fetch("SELECT * FROM muster.leases FOR UPDATE")
-            await waits_for_a_lock(postgres, "writing")  # one transaction is certainly open
+            await waits_for_a_lock(postgres, "writing")  # now at least one transaction is open
             await asyncio.to_thread(postgres.kill)
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*callers)
@@ -418,7 +419,7 @@ async def test_a_connection_is_used_only_when_it_was_prepared(store: str) -> Non
 async def test_nothing_is_in_doubt_when_the_end_of_an_idle_connection_came_first(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server says that it ends the connection a moment before it does."""
+    """The server announces the end of a connection a moment before it closes it."""
     ended = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
     left = [1]
     fetch = asyncpg.Connection.fetch
@@ -449,7 +450,7 @@ async def test_only_a_server_without_notifications_is_polled_alone(
         raise failures.pop()
 
     async with opened(store) as store_:
-        # The watch is stopped and asked by hand, or it would meet the failures itself.
+        # The watch is stopped and called by hand, or it would meet the failures itself.
         await store_._watch.close()
         monkeypatch.setattr(asyncpg.Connection, "add_listener", listen)
         for failure_, state in (
@@ -476,7 +477,7 @@ async def test_commits_are_durable_whatever_the_database_is_set_to(postgres: Pos
 
 
 async def test_a_standby_is_passed_over_and_refused(postgres: Postgres, store: str) -> None:
-    """It would tell who loads a shard of an earlier state."""
+    """A broker that loads a shard from it would see an earlier state."""
     with Postgres() as standby:
         standby.execute(f"CREATE DATABASE {store.rpartition('/')[2]} OWNER muster")
         standby.stop()
@@ -497,7 +498,7 @@ async def test_a_standby_is_passed_over_and_refused(postgres: Postgres, store: s
 
 
 async def test_what_does_not_fit_is_said_to_be_unwritten(postgres: Postgres, store: str) -> None:
-    """The server says so by a code, whatever disk it was that had no room; here a trigger says it."""
+    """The server reports this by an error code, whichever disk is full; here a trigger raises it."""
     database = store.rpartition("/")[2]
     async with opened(store) as store_:
         grant = await claim(store_)
@@ -534,7 +535,7 @@ async def test_one_call_at_fault_fails_alone(store: str) -> None:
 
 
 async def test_serialization_failures_are_retried(postgres: Postgres, store: str) -> None:
-    """As where transactions are serializable by default, which PostgreSQL can be told to do."""
+    """As where transactions are serializable by default, which PostgreSQL can be configured for."""
     database = store.rpartition("/")[2]
     postgres.execute(
         f"ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'", database=database
@@ -553,7 +554,7 @@ async def test_serialization_failures_are_retried(postgres: Postgres, store: str
         assert sorted(ids[0] + ids[1]) == list(range(120))
         assert len(await keys(one, A)) == len(await keys(one, B)) == 60
     conflicts = f"SELECT xact_rollback FROM pg_stat_database WHERE datname = '{database}'"
-    async with asyncio.timeout(DEADLINE_S):  # statistics come a little later
+    async with asyncio.timeout(DEADLINE_S):  # statistics lag a little
         while int(await asyncio.to_thread(postgres.execute, conflicts)) == 0:
             pass
 

@@ -1,5 +1,5 @@
-"""PostgreSQL over TLS, by the options of the store's URL; and what is said when it is not who it should be,
-or does not take us for whom we are."""
+"""PostgreSQL over TLS, by the options of the store's URL; and the errors when the server, or this client, is
+not accepted."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ENCRYPTED: Final = (
 
 
 class Secured(NamedTuple):
-    """A server with a certificate for 127.0.0.1, and who signed it."""
+    """A server with a certificate for 127.0.0.1, and the authority that signed it."""
 
     postgres: Postgres
     authority: Authority
     stranger: Authority
-    """Signed nothing here."""
+    """An authority that signed nothing here."""
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ async def test_a_certificate_for_another_host(secured: Secured) -> None:
         f"connecting to {server_of(url)}: its certificate is not accepted: Hostname mismatch, certificate is "
         "not valid for 'localhost'; name it as its certificate does"
     )
-    store = PostgresStore(with_options(url, sslmode="verify-ca", **options))  # the name does not count
+    store = PostgresStore(with_options(url, sslmode="verify-ca", **options))  # the name is not checked
     await store.open()
     await store.close()
 
@@ -119,4 +119,4 @@ async def test_a_server_that_wants_a_certificate(tmp_path: Path) -> None:
         theirs = with_options(url, **trusted, sslcert=other.certificate, sslkey=other.key)
         assert "authentication failed" in await refused(theirs)
         shown = with_options(url, **trusted, sslcert=ours.certificate, sslkey=ours.key)
-        assert "muster store migrate" in await refused(shown)  # let in: the database is empty
+        assert "muster store migrate" in await refused(shown)  # let in: only the tables are missing

@@ -1,4 +1,4 @@
-"""`muster users --store`: the first user of a cluster, known to brokers that run already."""
+"""`muster users --store`: the first user of a cluster becomes known to running brokers."""
 
 from __future__ import annotations
 

@@ -127,6 +127,7 @@ async def test_a_load_that_trips_over_a_bug_at_its_end_is_tried_again(
     def contents(shard: CounterShard) -> dict[str, int]:
         raise ZeroDivisionError("a bug")
 
+    await bench.runtime.disown(SHARD)
     with monkeypatch.context() as patched:
         patched.setattr(CounterShard, "contents", contents)
         await bench.claim(LEASE)

@@ -150,7 +150,7 @@ async def test_many_groups_in_one_fetch(wire: Wire, version: int) -> None:
 
 
 async def test_retention_of_old_requests_is_kept(wire: Wire) -> None:
-    # A retention that has passed already: gone at the next sweep, but answered now.
+    # Versions before 5 carry a retention of their own (KIP-211).
     assert codes(await wire.call(commit(("t", 0, 7), retention_time_ms=60_000), 2)) == [0]
 
 

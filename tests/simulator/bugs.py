@@ -1,5 +1,4 @@
-"""Bugs to plant in a run. Checkers that miss one are worth nothing; tests ensure that each bug is caught.
-"""
+"""Bugs to plant in a run. Checkers that miss one are worth nothing; tests ensure that each bug is caught."""
 
 from __future__ import annotations
 

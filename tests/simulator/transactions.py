@@ -1,5 +1,4 @@
-"""Transactions in a run: their producers and readers, and the checks on both. Every second run has them.
-"""
+"""Transactions in a run: their producers and readers, and the checks on both. Every second run has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late an event loop is to what is due."""
+"""How late an event loop runs its timers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _EVERY_S: Final = 0.05
 
 
 class LoopLag:
-    """A timer again and again; how much later than asked it was called, in milliseconds."""
+    """A repeating timer that records how late each call is, in milliseconds."""
 
     def __init__(self) -> None:
         self._late_ms: list[float] = []
@@ -21,13 +21,13 @@ class LoopLag:
         self._timer = loop.call_at(self._due, self._called, loop)
 
     def pause(self) -> None:
-        """Count nothing until the next `start`."""
+        """Stop measuring until the next `start`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def take(self) -> dict[str, float]:
-        """The median, the 99th percentile and the worst since this was called last, in ms; 0 for nothing."""
+        """The median, 99th percentile and maximum since the last call, in ms; zeros without measurements."""
         late, self._late_ms = sorted(self._late_ms), []
         if not late:
             return {"median_ms": 0.0, "p99_ms": 0.0, "worst_ms": 0.0}

@@ -1,7 +1,7 @@
-"""A lane of traffic: a topic, what writes it, a group that reads it, a group on the bare wire, an admin.
+"""A lane of traffic: a topic, its writers, a group that reads it, a group on the bare wire, an admin.
 
-They begin and end together, so that nothing in a lane has an excuse: whatever is raised is a failure. What a
-lane does is decided by its seed; when, by the machine.
+They begin and end together, so nothing in a lane has an excuse: any exception is a failure. The seed decides
+what a lane does; the machine decides when.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READER_LIFE_S: Final = (3.0, 30.0)
 _SESSION_MS: Final = 30_000
 _PATIENT_MS: Final = 600_000
 _REQUEST_MS: Final = 300_000
-"""For a machine that has much else to do: only what never comes is a failure."""
+"""Generous, for a busy machine: only what never arrives is a failure."""
 _CAUGHT_UP_S: Final = 600.0
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -42,12 +42,12 @@ _KINDS: Final = (
     {"retention.ms": "5000", "segment.ms": "2000"},
     {"cleanup.policy": "compact", "segment.ms": "2000", "min.cleanable.dirty.ratio": "0.01"},
 )
-"""Configs of topics. Only of the first is every record there until it is read; of the last no client may
-delete some."""
+"""Topic configs. Only the first keeps every record until it is read; on the last, clients may not delete
+records."""
 
 
 class Lane:
-    """`live` from the creation of its topic to its deletion. `stopping` ends it early."""
+    """`live` runs from the creation of its topic to its deletion. `stopping` ends it early."""
 
     def __init__(
         self, bootstrap: str, seed: int, number: int, counts: Counter[str], stopping: asyncio.Event
@@ -66,7 +66,7 @@ class Lane:
         self._reading_over = asyncio.Event()
         self._written: Counter[int] = Counter()
         self._read: Counter[int] = Counter()
-        """By partition: the offset behind the last one."""
+        """By partition: the offset after the last record."""
 
     async def live(self) -> None:
         async with Admin(
@@ -125,7 +125,7 @@ class Lane:
                     await self._wait(rng.uniform(0, 0.6), self._writing_over)
 
     async def _readers(self, index: int) -> None:
-        """One reader after the other."""
+        """Run one reader after another."""
         rng = random.Random(self._rng.random())
         while not self._reading_over.is_set():
             with suppress(_BrokenOff):
@@ -151,7 +151,7 @@ class Lane:
             request_timeout_ms=_REQUEST_MS,
             allow_auto_create_topics=False,
         ) as consumer:
-            # Whoever is there at the end stays, or on a slow machine nobody would ever come to read the rest.
+            # A reader that is there at the end stays, or on a slow machine nobody would read the rest.
             while not self._reading_over.is_set() and (now() < until or self._writing_over.is_set()):
                 self._check(await consumer.get_many(timeout=0.3))
                 if rng.random() < 0.05:
@@ -165,7 +165,7 @@ class Lane:
             value = record.value or b""
             assert value.startswith(self._name.encode() + b" "), f"{self._name} got {value[:40]!r}"
             if not self._configs:
-                # Others may have read it before; that it was skipped by all of them is a loss.
+                # Another reader may have read it before; a record that all of them skipped is lost.
                 assert record.offset <= self._read[record.partition], (
                     f"{self._name}-{record.partition}: {record.offset} after {self._read[record.partition]}"
                 )
@@ -173,7 +173,7 @@ class Lane:
         self._counts["records read"] += len(records)
 
     async def _caught_up(self, admin: Admin) -> None:
-        """Return when all that was acknowledged was read, where it is kept for that."""
+        """Wait until every acknowledged record has been read, if the topic keeps records that long."""
         if self._configs:
             return
         try:
@@ -185,15 +185,15 @@ class Lane:
             raise AssertionError(f"{self._name}: not read {self._unread()}; {group}") from None
 
     def _unread(self) -> dict[int, tuple[int, int]]:
-        """By partition: the offset behind the last record read, and behind the last acknowledged."""
+        """By partition: the offset after the last record read and after the last record acknowledged."""
         return {
             index: (self._read[index], end) for index, end in self._written.items() if self._read[index] < end
         }
 
-    # --- the rest -------------------------------------------------------------------------------------------
+    # --- groups and admin -----------------------------------------------------------------------------------
 
     async def _wire_members(self, index: int) -> None:
-        """One after the other, until cancelled."""
+        """Run one after another, until cancelled."""
         rng = random.Random(self._rng.random())
         while True:
             await WireMember(self._port, f"{self._name}-wire", self._name, rng, self._counts).live()
@@ -201,7 +201,7 @@ class Lane:
             await asyncio.sleep(rng.uniform(0, 2))
 
     async def _administer(self, admin: Admin) -> None:
-        """Look at everything now and then, and change it, until cancelled."""
+        """Query everything now and then and change it, until cancelled."""
         rng = random.Random(self._rng.random())
         groups = [f"{self._name}-readers", f"{self._name}-wire", f"{self._name}-never"]
         while True:
@@ -232,14 +232,14 @@ class Lane:
                     self._counts["partitions added"] += 1
 
     async def _forget_groups(self, admin: Admin) -> None:
-        """Half of them; the others' offsets expire, or go with the topic."""
+        """Delete the groups of half the lanes; the others' offsets expire, or are removed with the topic."""
         if self._rng.random() < 0.5:
             names = [f"{self._name}-readers", f"{self._name}-wire"]
             for name, failure in (await admin.delete_groups(names)).failed.items():
-                # Members that vanished are not missed yet, nor are static ones.
+                # Members that vanished have not expired yet, nor have static ones.
                 fine = (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND)
                 assert failure.code in fine, (name, failure)
 
 
 class _BrokenOff(Exception):
-    """A reader's block is left as by a failure: what it has in hand is read again."""
+    """Leaves a reader's block as a failure would: uncommitted records are read again."""

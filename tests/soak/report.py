@@ -1,4 +1,4 @@
-"""A soak's outcome, for people."""
+"""A human-readable report of a soak."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = (
 
 
 def report(outcome: Outcome) -> str:
-    """What was done, the lines through the samples, and the verdict."""
+    """The work done, the lines through the samples, and the verdict."""
     lines = [f"{outcome.seconds / 3600:.2f} hours; done meanwhile:"]
     lines += [f"  {count:>12,} {what}" for what, count in sorted(outcome.counts.items())]
     lines += _figures(outcome)

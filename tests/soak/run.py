@@ -1,4 +1,4 @@
-"""A soak: traffic that comes and goes for hours, what the server holds meanwhile, and what is left at the
+"""A soak: hours of traffic that comes and goes, samples of what the server holds, and what is left at the
 end."""
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.soak.visitors import scraper, strangers
 from tests.support.held import LEFT, held_by_process
 
 _REHEARSAL_S: Final = 40.0
-"""What is made at first use and kept (threads, caches, files) is there before anything is counted."""
+"""Creates whatever is made at first use and kept (threads, caches, files) before anything is counted."""
 _SAMPLE_S: Final = 20.0
 _TELL_S: Final = 600.0
 _LEFT_IN_CLIENT: Final = ("tasks", "files")
 _SETTLED_S: Final = 300.0
 _GROUPS_GONE_S: Final = 300.0
-"""Longer than sessions and retention of offsets together."""
+"""Longer than the session timeout and the offsets retention combined."""
 _FAILURES_KEPT: Final = 20
 
 
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 class Soak:
-    """`run` it once. `stop` brings it to an early end, with the verdict on what there was until then."""
+    """Call `run` once. `stop` ends it early, with a verdict on the samples so far."""
 
     def __init__(
         self, seconds: float, seed: int, *, brokers: int = 1, lanes: int = 3, samples: Path | None = None
@@ -66,7 +66,7 @@ class Soak:
         self._stopping.set()
 
     async def run(self) -> Outcome:
-        """The verdict. Raises Gone when the server does not start, or goes."""
+        """Run the soak and return the verdict. Raises Gone if the server fails to start or goes away."""
         with tempfile.TemporaryDirectory(prefix="muster-soak-") as directory:
             async with Server(Path(directory), self._brokers) as server:
                 await self._traffic(server, min(_REHEARSAL_S, self._seconds / 3), [])
@@ -102,7 +102,7 @@ class Soak:
         return Outcome(samples, judged, self._counts, seconds)
 
     async def _traffic(self, server: Server, seconds: float, samples: list[dict[str, Any]]) -> None:
-        """All there is, until the time is over or `stop` is called; then until it has ended."""
+        """Run all traffic until the time is up or `stop` is called; then wait until it has ended."""
         over = asyncio.Event()
         lanes = [asyncio.create_task(self._lane_after_lane(server, over)) for _ in range(self._lanes)]
         others = [
@@ -114,7 +114,7 @@ class Soak:
         ]
         try:
             stopped = asyncio.create_task(self._stopping.wait())
-            # Lanes end by a failure of their own only when the server is gone.
+            # Lanes end on their own only when the server is gone.
             await asyncio.wait([stopped, others[2]], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             over.set()
             stopped.cancel()
@@ -134,7 +134,7 @@ class Soak:
             await self._noted(lane.live(), f"lane {number}")
 
     async def _noted(self, work: Any, name: str) -> None:
-        """Do it; a failure is kept for the verdict."""
+        """Do the work; record a failure for the verdict."""
         try:
             await work
         except Exception as error:
@@ -151,7 +151,7 @@ class Soak:
         return {**held_by_process(), "objects": len(gc.get_objects())}
 
     async def _sample(self, server: Server, samples: list[dict[str, Any]]) -> None:
-        """One every so often, until cancelled."""
+        """Take a sample at a fixed interval, until cancelled."""
         began = time.monotonic()
         told = 0.0
         every_s = min(_SAMPLE_S, self._seconds / 20)
@@ -177,7 +177,7 @@ class Soak:
             self._lag.pause()
 
     async def _groups_gone(self, server: Server) -> list[str]:
-        """Wait until no group is left; those that are when the patience is over."""
+        """Wait until no group is left; return those that are still there at the timeout."""
         names: list[str] = []
         async with Admin(server.bootstrap, request_timeout_ms=600_000) as admin:
             with suppress(TimeoutError):

@@ -1,11 +1,10 @@
-"""`muster serve` that can be asked what it holds: `python -m tests.soak.served serve ...`.
+"""`muster serve` that reports what it holds: `python -m tests.soak.served serve ...`.
 
-It is the command itself and a probe on its loop. What it remembers of groups that are gone has bounds that
-hours of traffic do not reach (some 100 MB); here they are small, so that growth up to a bound is over before
-anything is judged, and growth without one is seen. Each line on standard input is answered with a
-line of JSON on standard output: for "facts", what there is now; for "collected", the same when what is
-garbage is gone, with the types that there is most of. When its input ends, whoever started it is gone, and it
-stops as after SIGTERM.
+It is the command itself with a probe on its event loop. What it remembers of removed groups has bounds that
+hours of traffic do not reach (some 100 MB); here the bounds are small, so growth up to a bound is over before
+anything is judged, and unbounded growth shows. It answers each line on standard input with a line of JSON on
+standard output: "facts" for the current figures; "collected" for the same after a garbage collection, with
+the most frequent types. When its input ends, its parent is gone, and it stops as after SIGTERM.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _TYPES_TOLD: Final = 60
 
 
 class Watched(_Brokers):
-    """Brokers whose loop has the probe on it."""
+    """Brokers with the probe on their event loop."""
 
     async def start(self) -> None:
         await super().start()
@@ -51,7 +50,7 @@ class _Probe(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for line in data.split():
-            # The probe's own work is no lag of the broker's.
+            # The probe's own work does not count as lag of the broker.
             self._lag.pause()
             facts = self._collected() if line == b"collected" else self._facts()
             print(json.dumps(facts), flush=True)
@@ -75,7 +74,7 @@ class _Probe(asyncio.Protocol):
 
 
 def _bound_caches() -> None:
-    """Have every `lru_cache` of muster's modules full before anything is judged."""
+    """Shrink every `lru_cache` of muster's modules, so that it is full before anything is judged."""
     bounded: dict[Any, Any] = {}
     for module in [each for name, each in sys.modules.items() if name.partition(".")[0] == "muster"]:
         for name, found in vars(module).copy().items():
@@ -87,7 +86,7 @@ def _bound_caches() -> None:
 
 @lru_cache
 def _any_cached() -> None:
-    """To know others by."""
+    """A sample `lru_cache`, for its type."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The process that is soaked, seen from outside."""
+"""The process under soak, seen from outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Self
 from tests.support.asked import Asked, Gone
 
 _OPTIONS: Final = {
-    # What is kept for a while is to go many times within the run.
+    # Whatever is retained for a while must expire many times within the run.
     "log-retention-ms": 60_000,
     "log-retention-check-interval-ms": 5_000,
     "log-cleaner-backoff-ms": 3_000,
@@ -19,7 +19,7 @@ _OPTIONS: Final = {
     "offsets-retention-check-interval-ms": 10_000,
     "group-events-retention-ms": 300_000,
     "group-events-retention-bytes": 1 << 20,
-    # A machine that has no time for a broker is to take no group from it.
+    # A broker on a busy machine must not lose its groups.
     "lease-term-ms": 60_000,
     "offsets-commit-timeout-ms": 60_000,
     "group-initial-rebalance-delay-ms": 500,
@@ -44,7 +44,7 @@ class Server(Asked):
         super().__init__(command, directory / "log")
         self.bootstrap = ""
         self.page = ("", 0)
-        """Host and port of its metrics."""
+        """Host and port of its metrics page."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

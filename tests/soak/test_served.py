@@ -1,4 +1,4 @@
-"""The soaked server tells what it holds, and ends with whoever started it."""
+"""The server under soak reports what it holds, and ends with its parent process."""
 
 from __future__ import annotations
 

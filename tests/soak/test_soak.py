@@ -1,4 +1,4 @@
-"""What a soak concludes from its samples."""
+"""The conclusions a soak draws from its samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.held import LEFT
 
 
 def samples(hours: float, mib_per_hour: float, objects_per_hour: float = 0.0) -> list[dict[str, Any]]:
-    """A sample every 20 s around 80 MiB and 20,000 objects, with noise as of real traffic, and growth."""
+    """A sample every 20 s around 80 MiB and 20,000 objects, with the noise of real traffic, plus growth."""
     rng = random.Random(1)
     made = []
     for index in range(int(hours * 180)):

@@ -1,4 +1,4 @@
-"""Samples of a soak, the straight lines through them, and what follows. Pure: no clock, no files."""
+"""Samples of a soak, the straight lines through them, and the verdict. Pure: no clock, no files."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 WARM_UP_SHARE: Final = 0.2
-"""Of the time is left out of the lines, but no more than WARM_UP_S_MAX: caches fill, retention begins."""
+"""This share of the time, at most WARM_UP_S_MAX, is left out of the lines: caches fill, retention begins."""
 WARM_UP_S_MAX: Final = 1_200.0
 JUDGED_S_MIN: Final = 1_800.0
-"""A line through less than this says nothing: the traffic itself goes up and down by the minute."""
+"""A line through less than this means nothing: the traffic itself rises and falls by the minute."""
 
 MEMORY_MIB_PER_HOUR_MAX: Final = 6.0
-"""Over a month that would be 4 GB; under it, allocators and a busy machine make more noise than leaks do."""
+"""Over a month that would be 4 GB; below it, allocators and a busy machine cause more noise than leaks do."""
 OBJECTS_SHARE_PER_HOUR_MAX: Final = 0.05
-"""Growth of the number of objects that Python's collector knows, as a share of their mean."""
+"""Growth of the number of objects that Python's collector tracks, as a share of their mean."""
 
 _TYPES_TOLD: Final = 5
 
 POOLED_THREADS_MAX: Final = 40
-"""Threads of pools are started when work first meets no idle one, and stay: 4 for files, 1 for upkeep, 1 for
+"""Thread pools start threads when work first finds none idle, and keep them: 4 for files, 1 for upkeep, 1 for
 validation, at most 32 of the loop's own pool."""
 
 
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 class Judged(NamedTuple):
     what: str
     good: bool | None
-    """None: there was too little to judge."""
+    """None: there was too little data to judge."""
     why: str
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Judged(NamedTuple):
 
 
 def fit(points: Sequence[tuple[float, float]]) -> Line:
-    """The line through (seconds, value), of which there must be three at different times."""
+    """The line through (seconds, value) points; there must be at least three, at different times."""
     count = len(points)
     mean_at = sum(at for at, _ in points) / count
     mean = sum(value for _, value in points) / count
@@ -57,7 +57,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Line:
 
 
 def after_warm_up(samples: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The samples that lines are drawn through; `at_s` of each says when it was taken."""
+    """The samples that lines are drawn through, selected by their `at_s`."""
     if not samples:
         return samples
     from_s = min(samples[-1]["at_s"] * WARM_UP_SHARE, WARM_UP_S_MAX)
@@ -65,7 +65,7 @@ def after_warm_up(samples: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str,
 
 
 def flat(samples: Sequence[Mapping[str, Any]], side: str) -> list[Judged]:
-    """Whether the memory and the objects of one side, "server" or "client", grew without end."""
+    """Whether memory and objects of one side, "server" or "client", grew without end."""
     judged = after_warm_up(samples)
     if len(judged) < 10 or judged[-1]["at_s"] - judged[0]["at_s"] < JUDGED_S_MIN:
         return [
@@ -91,8 +91,7 @@ def flat(samples: Sequence[Mapping[str, Any]], side: str) -> list[Judged]:
 
 
 def _most_grown(samples: Sequence[Mapping[str, Any]]) -> str:
-    """The types of which there are ever more, by the samples that tell types: from their first quarter to
-    their last."""
+    """The types that keep growing, from the first to the last quarter of the samples that include types."""
     told = [Counter(sample["types"]) for sample in samples if "types" in sample]
     quarter = len(told) // 4
     if not quarter:
@@ -104,7 +103,7 @@ def _most_grown(samples: Sequence[Mapping[str, Any]]) -> str:
 
 
 def left(before: Mapping[str, Any], after: Mapping[str, Any], names: Sequence[str], side: str) -> Judged:
-    """Whether all clients gone leave what there was before they came."""
+    """Whether the figures are back where they were before the clients came, now that all are gone."""
     more = [name for name in names if after[name] > before[name]]
     if after["threads"] > before["threads"] + POOLED_THREADS_MAX:
         more.append("threads")

@@ -1,4 +1,4 @@
-"""Who comes by without belonging to a lane: connections that say nothing or break off, and the scraper."""
+"""Visitors outside the lanes: connections that say nothing or break off, and the metrics scraper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATHS: Final = ("/metrics", "/api/groups", "/api/events", "/", "/readyz")
 
 
 async def strangers(bootstrap: str, seed: int, counts: Counter[str]) -> None:
-    """Connections that come and go, some of them in the middle of a request; until cancelled."""
+    """Open connections and drop them, some in the middle of a request, until cancelled."""
     rng = random.Random(f"{seed} strangers")
     ports = [int(each.rpartition(":")[2]) for each in bootstrap.split(",")]
     frame = encode_request(3, 8, 1, "stranger", MetadataRequest(topics=None))
@@ -38,7 +38,7 @@ async def strangers(bootstrap: str, seed: int, counts: Counter[str]) -> None:
 
 
 async def scraper(page: tuple[str, int], seed: int, counts: Counter[str]) -> None:
-    """Somebody who looks at the metrics and the page; until cancelled. Fails unless the answer is 200."""
+    """Fetch the metrics and the pages, until cancelled. Fails unless the answer is 200."""
     rng = random.Random(f"{seed} scraper")
     while True:
         path = rng.choice(_PATHS)

@@ -1,4 +1,4 @@
-"""A member of a group on the bare wire, in any version of its requests; it may go without a word."""
+"""A group member on the bare wire, with any request version; it may vanish without leaving."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fuzz.bystanders import Patient
 from tests.support.embedded import assignment, subscription
 
 SESSION_MS: Final = 12_000
-"""So long a member that went without a word is missed."""
+"""How long a vanished member stays in the group."""
 
 _LIFE_S: Final = (1.0, 40.0)
 _BEAT_S: Final = (0.2, 1.0)
@@ -34,18 +34,18 @@ _ANOTHER_GENERATION: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL
 
 
 class VeryPatient(Patient):
-    """For a machine that has much else to do for minutes."""
+    """Waits long enough for a machine that is busy for minutes."""
 
     async def receive_bytes(self, deadline_s: float = 600.0) -> bytes:
         return await super().receive_bytes(deadline_s)
 
 
 class Unexpected(AssertionError):
-    """An answer that no member should get."""
+    """A response that no member should get."""
 
 
 class WireMember:
-    """One life: `live` until its time is over, then it leaves, closes its connection, or vanishes."""
+    """One life: `live` until its time is up, then leave, close the connection, or vanish."""
 
     def __init__(
         self, port: int, group_id: str, topic: str, rng: random.Random, counts: Counter[str]
@@ -141,7 +141,7 @@ class WireMember:
             await asyncio.sleep(self._rng.uniform(*_BEAT_S))
 
     async def _commit(self, wire: VeryPatient) -> bool:
-        """Whether the generation goes on."""
+        """Commit; return whether the generation continues."""
         partition = OffsetCommitRequest.Partition(
             partition_index=0,
             committed_offset=self._rng.randrange(1 << 40),
@@ -160,7 +160,7 @@ class WireMember:
         return self._goes_on("OffsetCommit", answer.topics[0].partitions[0].error_code)
 
     def _goes_on(self, what: str, code: int) -> bool:
-        """Whether all is well; if not, this generation is over. Raises _Elsewhere and Unexpected."""
+        """Whether all is well; otherwise this generation is over. Raises _Elsewhere and Unexpected."""
         if code == 0:
             return True
         if code in _ELSEWHERE:
@@ -177,7 +177,7 @@ class WireMember:
         self._counts[f"a wire member {how}"] += 1
         match how:
             case "leaves" if self._member_id:
-                # A request may be parked on the connection, and would be answered first.
+                # A request may be parked on the old connection and would be answered first.
                 async with await self._at_coordinator() as another:
                     await another.call(self._leaving(), self._rng.choice((3, 4, 5)))
             case "closes":
@@ -191,4 +191,4 @@ class WireMember:
 
 
 class _Elsewhere(Exception):
-    """The group has another coordinator, or this one is still loading."""
+    """Another broker is the coordinator, or this one is still loading."""

@@ -1,4 +1,4 @@
-"""`muster.coordinator.testing`: brokers in a thread, for other people's tests."""
+"""`muster.coordinator.testing`: brokers in a thread, for other projects' tests."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DEADLINE_S = 20
 
 
 async def coordinator(cluster: Cluster, port: int, group_id: str = "orders") -> tuple[int, int]:
-    """(error code, node id) as the broker on `port` sees it."""
+    """(error code, node id) as the broker on `port` reports it."""
     async with await Wire.connect(port) as wire:
         found = await wire.call(FindCoordinatorRequest(key=group_id), 2)
         return found.error_code, found.node_id
 
 
 async def find_coordinator(cluster: Cluster, port: int, *, other_than: int) -> int:
-    """Ask until another node than `other_than` coordinates."""
+    """Ask until a node other than `other_than` is the coordinator."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             error, node_id = await coordinator(cluster, port)
@@ -61,7 +61,7 @@ def test_a_broker_that_was_closed_may_be_started_again() -> None:
         with broker:
             with pytest.raises(WaitFailed):
                 broker.group("g").stable(timeout=0.02)
-            broker.create_topic("t")  # nothing is left of the first time
+            broker.create_topic("t")  # nothing is left of the first run
 
 
 def test_starting_what_runs_is_harmless() -> None:
@@ -128,7 +128,7 @@ def test_leases_are_short_where_another_broker_may_take_them() -> None:
 
 
 def test_a_lone_broker_that_died_is_back_at_once() -> None:
-    """Its leases have not run out; nobody waits for that."""
+    """Its leases have not expired; nobody waits for that."""
     with Broker(lease_term_ms=3_600_000) as broker:
         broker.create_topic("orders")
         broker.kill(0)
@@ -148,7 +148,7 @@ def test_an_index_that_no_broker_has_is_refused() -> None:
             ):
                 call(-1)
         with pytest.raises(LookupError, match="index None"):
-            cluster.kill(None)  # type: ignore[arg-type]  # as coordinator_of says while there is none
+            cluster.kill(None)  # type: ignore[arg-type]  # what coordinator_of returns while there is none
         with pytest.raises(LookupError, match="there is no broker of index 2"):
             cluster.move("g", 2)
 
@@ -276,7 +276,7 @@ async def test_stopping_hands_over_without_losing_a_member_or_an_offset() -> Non
 
 
 async def eventually_no_error(wire: Wire, request: Any, version: int) -> int:
-    """The shard may still be on its way: ask again while that is the answer."""
+    """Retry while the shard is still moving or loading."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             code: int = (await wire.call(request, version)).error_code
@@ -301,7 +301,7 @@ async def test_a_killed_broker_is_missed_when_its_leases_run_out_and_may_come_ba
         async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
             assert await eventually_no_error(wire, beat, 4) == ErrorCode.NONE
         cluster.restart(index)
-        # Placement gives the shard back to where it was.
+        # Placement gives the shard back to its first owner.
         assert await find_coordinator(cluster, port, other_than=node_id) == index + 1
         async with await Wire.connect(killed) as wire:
             assert await eventually_no_error(wire, beat, 4) == ErrorCode.NONE
@@ -315,9 +315,7 @@ async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_
         async with await Wire.connect(cluster.ports[index]) as stale:
             assert (await stale.call(commit(1), 9)).topics[0].partitions[0].error_code == ErrorCode.NONE
             cluster.pause(index)
-            await stale.send(
-                commit(2), 9
-            )  # it will be read when the broker runs again, and then it is too late
+            await stale.send(commit(2), 9)  # the broker reads it once it runs again, when it is too late
             cluster.clock.advance(TERM_MS / 1_000)
             port = cluster.ports[(index + 1) % 3]
             node_id = await find_coordinator(cluster, port, other_than=index + 1)
@@ -328,7 +326,7 @@ async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_
                 cluster.resume(index)
                 refused = (await stale.receive()).topics[0].partitions[0].error_code
                 assert refused == ErrorCode.NOT_COORDINATOR
-        node_id = await find_coordinator(cluster, port, other_than=node_id)  # it is given back in the end
+        node_id = await find_coordinator(cluster, port, other_than=node_id)  # given back in the end
         async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
             await eventually_no_error(wire, beat, 4)
             assert await committed(wire) == 3

@@ -1,4 +1,4 @@
-"""`broker.clock`: time that a test moves, on both faces."""
+"""`broker.clock`: time that a test advances, on both faces."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ async def test_a_killed_broker_is_missed_at_once_and_may_come_back() -> None:
         assert taken_by not in (None, index)
         await cluster.restart(index)
         before = cluster.clock.now()
-        await cluster.clock.advance(DAY)  # the one that came back is handed its shards on the way
+        await cluster.clock.advance(DAY)  # on the way, the broker that came back gets its shards back
         assert cluster.clock.now() - before >= DAY
         assert cluster.coordinator_of("orders") == index

@@ -1,4 +1,4 @@
-"""The tests in docs/testing.md, run as one file by a pytest of their own."""
+"""The tests in docs/testing.md, run as one file in their own pytest process."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ async def test_whoever_is_given_either_face_takes_the_one_it_needs() -> None:
 
 
 def tasks_of(broker: Cluster) -> set[str]:
-    """What runs on the brokers' loop, by name, but for who asks."""
+    """Names of the tasks on the brokers' loop, except the one asking."""
 
     async def running() -> set[str]:
         return {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
@@ -192,7 +192,7 @@ async def test_who_is_cancelled_while_it_starts_leaves_nothing_behind(turns: int
 
     async def starting() -> None:
         async with Broker():
-            await asyncio.Event().wait()  # it may come this far on a slow machine
+            await asyncio.Event().wait()  # a slow machine may get this far
 
     task = asyncio.create_task(starting())
     for _ in range(turns):
@@ -217,7 +217,7 @@ async def test_who_is_cancelled_when_it_has_just_started_leaves_nothing_behind(
         async with Broker():
             pass
     assert threading.active_count() == before
-    gc.collect()  # a socket that is left open is complained about
+    gc.collect()  # reports any socket left open
 
 
 async def test_who_is_cancelled_while_it_closes_leaves_nothing_behind() -> None:
@@ -341,7 +341,7 @@ async def awaited() -> None:
 
 
 def mypy(*programs: Path) -> subprocess.CompletedProcess[str]:
-    # Without the project's own settings, as its users run it.
+    # Without the project's own settings, the way its users run it.
     command = [
         sys.executable,
         "-m",

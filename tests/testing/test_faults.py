@@ -1,4 +1,4 @@
-"""`broker.faults` on both faces, and what our own client makes of them."""
+"""`broker.faults` on both faces, and how our own client copes with the faults."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_member_goes_on_while_its_coordinator_loads_or_moves() -> None:
             await cluster.hold("billing")
             committing = asyncio.create_task(reader.consumer.commit({PLACE: 2}))
             async with cluster.faults.add(api="OffsetCommit", delay="0s") as asked:
-                await asked.hit()  # it is asked for, and answered that the coordinator loads
+                await asked.hit()  # the commit was sent and answered: the coordinator is loading
             assert not committing.done()
             await cluster.release("billing")
             assert isinstance((await committing)[PLACE], Committed)

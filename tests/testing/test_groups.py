@@ -27,7 +27,7 @@ async def broker() -> AsyncIterator[AsyncBroker]:
 
 @asynccontextmanager
 async def reading(broker: AsyncCluster, client_id: str, group: str = GROUP) -> AsyncIterator[Consumer]:
-    """A member that reads for as long as the block lasts, and leaves at its end."""
+    """A member that reads while the block lasts, and leaves at its end."""
     consumer = Consumer(
         broker.bootstrap,
         group_id=group,
@@ -99,7 +99,7 @@ async def test_commits_and_lag(broker: AsyncBroker) -> None:
     await broker.produce("orders", [b"4"], partition=1)
     assert group.offsets()["orders", 1] == 3
     assert group.lag() == {("orders", partition): int(partition == 1) for partition in range(6)}
-    await broker.produce("orders", [b"5", b"6"], partition=4)  # where nothing was ever committed
+    await broker.produce("orders", [b"5", b"6"], partition=4)  # in a partition without any commit
     with pytest.raises(WaitFailed, match=r"group billing to catch up\n  now: lag orders-1: 1, orders-4: 2"):
         await group.caught_up(timeout=0.05)
     with pytest.raises(WaitFailed, match=r"commit orders-1 at 4 or more\n  now: committed offset 3; Empty"):
@@ -119,7 +119,7 @@ async def test_a_wait_begins_before_and_ends_with_the_fact(broker: AsyncBroker) 
             await group.stable(members=3)
 
 
-# --- what is done to members --------------------------------------------------------------------------------
+# --- what can be done to members ----------------------------------------------------------------------------
 
 
 async def test_a_member_is_evicted_as_by_an_admin(broker: AsyncBroker) -> None:
@@ -129,7 +129,7 @@ async def test_a_member_is_evicted_as_by_an_admin(broker: AsyncBroker) -> None:
         before = group.member("web-1").facts.id
         generation = group.generation
         await group.evict("web-1")
-        await group.stable(members=1, generation=generation + 1)  # it comes back, as another member
+        await group.stable(members=1, generation=generation + 1)  # it comes back as a new member
         assert group.member("web-1").facts.id != before
         with pytest.raises(
             LookupError, match=r"'web-9' is not one member of group billing; its members: web-1"
@@ -166,9 +166,9 @@ async def test_a_member_that_crashed_stays_until_its_session_expires(
         assert [member.client_id for member in group.members] == ["web-1"]
         await group.member("web-2").disconnected()
         with pytest.raises(WaitFailed, match="member web-3 of group"):
-            await group.member("web-3").disconnected(timeout=0)  # who never was a member, as in a typo
+            await group.member("web-3").disconnected(timeout=0)  # was never a member: a typo, say
         await kept_away.remove()
-        await group.stable(members=2)  # it was alive all the time
+        await group.stable(members=2)  # it was alive all along
 
 
 async def test_members_that_share_a_client_id_cannot_be_told_apart(broker: AsyncBroker) -> None:
@@ -206,7 +206,7 @@ async def test_a_failed_wait_tells_how_it_is_and_what_happened(broker: AsyncBrok
     assert "events:" in said
     assert "web-1" in said.split("events:")[1]
     assert isinstance(failed.value, AssertionError)
-    # The test's own line is the last of the traceback that pytest shows.
+    # pytest's traceback ends at the test's own line.
     frames = [entry for entry in failed.traceback if not entry.frame.f_locals.get("__tracebackhide__")]
     assert frames[-1].path.name == "test_groups.py"
 
@@ -335,7 +335,7 @@ async def test_what_several_brokers_know_of_a_group_is_told_once() -> None:
             assert home is not None
             await cluster.clock.advance("1s")
             await cluster.kill(home)
-            # Another takes over, and reads what the dead one has written.
+            # Another broker takes over and reads what the dead one wrote.
             await cluster.clock.advance(TERM_MS / 1_000)
             assert cluster.coordinator_of(GROUP) not in (None, home)
             lines = str(group.timeline()).splitlines()

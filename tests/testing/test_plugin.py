@@ -1,4 +1,4 @@
-"""The pytest plugin, as its users meet it: in a pytest of their own, without this project's settings."""
+"""The pytest plugin as its users meet it: in its own pytest process, without this project's settings."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PYTEST_ASYNCIO = "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = func
 
 
 class Run:
-    """One run of pytest over one module, with one of the plugins for asynchronous tests, or with none."""
+    """One run of pytest over one module, with one of the plugins for asynchronous tests, or none."""
 
     def __init__(self, folder: Path, program: str, *options: str, loops: str | None = None) -> None:
         (folder / "test_theirs.py").write_text(program)
         settings = "filterwarnings = error\n" + (PYTEST_ASYNCIO if loops == "asyncio" else "")
         (folder / "pytest.ini").write_text(f"[pytest]\n{settings}")
-        # hypothesis takes longer to import than all the rest.
+        # hypothesis takes longer to import than everything else together.
         without = [f"-pno:{plugin}" for plugin in ("asyncio", "anyio", "hypothesispytest") if plugin != loops]
         command = [sys.executable, "-m", "pytest", "-rA", "-pno:cacheprovider", "--strict-markers", *without]
         ended = subprocess.run(
@@ -176,7 +176,7 @@ def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
         "@pytest.mark.muster: scope='class', but the test is in no class",
     ):
         assert said in plain.text
-    assert "coordinator/testing/plugin.py" not in plain.text  # no traceback through us
+    assert "coordinator/testing/plugin.py" not in plain.text  # no traceback through our code
 
 
 AWAITED = """
@@ -208,7 +208,7 @@ def test_plain(muster):
 
 @pytest.mark.parametrize(
     ("loops", "marks", "passed"),
-    [("asyncio", "", 3), ("anyio", "pytestmark = pytest.mark.anyio", 5)],  # on asyncio, and on trio too
+    [("asyncio", "", 3), ("anyio", "pytestmark = pytest.mark.anyio", 5)],  # anyio: on asyncio and on trio
 )
 def test_whoever_runs_asynchronous_tests(tmp_path: Path, loops: str, marks: str, passed: int) -> None:
     run = Run(tmp_path, AWAITED.format(marks=marks), loops=loops)
@@ -268,7 +268,7 @@ def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None
     assert run.text.count("muster: transactions") == 1
     section = run.text.split("muster: transactions")[1].split("____")[0]
     assert re.search(r"^etl-1: \w+, producer \d+ in epoch \d+", section, re.MULTILINE), section
-    # A wait that fails is told at the test's own line, and not at ours.
+    # A failed wait is reported at the test's own line, not at ours.
     told = run.text.split("_ test_waits_in_vain _")[1].split("\n____")[0]
     assert ">       await muster.group" in told
     assert "timed out after 0.05 s waiting for group billing to be Stable with 2 members" in told

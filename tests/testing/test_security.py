@@ -1,4 +1,4 @@
-"""`Broker(security=...)`: who is let in with what `client_settings` says, and who is not."""
+"""`Broker(security=...)`: which clients are let in with `client_settings`, and which are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECURED = ["SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 
 async def round_trip(settings: dict[str, Any]) -> list[bytes | None]:
-    """What a consumer of a group reads of what was produced."""
+    """What a consumer of a group reads after one record is produced."""
     async with Producer(**settings) as producer:
         await producer.send("orders", b"tea")
     options = {"topics": ["orders"], "group_id": "billing", "auto_offset_reset": "earliest"}

@@ -1,4 +1,4 @@
-"""`snapshot` and `restore`: what tests share goes back to what it was."""
+"""`snapshot` and `restore`: state that tests share is reset."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_everything_goes_back(cluster: AsyncCluster) -> None:
     before = await cluster.snapshot()
     records, bootstrap = await cluster.records("orders"), cluster.bootstrap
 
-    for _ in range(3):  # any number of times
+    for _ in range(3):  # works any number of times
         await cluster.create_topic("new")
         await cluster.produce("new", [b"v"])
         await cluster.produce("orders", [b"3"], partition=1)
@@ -119,10 +119,10 @@ async def test_a_group_is_again_what_it_was(broker: AsyncBroker) -> None:
             await broker.restore(with_a_member)
             assert member.id in {each.id for each in group.members}
             assert group.generation == generation
-            await group.stable(members=2)  # web-2 has joined anew, web-1 has stayed
+            await group.stable(members=2)  # web-2 has rejoined, web-1 has stayed
             assert member.id in {each.id for each in group.members}
             seen = [entry.type for entry in group.timeline()]
-            assert seen.count("member_added") == 2  # web-1, and web-2 for the second time
+            assert seen.count("member_added") == 2  # web-1, and web-2 the second time
     await group.empty()
     assert group.timeline() != []
     await broker.restore(empty)

@@ -1,4 +1,4 @@
-"""Transactions in tests: what may happen between begin and end, and what each reader saw of it."""
+"""Transactions in tests: what may happen between begin and end, and what each reader sees."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.wire_blocking import ConnectionClosed, WireConnection
 
 ID: Final = "etl-1"
 READ: Final = {("orders", 0): 2}
-"""The group's offsets once its two records are done with."""
+"""The group's offsets once its two records are processed."""
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ async def consuming(broker: AsyncBroker) -> AsyncIterator[Consumer[bytes, bytes]
 
 
 class Seen(NamedTuple):
-    """What readers see, and what the group has."""
+    """What readers see, and which offsets the group has."""
 
     committed: list[bytes | None]
     uncommitted: list[bytes | None]
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
 
 NOTHING: Final = Seen([], [], {}, {})
 WRITTEN: Final = Seen([], [b"3"], {}, {})
-"""The record is there, and committed readers are not shown it: undecided, or aborted."""
+"""The record is stored, but hidden from read_committed readers: undecided or aborted."""
 PENDING: Final = Seen([], [b"3"], {}, READ)
 COMMITTED: Final = Seen([b"3"], [b"3"], READ, {})
 
@@ -97,7 +97,7 @@ async def seen(broker: AsyncBroker) -> Seen:
 
 
 class Point(StrEnum):
-    """Where in the life of the transaction something happens."""
+    """The point in the transaction's life at which the accident happens."""
 
     BEGUN = "begun"
     SENT = "the record is written"
@@ -108,7 +108,7 @@ class Point(StrEnum):
 
 
 class Accident(StrEnum):
-    """What happens."""
+    """The accident."""
 
     KILLED = "the broker is killed and restarted"
     FENCED = "the producer is fenced"
@@ -123,13 +123,13 @@ BEFORE: Final = {
     Point.DECIDED: PENDING,
     Point.MARKED: COMMITTED,
 }
-"""What is seen at each point, before anything happens."""
+"""What is seen at each point, before the accident."""
 
 AFTER: Final[dict[Accident, dict[Point, tuple[Seen, type[Exception] | None]]]] = {
-    # What is open survives its broker, and the producer goes on.
+    # An open transaction survives its broker, and the producer continues.
     Accident.KILLED: dict.fromkeys(Point, (COMMITTED, None)),
     Accident.FENCED: {
-        Point.BEGUN: (NOTHING, KafkaError),  # of the record: INVALID_PRODUCER_EPOCH
+        Point.BEGUN: (NOTHING, KafkaError),  # sending the record fails: INVALID_PRODUCER_EPOCH
         Point.SENT: (WRITTEN, ProducerFenced),
         Point.OFFSETS: (WRITTEN, ProducerFenced),
         Point.ENDING: (WRITTEN, ProducerFenced),
@@ -137,22 +137,22 @@ AFTER: Final[dict[Accident, dict[Point, tuple[Seen, type[Exception] | None]]]] =
         Point.MARKED: (COMMITTED, None),
     },
     Accident.TIMED_OUT: {
-        Point.BEGUN: (COMMITTED, None),  # the timeout counts from the first record
+        Point.BEGUN: (COMMITTED, None),  # the timeout starts with the first record
         Point.SENT: (
             WRITTEN,
             ProducerFenced,
-        ),  # so the group takes it, whose coordinator knows the epoch alone
+        ),  # the group coordinator knows only the epoch, so it sees a fenced producer
         Point.OFFSETS: (WRITTEN, TransactionAborted),
         Point.ENDING: (WRITTEN, TransactionAborted),
         Point.DECIDED: (COMMITTED, None),
         Point.MARKED: (COMMITTED, None),
     },
 }
-"""What is seen in the end, and what the producer is told in place of success."""
+"""What is seen at the end, and the error the producer gets, or None."""
 
 
 class Play:
-    """One transaction, from begin to end, and the accident at its point."""
+    """One transaction, from begin to end, with the accident at its point."""
 
     def __init__(self, broker: AsyncBroker, point: Point, accident: Accident) -> None:
         self._broker = broker
@@ -209,7 +209,7 @@ class Play:
             assert decided.partitions[0][0] == "__consumer_offsets"
             assert decided.partitions[1:] == (("totals", 0),)
             happening = asyncio.create_task(self._happen())
-            if self._accident is Accident.FENCED:  # waits for the transaction to end, as a second producer
+            if self._accident is Accident.FENCED:  # waits for the end, as a second producer would
                 with pytest.raises(WaitFailed, match=r"(?s)another producer's.*now: etl-1: PrepareCommit"):
                     await self._broker.transaction(ID).fence(timeout=0)
             else:
@@ -331,7 +331,7 @@ async def test_pending_offsets_are_the_newest_that_a_commit_would_bring() -> Non
         assert broker.group("g").pending_offsets() == {place: 5}
         async with await Wire.connect(broker.port) as wire:
             assert codes(await wire.call(commit(("t", 0, 6)), 8)) == [0]
-        assert broker.group("g").pending_offsets() == {}  # overtaken: its commit changes nothing any more
+        assert broker.group("g").pending_offsets() == {}  # overtaken: its commit no longer changes anything
         await of_one.commit()
         await broker.no_open_transaction()
         assert broker.group("g").offsets() == {place: 6}
@@ -348,7 +348,7 @@ async def test_the_coordinator_of_an_id_can_be_killed_for_good() -> None:
                     await transaction.send("totals", b"1")
                 await held.hit()
                 await cluster.kill(before)
-                # Whoever takes over sends the markers, and they are held there, too.
+                # The broker that takes over sends the markers, and they are held there, too.
                 assert (await held.hit()).state == "PrepareCommit"
                 assert cluster.transaction(ID).coordinator not in (None, before)
                 assert await cluster.records("totals", isolation_level="read_committed") == []

@@ -1,4 +1,4 @@
-"""aiokafka: heartbeats come from the user's event loop."""
+"""aiokafka: heartbeats are sent from the user's event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the members of all Python clients share: options, lines, and how they are told what to do."""
+"""Shared by the members of all Python clients: options, output lines, and commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Options:
-    """How to be a member. Times are milliseconds."""
+    """The settings of a member. Times are in milliseconds."""
 
     bootstrap: str
     group: str
@@ -25,13 +25,13 @@ class Options:
     instance: str | None = None
     assignors: list[str] = field(default_factory=list)
     protocol: str = "classic"
-    """Or consumer (KIP-848), where sessions and heartbeats are the broker's to set."""
+    """Or `consumer` (KIP-848), where the broker sets session timeouts and heartbeat intervals."""
     remote_assignor: str | None = None
-    """The server-side assignor that it asks for, in the consumer protocol."""
+    """The server-side assignor to request, in the consumer protocol."""
 
     @classmethod
     def given(cls) -> Options:
-        """What the command line says, as JSON."""
+        """The options from the command line, as JSON."""
         (text,) = sys.argv[1:]
         return cls(**json.loads(text))
 
@@ -60,14 +60,14 @@ Command = Nap | Block | Subscribe | Close
 
 
 class Commands:
-    """The commands, as they come."""
+    """Commands from standard input, as they arrive."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def next(self) -> Command | None:
-        """The next one; None if there is none yet."""
+        """The next command; None if there is none yet."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
@@ -75,7 +75,7 @@ class Commands:
 
     def _read(self) -> None:
         rest = b""
-        # Not by sys.stdin: a thread in its read would spoil an early exit.
+        # Not through sys.stdin: a thread blocked in its read would break an early exit.
         while piece := os.read(sys.stdin.fileno(), 4096):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
@@ -105,12 +105,12 @@ def say_assigned(partitions: list[tuple[str, int]]) -> None:
 
 
 def say_gained(partitions: list[tuple[str, int]]) -> None:
-    """In the consumer protocol: these as well as those that it has."""
+    """In the consumer protocol: these partitions in addition to the current ones."""
     say("gained", partitions=sorted(partitions))
 
 
 def say_lost(partitions: list[tuple[str, int]]) -> None:
-    """In the consumer protocol: these no longer."""
+    """In the consumer protocol: these partitions are gone."""
     say("lost", partitions=sorted(partitions))
 
 

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka): heartbeats come from threads of its own."""
+"""confluent-kafka (librdkafka): heartbeats are sent from its own threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kafka-python: heartbeats come from a thread of its own."""
+"""kafka-python: heartbeats are sent from its own thread."""
 
 from __future__ import annotations
 

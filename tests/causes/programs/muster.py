@@ -1,4 +1,4 @@
-"""muster.client: heartbeats come from the user's event loop."""
+"""muster.client: heartbeats are sent from the user's event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Listener(RebalanceListener):
 
 
 class Gaining(RebalanceListener):
-    """In the consumer protocol."""
+    """Reports incremental changes, for the consumer protocol."""
 
     def on_partitions_assigned(
         self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]

@@ -1,4 +1,4 @@
-"""How members that live on an event loop obey; their heartbeats come from the same loop."""
+"""How members on an event loop obey commands; their heartbeats are sent from the same loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.causes.programs.commands import Block, Close, Commands, Nap, Subscrib
 async def obey(
     commands: Commands, subscribe: Callable[[list[str]], None], poll: Callable[[], Awaitable[object]]
 ) -> None:
-    """Poll, and do what comes in between, until it is time to close."""
+    """Poll, and carry out commands in between, until told to close."""
     while True:
         match commands.next():
             case Nap(seconds):

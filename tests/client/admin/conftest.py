@@ -1,4 +1,4 @@
-"""An administrator and a producer of one broker."""
+"""An admin client and a producer for one broker."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def producer(broker: Broker) -> AsyncIterator[Producer[bytes, bytes]]:
 
 @pytest.fixture
 async def orders(admin: Admin, producer: Producer[bytes, bytes]) -> list[TopicPartition]:
-    """Topic `orders` of two partitions. In the first there are ten records, from 1000 ms on and a second
-    apart, of which the first three are deleted; in the second there is nothing."""
+    """Topic `orders` with two partitions. The first holds ten records, from 1000 ms on and a second apart, of
+    which the first three are deleted; the second is empty."""
     partitions = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
     await admin.create_topic("orders", 2)
     for number in range(10):

@@ -1,4 +1,4 @@
-"""Members of a group that do nothing but be there."""
+"""Members of a group that do nothing but exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_S = 60.0
 async def join(
     cluster: Cluster, group_id: str, topic: str, member_id: str = "", instance_id: str | None = None
 ) -> JoinGroupResponse:
-    """Join and return once the group has a generation."""
+    """Join, and return once the group has a generation."""
     while True:
         node = await cluster.coordinator(group_id, deadline(LONG_S))
         joined: JoinGroupResponse = await cluster.call(
@@ -49,7 +49,7 @@ async def join(
 async def sync(
     cluster: Cluster, group_id: str, joined: JoinGroupResponse, assigned: dict[str, dict[str, list[int]]]
 ) -> None:
-    """Take what the leader assigns: by member id, partitions by topic."""
+    """Send the leader's SyncGroup; `assigned` maps member id to topic to partitions."""
     assignments = [
         SyncGroupRequest.Assignment(
             member_id=member_id,
@@ -74,17 +74,18 @@ async def sync(
 
 
 async def stable(cluster: Cluster, group_id: str, topic: str, instance_id: str | None = None) -> str:
-    """A group of one member, which has partition 0 of the topic; its member id."""
+    """Create a group of one member, which has partition 0 of the topic; return its member id."""
     joined = await join(cluster, group_id, topic, instance_id=instance_id)
     await sync(cluster, group_id, joined, {joined.member_id: {topic: [0]}})
     return joined.member_id
 
 
 async def two(cluster: Cluster, group_id: str, topic: str, instance_id: str) -> tuple[str, str]:
-    """A group of two members, a static one and a dynamic one, about to get their assignments; member ids."""
+    """Create a group of two members, one static and one dynamic, that are about to get their assignments;
+    return their member ids."""
     static = await join(cluster, group_id, topic, instance_id=instance_id)
     joining = asyncio.create_task(join(cluster, group_id, topic))
-    async with asyncio.timeout(LONG_S):  # until the static one is waited for
+    async with asyncio.timeout(LONG_S):  # until the group waits for the static one
         while (await _described(cluster, group_id)).state != "PreparingRebalance":
             pass
     again = await join(cluster, group_id, topic, static.member_id, instance_id)

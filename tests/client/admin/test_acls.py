@@ -28,7 +28,7 @@ CLUSTER = Acl.of_cluster("User:bob", AclOperation.DESCRIBE)
 
 @pytest.fixture
 async def ruled() -> AsyncIterator[Admin]:
-    """Of a broker with an authorizer, as a super user."""
+    """A super user's admin client for a broker with an authorizer."""
     async with testing.Broker(super_users="ANONYMOUS") as broker, Admin(broker.bootstrap) as admin:
         yield admin
 

@@ -1,4 +1,4 @@
-"""Groups: listed, described, deleted, and rid of members."""
+"""Groups: listed, described, deleted, and their members removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_an_active_group(admin: Admin, cluster: Cluster, orders: list[Topi
 
 
 async def test_a_consumer_group(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a member of each protocol, whose first partition the other has to give up yet."""
+    """With one member of each protocol: the classic one has yet to give up partition 0 to the other."""
     Described = ConsumerGroupDescribeResponse.DescribedGroup
     topic_id = UUID(int=1)
 

@@ -117,7 +117,7 @@ async def test_each_group_and_each_partition_is_asked_about_where_it_is() -> Non
             found = await admin.list_groups_offsets(groups)
             assert list(found) == groups
             assert [len(each) for each in found.raise_for_failures().values()] == [12] * 8
-            # What moves is found again.
+            # Moved leaders and coordinators are found again.
             index = brokers.coordinator_of(groups[0])
             assert index is not None
             die(brokers, index)
@@ -128,7 +128,7 @@ async def test_each_group_and_each_partition_is_asked_about_where_it_is() -> Non
 
 
 async def test_a_broker_that_hangs_does_not_use_up_the_time_of_a_call() -> None:
-    """The partitions it led are led by others by then, who are asked then."""
+    """By then, other brokers lead the partitions that it led, and are asked."""
     with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         brokers.create_topic("t", 12)
         async with Admin(brokers.bootstrap, request_timeout_ms=1_000) as admin:

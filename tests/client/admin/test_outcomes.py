@@ -1,4 +1,4 @@
-"""What becomes of several names when some fail, may pass, or nobody answers; and of Admin itself."""
+"""The outcomes for several names when some fail, may succeed later, or get no answer; and Admin itself."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Answer = KafkaError | ClientError | str
 
 @pytest.fixture
 def nowhere() -> Cluster:
-    """For what never gets as far as a connection."""
+    """For calls that never get as far as a connection."""
     return Cluster([Address("127.0.0.1", 1)], retry_backoff_ms=1, retry_backoff_max_ms=1)
 
 
 class Asked:
-    """Answers each name with the next of its answers; the last one stays."""
+    """Answers each name with the next of its answers; the last one repeats."""
 
     def __init__(self, **answers: list[Answer]) -> None:
         self._answers = answers
@@ -169,7 +169,7 @@ async def test_a_place_that_nobody_tells_is_no_change_that_was_made(nowhere: Clu
 
 
 async def test_names_are_asked_for_where_they_are_now(nowhere: Cluster) -> None:
-    """What moved is looked for again, and so is what a node that is gone had."""
+    """Names that moved are looked up again, and so are those of a node that is gone."""
     places: list[dict[str, int | KafkaError]] = [
         {"a": 1, "b": 2, "c": 1, "d": FINAL},
         {"b": 1, "c": 3},
@@ -238,7 +238,7 @@ async def test_what_changes_something_is_not(
     port = free_ports(1)
     with testing.Broker(advertised=f"127.0.0.1:{port}") as broker:
         broker.create_topic("t")
-        # One answer is lost; had it been asked for again, that would have been answered.
+        # One answer is lost; a repeated request would have been answered.
         async with losing_answers(broker.port, api_key, 1, port) as address, Admin(str(address)) as admin:
             with pytest.raises(ConnectionLost, match="may have been applied anyway"):
                 await call(admin)

@@ -1,4 +1,4 @@
-"""A group is put elsewhere."""
+"""Resetting the offsets of a group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECOND_0 = datetime(1970, 1, 1, tzinfo=UTC)
 @each(
     "to, places",
     [
-        # Where the group was, where it was to go, where it is: the logs are 3 to 10, and empty.
+        # The group's old offset, the requested one and the new one: the logs are 3 to 10, and empty.
         (Earliest(), [(5, 3, 3), (None, 0, 0)]),
         (Latest(), [(5, 10, 10), (None, 0, 0)]),
         (Current(), [(5, 5, 5), (None, 0, 0)]),

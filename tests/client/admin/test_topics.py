@@ -1,4 +1,4 @@
-"""Topics: created, listed, described, grown, deleted; each name has an outcome of its own."""
+"""Topics: created, listed, described, grown, deleted; each name has its own outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.leases import TERM_MS
 
 
 def codes(outcomes: dict[str, object]) -> dict[str, ErrorCode | None]:
-    """What became of each name: the code it was refused with, or None."""
+    """The error code of each name, or None."""
     return {name: each.code if isinstance(each, KafkaError) else None for name, each in outcomes.items()}
 
 
@@ -138,7 +138,7 @@ async def test_nothing_asked_is_nothing_answered(admin: Admin) -> None:
 
 
 async def test_what_was_created_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers that have not heard of it yet, then have it without a leader, then with fewer partitions."""
+    """Brokers that do not know the topic yet, then know it without a leader, then with fewer partitions."""
 
     def described(*leaders: int) -> TopicDescription:
         partitions = [

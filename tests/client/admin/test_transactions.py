@@ -1,4 +1,4 @@
-"""Transactions: listed, described, fenced, and aborted where they hang."""
+"""Transactions: listed, described, fenced, and aborted when they hang."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_every_broker_is_asked_for_its_ids(admin: Admin, brokers: Transact
         ({}, ([], [], -1, None)),
         ({"states": ["Dead"], "producer_ids": [7]}, (["Dead"], [7], -1, None)),
         ({"pattern": "etl-.*"}, ([], [], -1, "etl-.*")),
-        # Ids without a transaction pass Kafka's filter, whatever the duration.
+        # Transactional ids without a transaction pass Kafka's filter, whatever the duration.
         ({"longer_than_ms": 9}, (["Ongoing", "PrepareCommit", "PrepareAbort"], [], 9, None)),
         ({"longer_than_ms": 9, "states": ["Empty"]}, (["Empty"], [], 9, None)),
     ],
@@ -112,7 +112,7 @@ async def test_brokers_filter(
 
 async def test_a_state_that_no_broker_knows(admin: Admin, brokers: TransactionBrokers) -> None:
     brokers.unknown_states[1] = ["Fenced"]
-    assert await admin.list_transactions(states=["Fenced"]) == []  # the other one is newer
+    assert await admin.list_transactions(states=["Fenced"]) == []  # the other broker is newer
     brokers.unknown_states[2] = ["Fenced"]
     with pytest.raises(ValueError, match="states: no broker knows Fenced"):
         await admin.list_transactions(states=["Fenced"])
@@ -268,7 +268,7 @@ async def test_an_id_that_moved_on_after_it_was_listed(
 
 async def test_what_is_not_old_enough_does_not_hang(admin: Admin, brokers: TransactionBrokers) -> None:
     brokers.producers = {"orders": [producer(7, written_ms_ago=HOUR_MS)]}
-    brokers.max_timeouts_ms[2] = HOUR_MS - 60_000  # and the five minutes
+    brokers.max_timeouts_ms[2] = HOUR_MS - 60_000  # plus the five minutes
     assert await admin.find_hanging_transactions() == {ORDERS: [], SALES: []}
     brokers.max_timeouts_ms[2] = HOUR_MS - 360_000
     assert [len(found) for found in (await admin.find_hanging_transactions()).succeeded.values()] == [1, 0]

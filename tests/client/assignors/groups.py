@@ -9,12 +9,12 @@ from muster.client.partitions import TopicPartition
 
 
 def partitions(text: str) -> tuple[TopicPartition, ...]:
-    """ "t0 t1 u0": topics of one letter, and numbers."""
+    """Parse "t0 t1 u0": topics of one letter, with partition numbers."""
     return tuple(TopicPartition(each[0], int(each[1:])) for each in text.split())
 
 
 def member(topics: str, owned: str = "", generation_id: int = -1, **others: str | None) -> MemberSubscription:
-    """Of topics of one letter: "tu"."""
+    """A member with topics of one letter, such as "tu"."""
     return MemberSubscription(frozenset(topics), partitions(owned), generation_id, **others)  # type: ignore[arg-type]
 
 
@@ -23,7 +23,7 @@ def topics(**counts: int) -> dict[str, TopicPartitions]:
 
 
 def racks(*names: str) -> TopicPartitions:
-    """A topic with a partition for each, whose replicas are in those racks: "ab", "c"."""
+    """A topic with one partition per name, whose replicas are in these racks: "ab", "c"."""
     return TopicPartitions(len(names), tuple(map(frozenset, names)))
 
 
@@ -41,7 +41,7 @@ def assign(
 
 
 def with_user_data(name: str, each: MemberSubscription) -> MemberSubscription:
-    """As the member's own assignor would have sent it."""
+    """With the user data that the member's own assignor would have sent."""
     own = assignor(name)
     own.on_assignment(each.owned, each.generation_id)
     return each._replace(user_data=own.user_data(each.topics, each.owned, each.generation_id))

@@ -1,4 +1,4 @@
-"""The cooperative sticky assignor: nobody gets what another member still has."""
+"""The cooperative sticky assignor: nobody gets a partition that another member still has."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_what_nobody_has_is_handed_out_at_once() -> None:
 
 
 def test_what_two_claim_goes_to_nobody_first() -> None:
-    for wanted in ("t", "tu"):  # equal subscriptions, and others
+    for wanted in ("t", "tu"):  # equal subscriptions, and different ones
         members = {"a": member(wanted, "t0 t1", 5), "b": member("t", "t1 t2", 5)}
         assert assign(COOPERATIVE_STICKY, members, topics(t=3)) == {"a": "t0", "b": "t2"}
 
 
 def test_what_one_still_has_is_not_handed_to_one_that_had_it_once() -> None:
-    """With differing subscriptions, where Kafka's hands it over."""
+    """With differing subscriptions, where Kafka's assignor hands it over."""
     members = {"a": member("u", "t0", 2), "b": member("t", "t0", 1)}
     assert assign(COOPERATIVE_STICKY, members, topics(t=1)) == {"a": "", "b": ""}
 
@@ -38,11 +38,11 @@ def test_user_data_is_the_generation() -> None:
 
 
 def test_the_generation_is_read_from_user_data_where_the_subscription_has_none() -> None:
-    """As members send it that speak version 1 of the subscription."""
+    """As members that speak version 1 of the subscription send it."""
     earlier = member("t", "t0 t1")._replace(user_data=b"\0\0\0\x04")
     later = member("t", "t0 t1")._replace(user_data=b"\0\0\0\x05")
     assert assign(COOPERATIVE_STICKY, {"a": earlier, "b": later}, topics(t=2)) == {"a": "", "b": "t0"}
-    # The field counts where it is there, and what is too short is none.
+    # The field takes precedence if it is there, and user data that is too short counts as none.
     assert assign(
         COOPERATIVE_STICKY,
         {"a": earlier._replace(generation_id=6), "b": later, "c": member("t")._replace(user_data=b"\0")},

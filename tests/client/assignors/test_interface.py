@@ -1,4 +1,4 @@
-"""Assignors by name, and one's own."""
+"""Assignors by name, and custom ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.each import each
 
 
 def documented() -> Assignor:
-    """The assignor that the documentation shows, as it stands there."""
+    """The assignor in the documentation, exactly as shown."""
     assert interface.__doc__ is not None
     lines = [line for line in interface.__doc__.splitlines() if line.startswith("    ") or not line]
     names: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def test_a_consumer_uses_the_highest_protocol_that_its_assignors_have_in_common(
 
 
 class Fixed(Assignor):
-    """Returns what it is told."""
+    """Returns the assignment it was given."""
 
     name = "fixed"
 

@@ -1,4 +1,4 @@
-"""What holds for every group, of each assignor."""
+"""Properties that hold for each assignor and every group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.client.assignors.groups import with_user_data
 
 properties = settings(
     max_examples=80,
-    # A slow machine is no fault of an assignor.
+    # A slow machine is not the assignor's fault.
     suppress_health_check=[HealthCheck.too_slow],
 )
 
@@ -52,7 +52,7 @@ class Group(NamedTuple):
         return assign_checked(assignor(name), members, self.topics)
 
     def owning(self, assigned: Mapping[str, list[TopicPartition]], generation_id: int = 9) -> Group:
-        """The same group, whose members have taken that up."""
+        """The same group, after its members have taken up this assignment."""
         return self._replace(
             members={
                 member_id: each._replace(owned=tuple(assigned[member_id]), generation_id=generation_id)
@@ -64,7 +64,7 @@ class Group(NamedTuple):
         return {where for each in self.members.values() for where in everything(each.topics, self.topics)}
 
 
-# Strategies are made once: Hypothesis takes longer to look at a new one than to draw from it.
+# Strategies are created once: Hypothesis takes longer to inspect a new one than to draw from it.
 TOPIC_SETS = st.frozensets(st.sampled_from(TOPICS))
 MEMBERS = st.dictionaries(
     st.text(max_size=3),
@@ -206,7 +206,7 @@ def test_when_members_come_the_others_only_give_up_what_is_above_their_share(
 @properties
 @given(group=groups(), generation_id=st.integers(0, 3))
 def test_the_cooperative_one_never_moves_a_partition_in_one_step(group: Group, generation_id: int) -> None:
-    """Members that are all of one generation each own something else, as they do in a group."""
+    """Members of one generation own different partitions, as they do in a group."""
     taken: set[TopicPartition] = set()
     owned: Assigned = {}
     for member_id, each in group.members.items():

@@ -30,7 +30,7 @@ def test_static_members_come_first_and_by_their_instance() -> None:
 
 
 def test_members_stand_in_the_order_of_javas_texts() -> None:
-    """Which is that of UTF-16: what is beyond 16 bits comes before the last of what is not."""
+    """This is the order of UTF-16: characters beyond 16 bits come before the last of those within."""
     members = {"\uff00": member("t"), "\U0001f600": member("t")}
     assert assign(RANGE, members, topics(t=2)) == {"\U0001f600": "t0", "\uff00": "t1"}
 
@@ -53,13 +53,13 @@ def test_racks_are_no_matter_when_every_partition_is_in_all_or_no_member_in_any(
 
 
 def test_topics_cut_alike_stay_together_across_racks() -> None:
-    """Number 0 of both is in y, number 1 in x: whoever reads one of them reads the other as well."""
+    """Partition 0 of both topics is in y, partition 1 in x: a member reads the same number of both."""
     members = {"a": member("tu", rack="x"), "b": member("tu", rack="y")}
     assert assign(RANGE, members, {"t": racks("y", "x"), "u": racks("y", "x")}) == {
         "a": "t1 u1",
         "b": "t0 u0",
     }
-    # u0 is not near to b: for the sake of staying together nobody is near to number 0.
+    # u0 is not near to b: for the topics to stay together, no member counts as near to number 0.
     assert assign(RANGE, members, {"t": racks("y", "x"), "u": racks("x", "x")}) == {
         "a": "t1 u1",
         "b": "t0 u0",

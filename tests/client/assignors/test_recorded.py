@@ -1,5 +1,5 @@
-"""What Kafka's own assignors did with some groups, recorded by tests/interop/assignors/record.py, which says
-more of them; there the comparison runs with Java itself and many more groups."""
+"""Assignments of Kafka's own assignors for some groups, recorded by tests/interop/assignors/record.py, which
+documents them; the comparison with Java itself, on many more groups, runs there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sticky assignor: who keeps what, and what it believes of it."""
+"""The sticky assignor: which partitions members keep, and which claims it believes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.each import each
 
 
 def had(topics: str, owned: str, generation_id: int = 1, rack: str | None = None) -> MemberSubscription:
-    """A member of the sticky assignor: what it had is in its user data alone."""
+    """A member of the sticky assignor: only its user data tells what it had."""
     whole = with_user_data(STICKY, member(topics, owned, generation_id, rack=rack))
     return whole._replace(owned=(), generation_id=NO_GENERATION)
 
@@ -58,7 +58,7 @@ def test_partitions_that_are_gone_are_not_kept() -> None:
     assert assign(STICKY, members, topics(t=4)) == {"a": "t0 t2", "b": "t1 t3"}
 
 
-# --- who is believed ------------------------------------------------------------------------------------
+# --- which claims are believed --------------------------------------------------------------------------
 
 
 def test_the_later_generation_is_believed() -> None:
@@ -71,7 +71,7 @@ def test_two_that_claim_the_same_in_one_generation_both_lose_it() -> None:
     members = {"a": had("t", "t0 t1", 5), "b": had("t", "t0 t2", 5)}
     assert assign(STICKY, members, topics(t=4)) == {"a": "t0 t1", "b": "t2 t3"}
     members = {"a": had("t", "t3 t1", 5), "b": had("t", "t0 t3", 5)}
-    # t3 is dealt again: to a, who stands first, goes what comes first.
+    # t3 is dealt again: a, the first member, gets the first free partition.
     assert assign(STICKY, members, topics(t=4)) == {"a": "t1 t2", "b": "t0 t3"}
 
 
@@ -111,7 +111,7 @@ def test_loads_are_even_as_far_as_subscriptions_go() -> None:
 
 
 def test_a_member_without_topics_gets_nothing() -> None:
-    """Kafka's gives it a share when it comes first in a HashMap."""
+    """Kafka's assignor gives it a share if it comes first in a HashMap."""
     members = {"a": member(""), "b": member("t"), "c": member("t")}
     assert assign(STICKY, members, topics(t=3)) == {"a": "", "b": "t0 t2", "c": "t1"}
 
@@ -148,7 +148,7 @@ def test_it_goes_back_although_another_has_less() -> None:
 
 
 def test_nobody_gets_back_what_it_no_longer_subscribes_to() -> None:
-    """Kafka's gives it back even so."""
+    """Kafka's assignor gives it back anyway."""
     members = {"a": had("u", "t0 t1", 1), "b": had("t", "t0 t1 t2 t3", 2), "c": had("t", "", 2)}
     assert assign(STICKY, members, topics(t=4, u=1)) == {"a": "u0", "b": "t2 t3", "c": "t0 t1"}
 
@@ -161,7 +161,7 @@ def test_racks_with_differing_subscriptions() -> None:
     assert assign(STICKY, members, topics(t=5, u=1)) == {"a": "t0 t2", "b": "t3 u0", "c": "t1 t4"}
 
 
-# --- what it sends along --------------------------------------------------------------------------------
+# --- user data ------------------------------------------------------------------------------------------
 
 
 def test_user_data_is_what_it_was_told_last() -> None:

@@ -1,1 +1,1 @@
-"""Producer, Consumer and Admin against muster behind a proxy that harms what passes through it."""
+"""Producer, Consumer and Admin against muster, behind a proxy that damages the traffic."""

@@ -1,4 +1,4 @@
-"""Brokers behind a `FaultProxy`, and what is in their logs."""
+"""Brokers behind a `FaultProxy`, and the contents of their logs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.support.fault_proxy import At, Do, FaultProxy
 
 LONG_S = 120.0
 
-# Long enough for a machine that stalls for seconds, short enough for what says nothing to be noticed.
+# Long enough for a machine that stalls for seconds, short enough to notice silence.
 REQUEST_TIMEOUT_MS = 4_000
 
 SIGNALLED = [
     (at, do) for at in At for do in Do if do is not Do.HOLD and not (at is At.REQUEST and do is Do.TRICKLE)
 ]
-"""All faults but those that are noticed by time alone."""
+"""All faults except those that only a timeout reveals."""
 
 
 class Network(NamedTuple):
-    """Clients are to use `bootstrap`."""
+    """Clients must use `bootstrap`."""
 
     proxy: FaultProxy
     brokers: testing.Cluster
@@ -40,7 +40,7 @@ class Network(NamedTuple):
 
 @contextmanager
 def network(brokers: int = 1, **settings: Any) -> Iterator[Network]:
-    """Brokers that tell their clients to come by way of the proxy."""
+    """Brokers that advertise the proxy's address to their clients."""
     with (
         FaultProxy(brokers) as proxy,
         testing.Cluster(brokers, advertised=f"127.0.0.1:{proxy.port}", **settings) as cluster,
@@ -54,7 +54,7 @@ def network(brokers: int = 1, **settings: Any) -> Iterator[Network]:
 
 
 async def logs(bootstrap: str, topic: str, partitions: int) -> list[list[bytes]]:
-    """The values in each partition, by offset, as plain fetches find them."""
+    """The values in each partition, by offset, read with plain fetches."""
     found: list[list[bytes]] = []
     async with Cluster(parse_bootstrap(bootstrap), patient=True) as cluster:
         for index in range(partitions):
@@ -92,12 +92,12 @@ async def logs(bootstrap: str, topic: str, partitions: int) -> list[list[bytes]]
 
 
 def once_and_in_order(values: Sequence[bytes]) -> None:
-    """Each value is there once, in the order of the numbers that they are."""
+    """Each value is there once, and the values, taken as numbers, are in ascending order."""
     numbers = [int(value) for value in values]
     assert numbers == sorted(set(numbers)), f"twice or out of order: {_disorder(numbers)}"
 
 
 def _disorder(numbers: list[int]) -> list[tuple[int, int, int]]:
-    """Where a number does not go up: its index, the one before it, and itself."""
+    """Where a number is not above the one before it: its index, the one before it, and itself."""
     pairs = enumerate(pairwise(numbers), start=1)
     return [(index, before, after) for index, (before, after) in pairs if after <= before][:20]

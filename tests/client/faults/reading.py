@@ -1,4 +1,4 @@
-"""A consumer that is read all the time, and records for it."""
+"""A consumer that reads all the time, and records for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.client.faults.network import LONG_S, REQUEST_TIMEOUT_MS, Network, onc
 
 PARTITIONS: Final = 2
 
-# The session outlives a request that is not answered, and a machine that stalls.
+# The session outlives an unanswered request, and a machine that stalls.
 SETTINGS: Final[dict[str, Any]] = {
     "group_id": "g",
     "topics": ["t"],
@@ -24,7 +24,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 class Reader:
-    """`values` has those of each partition, in the order they came."""
+    """`values` holds those of each partition, in order of arrival."""
 
     def __init__(self, net: Network, **settings: Any) -> None:
         self.consumer = Consumer(net.bootstrap, **{**SETTINGS, **settings})
@@ -71,20 +71,20 @@ class Reader:
             self._reading.result()
 
     def check(self, count: int) -> None:
-        """That many were read, each once and in order."""
+        """Exactly this many records were read, each once and in order."""
         for values in self.values:
             once_and_in_order(values)
         assert self.count == count
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The member and its generation."""
+        """Member id and generation."""
         health = self.consumer.health()
         return health.member_id, health.generation_id
 
 
 async def produce(net: Network, first: int, count: int) -> int:
-    """Records whose values are numbers, from `first` on; the number that comes next."""
+    """Send records whose values are numbers, from `first` on; return the next number."""
     async with Producer(net.bootstrap, linger_ms=0, request_timeout_ms=REQUEST_TIMEOUT_MS) as producer:
         for number in range(first, first + count):
             await producer.post("t", b"%d" % number, partition=number % PARTITIONS)

@@ -1,4 +1,4 @@
-"""What producers, consumers and administrators live through, one fault after the other; tests choose where it
+"""What producers, consumers and admins live through, one fault after the other; tests choose where it
 strikes."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def idempotent(bootstrap: str) -> Producer[bytes, bytes]:
 
 
 async def send_all(producer: Producer[bytes, bytes], first: int, count: int) -> None:
-    """One after the other and, now and then, several at once."""
+    """Send one after the other and, now and then, several at once."""
     waiting = []
     for number in range(first, first + count):
         waiting.append(await producer.post("t", b"%d" % number, partition=number % PARTITIONS))
@@ -50,7 +50,7 @@ async def check_logs(bootstrap: str, count: int) -> None:
 
 
 async def sending(skip: int) -> None:
-    """Each fault at a Produce, `skip` of them after the last fault."""
+    """Each fault at a Produce, `skip` requests after the last fault."""
     with network() as net:
         net.brokers.create_topic("t", PARTITIONS)
         sent = 0
@@ -79,7 +79,7 @@ async def beginning_to_send(api_key: ApiKey) -> None:
 
 
 async def sending_into_silence(at: At) -> None:
-    """A connection says nothing any more."""
+    """A connection goes silent."""
     with network() as net:
         net.brokers.create_topic("t", PARTITIONS)
         async with idempotent(net.bootstrap) as producer:
@@ -93,7 +93,8 @@ async def sending_into_silence(at: At) -> None:
 
 
 async def reading(api_key: ApiKey, heartbeat: str) -> None:
-    """Each fault in turn in a stable group: the member and its generation go on, and all is committed."""
+    """Each fault in turn in a stable group: member and generation stay the same, and everything is
+    committed."""
     with network() as net:
         net.brokers.create_topic("t", PARTITIONS)
         async with Reader(net, heartbeat=heartbeat) as reader:
@@ -132,7 +133,7 @@ async def joining(api_key: ApiKey) -> None:
 
 
 async def reading_from_silence(api_key: ApiKey, at: At, heartbeat: str) -> None:
-    """A connection says nothing any more: it is given up by time, long before the session is."""
+    """A connection goes silent: a timeout ends it, long before the session expires."""
     with network() as net:
         net.brokers.create_topic("t", PARTITIONS)
         async with Reader(net, heartbeat=heartbeat) as reader:
@@ -159,7 +160,7 @@ ASKING: Final[dict[ApiKey, Ask]] = {
     ApiKey.OFFSET_FETCH: lambda admin: admin.list_group_offsets("g"),
     ApiKey.FIND_COORDINATOR: lambda admin: admin.list_group_offsets("g"),
 }
-"""What only reads."""
+"""Calls that only read."""
 
 
 def admin_of(net: Network) -> Admin:
@@ -167,7 +168,7 @@ def admin_of(net: Network) -> Admin:
 
 
 async def asking(api_key: ApiKey) -> None:
-    """Each fault in turn, with a new client: the answer is what it was without."""
+    """Each fault in turn, with a new client: the answer is the same as without faults."""
     ask = ASKING[api_key]
     with network() as net:
         net.brokers.create_topic("t", 1)

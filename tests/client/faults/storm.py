@@ -1,4 +1,4 @@
-"""A group and a producer in a storm: faults by chance, at every frame, for a while.
+"""A group and a producer in a storm: random faults, at any frame, for a while.
 
 What is checked while it blows and after it:
 
@@ -39,7 +39,7 @@ SLACK_S: Final = 20.0
 GET_S: Final = 0.2
 LEASE_TERM_MS: Final = 4_000
 RATE: Final = 0.02
-# What is noticed by time alone takes seconds each, so there is less of it.
+# Faults that only a timeout reveals take seconds each, so there are fewer of them.
 KINDS: Final = (*[do for do in Do if do is not Do.HOLD] * 3, Do.HOLD)
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -55,18 +55,18 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 class Ledger:
-    """What is known of the group as a whole."""
+    """What is known about the group as a whole."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, int] = {}
-        """What a member was told is committed."""
+        """Offsets whose commit was acknowledged to a member."""
         self.read: dict[TopicPartition, dict[int, bytes]] = {}
         self.again = 0
-        """Records that were handed out before."""
+        """Number of records that had been handed out before."""
 
 
 class Member(RebalanceListener):
-    """One member, read in a task of its own; commits now and then."""
+    """One member, read in its own task; commits now and then."""
 
     def __init__(self, net: Network, ledger: Ledger, dice: random.Random, **settings: Any) -> None:
         self.consumer = Consumer(net.bootstrap, listener=self, **{**SETTINGS, **settings})
@@ -88,7 +88,7 @@ class Member(RebalanceListener):
         await self._reading
 
     def look(self) -> None:
-        """Raise what the reader raised."""
+        """Raise the reader's exception, if any."""
         assert self._reading is not None
         if self._reading.done():
             self._reading.result()
@@ -100,7 +100,7 @@ class Member(RebalanceListener):
 
     @property
     def rejoins(self) -> bool:
-        """Whether it has yet to join, or to take in what came of it."""
+        """Whether it has yet to join, or to take in the result of joining."""
         group = self.consumer._core.group
         return group is None or group.rejoin_needed
 
@@ -119,7 +119,7 @@ class Member(RebalanceListener):
             while not self._stopped:
                 began = deadline(0)
                 records = await self.consumer.get_many(timeout=GET_S)
-                # A rebalance that is under way is gone through to its end.
+                # A rebalance in progress is seen through to its end.
                 assert deadline(0) - began < GET_S + SLACK_S + 60, "get_many"
                 for record in records:
                     self._take(
@@ -155,7 +155,7 @@ class Member(RebalanceListener):
 
 
 class Source:
-    """Posts numbered records for as long as it is let."""
+    """Posts numbered records until it is stopped."""
 
     def __init__(self, net: Network) -> None:
         self.acknowledged: dict[TopicPartition, list[tuple[int, bytes]]] = {}
@@ -183,7 +183,7 @@ class Source:
 
 
 async def blow(net: Network, dice: random.Random, seconds: float) -> None:
-    """The storm: chance at every frame, and now and then a cut or a moment of silence for all."""
+    """The storm: random faults at any frame, and now and then a cut or a moment of silence for all."""
     net.proxy.weather = Weather(dice.randrange(2**32), RATE, KINDS)
     ends = deadline(seconds)
     while deadline(0) < ends:
@@ -212,7 +212,7 @@ async def come_and_go(
 
 
 async def die_and_return(net: Network, brokers: int, dice: random.Random, ended: asyncio.Event) -> None:
-    """Brokers are killed, one at a time, and come back."""
+    """Kill brokers, one at a time, and restart them."""
     while not ended.is_set():
         index = dice.randrange(brokers)
         await asyncio.to_thread(net.brokers.kill, index)
@@ -228,8 +228,7 @@ async def die_and_return(net: Network, brokers: int, dice: random.Random, ended:
 async def storm(
     seed: int, *, brokers: int = 1, seconds: float = 15.0, changing: bool = False, dying: bool = False
 ) -> None:
-    """One storm. `changing`: members come and go in it, so that the group rebalances. `dying`: so do
-    brokers."""
+    """One storm. `changing`: members come and go, so that the group rebalances. `dying`: so do brokers."""
     and_more = ", members come and go" * changing + ", brokers as well" * dying
     print(f"storm: seed {seed}, {brokers} brokers{and_more}")
     dice = random.Random(seed)
@@ -276,7 +275,7 @@ async def storm(
 
 
 async def _settled(net: Network, members: list[Member]) -> None:
-    """All members are in one stable generation and own all partitions."""
+    """Wait until all members are in one stable generation and own all partitions."""
     async with asyncio.timeout(LONG_S):
         while True:
             for each in members:

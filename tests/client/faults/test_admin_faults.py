@@ -1,5 +1,5 @@
-"""What an administrator asks is answered or refused in time, whatever happens on the way; what changes
-something is not done twice."""
+"""Admin calls are answered or refused in time, whatever happens on the network; changes are not made
+twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ async def test_what_only_reads_is_answered_in_the_end(api_key: ApiKey) -> None:
 
 
 async def test_what_changes_something_is_done_once_or_said_to_be_unknown() -> None:
-    """CreatePartitions cannot be repeated without an error: that it never comes shows that it was not."""
+    """CreatePartitions cannot be repeated without an error: that none appears shows that it was not
+    repeated."""
     with network() as net:
         count = 1
         net.brokers.create_topic("t", count)

@@ -1,4 +1,4 @@
-"""A member of a group reads everything once and in order, and stays the member it is, whatever happens on the
+"""A member of a group reads everything once and in order, and keeps its membership, whatever happens on the
 way to its brokers."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def test_heartbeats_go_on_when_their_connection_goes_silent() -> None:
 
 
 async def test_the_network_is_black_for_a_while() -> None:
-    """Shorter than the session: afterwards the member and its generation go on."""
+    """Shorter than the session timeout: afterwards member and generation are unchanged."""
     with network() as net:
         net.brokers.create_topic("t", PARTITIONS)
         async with Reader(net) as reader:
@@ -42,7 +42,7 @@ async def test_the_network_is_black_for_a_while() -> None:
             before = reader.identity
             net.proxy.black()
             accepted = net.proxy.accepted
-            # Until what was under way to the coordinator and to the leader was given up.
+            # Until the requests in flight to the coordinator and to the leader have timed out.
             await until(lambda: net.proxy.accepted >= accepted + 2)
             net.proxy.mend()
             sent = await produce(net, sent, 10)

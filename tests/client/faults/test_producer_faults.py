@@ -1,4 +1,4 @@
-"""What a producer sent is written once and in order, whatever happens on the way."""
+"""A producer's records are written once and in order, whatever happens on the network."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_closing_is_bounded_while_the_network_is_black() -> None:
 
 
 async def test_what_was_held_up_arrives_late_and_once() -> None:
-    """The network heals before anybody gives up: the connections of before go on."""
+    """The network recovers before anybody gives up: the old connections continue."""
     with network() as net:
         net.brokers.create_topic("t", 2)
         async with Producer(net.bootstrap, linger_ms=0) as producer:

@@ -1,4 +1,4 @@
-"""Tokens from an issuer, over HTTPS: when they are asked for, and what is said when there are none."""
+"""Tokens from an issuer, over HTTPS: when they are requested, and the errors when there are none."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_keeps_a_token_for_four_fifths_of_its_life(issuer: Issuer, clock: Clo
     provider()
     assert len(issuer.requests) == 2
     clock.now += 0.2
-    issuer.answer = {"id_token": "opaque"}  # of which nobody knows how long it lives
+    issuer.answer = {"id_token": "opaque"}  # with an unknown lifetime
     assert [provider(), provider()] == ["opaque", "opaque"]
     assert len(issuer.requests) == 4
 

@@ -1,4 +1,4 @@
-"""Logging in on a connection, and again before the session ends (KIP-368), with a broker that we play."""
+"""Logging in on a connection, and again before the session ends (KIP-368), with a fake broker."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ SPOKEN = {18: (0, 4), 3: (0, 13), 17: (0, 1), 36: (0, 2)}
 
 
 class SaslBroker:
-    """Lets in whom `refuses` does not. `asked` are the APIs of its requests after the first login."""
+    """Accepts every login unless `refuses` is set. `asked` lists the APIs of its requests after the first
+    login."""
 
     def __init__(self) -> None:
         self.refuses = False
         self.logins = 0
         self.asked: list[ApiKey] = []
         self.may_answer = asyncio.Event()
-        """Whether Metadata is answered."""
+        """Metadata is answered only while this is set."""
         self.may_answer.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,7 +88,7 @@ async def test_nothing_comes_between_the_frames_of_a_login() -> None:
     broker = SaslBroker()
     async with listener(broker.serve) as address, let_in(address) as connection:
         broker.may_answer.clear()
-        # Some are sent, some wait for a place, and some come when the session is about to end.
+        # Some are sent, some wait for a slot, and some arrive when the session is about to end.
         calls = [
             asyncio.create_task(connection.call(METADATA, deadline(LONG_S))) for _ in range(2 * IN_FLIGHT_MAX)
         ]

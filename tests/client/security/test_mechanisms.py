@@ -1,4 +1,4 @@
-"""What each mechanism sends, from the examples of the RFCs, and which answers it does not accept."""
+"""What each mechanism sends, from the examples of the RFCs, and which answers it rejects."""
 
 from __future__ import annotations
 

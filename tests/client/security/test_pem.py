@@ -1,4 +1,4 @@
-"""PEM text in settings: how it is tidied, that its private key is read from nowhere that lasts."""
+"""PEM text in settings: how it is tidied, and that its private key is left nowhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of client.properties: how they are read, and what they say to this client."""
+"""Files like client.properties: how they are read, and what they mean to this client."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ _BY_TOKEN = {
             'clientSecret="hush" scope="kafka" extension_logicalCluster=lkc;'
         },
         {
-            # librdkafka's, which are Java's but for three names.
+            # librdkafka's properties, which are Java's except for three names.
             "sasl.oauthbearer.method": "oidc",
             "sasl.oauthbearer.client.id": "billing",
             "sasl.oauthbearer.client.secret": "hush",
@@ -248,7 +248,7 @@ def test_tokens_that_there_is_no_way_to(given: dict[str, str], said: str) -> Non
 
 
 def test_pem_within_a_file(tmp_path: Path) -> None:
-    """As Kafka's documentation has it: on continued lines, which Java puts together into one."""
+    """As in Kafka's documentation: on continued lines, which Java joins into one."""
     authority = Authority(tmp_path)
     client = authority.issue("client", password="open sesame")
     lines = {

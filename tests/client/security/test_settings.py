@@ -1,4 +1,4 @@
-"""Settings of TLS and SASL: what goes together, and what is said of what does not."""
+"""TLS and SASL settings: which go together, and the errors for those that do not."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ Each function compares what was sent and acknowledged (`history`) with what was 
 Those about what is shown hold at any moment, the others at rest: when every producer has ended its
 transaction or started over.
 """
+
 from __future__ import annotations
 
 from collections import deque

@@ -33,4 +33,7 @@ def test_an_instance_id_is_said_where_there_is_one() -> None:
 def test_what_a_member_was_called_before_comes_last() -> None:
     life = Life().add("member_id_issued", WEB_2, expires_ms=T0 + 5_000, former_member_id=WEB_1.id)
     (entry,) = life.entries
-    assert describe(entry, Names([WEB_1, WEB_2])) == "web-2 got a member id, which expires in 5.0 s; formerly web-1"
+    assert (
+        describe(entry, Names([WEB_1, WEB_2]))
+        == "web-2 at 10.0.0.7 got a member id, which expires in 5.0 s; formerly web-1"
+    )

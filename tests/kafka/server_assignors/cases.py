@@ -1,4 +1,4 @@
-"""Random groups for server-side assignors; a seed says which."""
+"""Random groups for server-side assignors, decided by a seed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Targets = dict[str, dict[uuid.UUID, frozenset[int]]]
 
 
 def group(seed: int, before: Callable[[Spec], dict[str, Assignment]]) -> Spec:
-    """With members in the order in which Java has them. `before` is the assignor that made the present
-    targets, where they are of one."""
+    """A group with its members in Java's order. `before` is the assignor that computed the current targets,
+    if an assignor did."""
     random = Random(seed)
     ids = [_id(random) for _ in range(_few(random, MEMBERS_MAX))]
     partitions = {
@@ -65,7 +65,7 @@ def _subscriptions(
 
     if homogeneous:
         return [some()] * members
-    if topics and random.random() < 0.2:  # A chain, through which a load moves on one link in a round.
+    if topics and random.random() < 0.2:  # A chain, along which a load moves one link per round.
         return [
             frozenset(topics[index % len(topics)] for index in (member, member + 1))
             for member in range(members)
@@ -75,8 +75,8 @@ def _subscriptions(
 
 
 def chain(links: int, count: int, backwards: bool) -> Spec:
-    """Each member shares one topic with the member before and one with the next; all but the last have one
-    to themselves at first. Loads even out slowly here, link by link in each round."""
+    """Each member shares one topic with the previous member and one with the next; at first, all but the last
+    own one of them alone. Loads even out slowly here, link by link in each round."""
     topics = [uuid.UUID(int=number) for number in range(1, links + 1)]
     if backwards:
         topics.reverse()
@@ -94,7 +94,7 @@ def chain(links: int, count: int, backwards: bool) -> Spec:
     )
 
 
-# --- present targets ----------------------------------------------------------------------------------------
+# --- current targets ----------------------------------------------------------------------------------------
 
 Members = dict[str, frozenset[uuid.UUID]]
 Counts = dict[uuid.UUID, int]
@@ -106,7 +106,7 @@ def _none(random: Random, members: Members, partitions: Counts, before: Before) 
 
 
 def _anywhere(random: Random, members: Members, partitions: Counts, before: Before) -> Targets:
-    """Of topics that are gone too, and with members that do not subscribe."""
+    """Also for deleted topics, and for members that do not subscribe."""
     gone = {uuid.UUID(int=random.getrandbits(128)): 5 for _ in range(random.randint(0, 3))}
     return _spread_out(random, partitions | gone, lambda topic: list(members), members)
 
@@ -119,13 +119,13 @@ def _subscribed(random: Random, members: Members, partitions: Counts, before: Be
 
 
 def _skewed(random: Random, members: Members, partitions: Counts, before: Before) -> Targets:
-    """Few have everything."""
+    """A few members have everything."""
     few = random.sample(list(members), min(len(members), random.randint(1, 4)))
     return _spread_out(random, partitions, lambda topic: few, members)
 
 
 def _settled(random: Random, members: Members, partitions: Counts, before: Before) -> Targets:
-    """An assignor's, before some members came and went, topics came and grew, and subscriptions changed."""
+    """An assignor's, from before members joined and left, topics came and grew, and subscriptions changed."""
     past = {member_id: topics for member_id, topics in members.items() if random.random() < 0.9}
     past |= {f"left-{index}": random.choice(list(members.values())) for index in range(len(members) // 9)}
     counts = {topic: max(0, count - random.choice((0, 0, 0, 3))) for topic, count in partitions.items()}

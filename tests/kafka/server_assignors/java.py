@@ -1,4 +1,4 @@
-"""Kafka's server-side assignors in a JVM of their own (ServerAssignors.java)."""
+"""Kafka's server-side assignors in a separate JVM (ServerAssignors.java)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PROGRAM: Final = Path(__file__).with_name("ServerAssignors.java")
 
 
 class Answer(NamedTuple):
-    """What an assignor did."""
+    """The result of an assignor."""
 
     targets: dict[str, Assignment]
-    """Of every member."""
+    """The targets of all members."""
     cpu_seconds: float
-    """The CPU that it took."""
+    """The CPU time it took."""
 
 
 class JavaServerAssignors(JavaProgram):
@@ -30,7 +30,7 @@ class JavaServerAssignors(JavaProgram):
         super().__init__(_PROGRAM, broker_classpath())
 
     def assign(self, assignor: str, spec: Spec) -> Answer:
-        """Members get into a HashMap in the order of `spec.members`."""
+        """Members enter a HashMap in the order of `spec.members`."""
         self.say(*spec_lines(assignor, spec))
         targets: dict[str, Assignment] = {member_id: {} for member_id in spec.members}
         while True:
@@ -40,7 +40,7 @@ class JavaServerAssignors(JavaProgram):
             targets[member_id] = read_target(value)
 
     def members(self, changes: Iterable[str]) -> list[str]:
-        """In the order in which an assignor gets them: "+id" joins, "-id" leaves, and "=id" joins with the
-        heartbeat that computes targets."""
+        """The members in the order in which an assignor gets them: "+id" joins, "-id" leaves, and "=id" joins
+        with the heartbeat that computes targets."""
         self.say("\t".join(("members", *changes)))
         return self.hear().split("\t")

@@ -1,4 +1,4 @@
-"""`python -m tests.kafka.server_assignors.record`: write down what Kafka's server-side assignors do with some
+"""`python -m tests.kafka.server_assignors.record`: record what Kafka's server-side assignors do with some
 groups, for the test that runs without Java (tests/group/consumer/test_recorded.py)."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.support.server_assignor_lines import spec_lines, target_text
 
 GROUPS = {"uniform": 50, "range": 8}
 SIZE_MAX = 250
-"""Of members and partitions together."""
+"""Size limit of a case: members and partitions together."""
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _moves(name: str, spec: Spec) -> bool:
-    """Whether it is worth a place: something has to move, and it is not large."""
+    """Whether the case is worth recording: something has to move, and it is not large."""
     size = len(spec.members) * (1 + len(spec.partitions) // 2) + sum(spec.partitions.values())
     had = sum(bool(each.assigned) for each in spec.members.values())
     return 10 < size < SIZE_MAX and len(spec.members) > 2 and had > 1

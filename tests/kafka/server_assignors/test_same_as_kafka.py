@@ -1,6 +1,6 @@
-"""muster's server-side assignors beside Kafka's own, on the same groups: equal to the last partition.
+"""muster's server-side assignors compared with Kafka's own on the same groups: equal to the last partition.
 
-SEED=7 and CASES=500 in the environment choose other groups, and how many."""
+SEED=7 and CASES=500 in the environment choose other groups and their number."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_same_targets(java: JavaServerAssignors, name: str) -> None:
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize(("links", "count"), [(5, 200), (10, 50), (10, 200), (20, 200), (40, 50)])
 def test_chains_of_subscriptions(java: JavaServerAssignors, links: int, count: int, backwards: bool) -> None:
-    """Some of them take more rounds than there may be."""
+    """Some of them take more rounds than the limit."""
     spec = chain(links, count, backwards)
     assert ASSIGNORS["uniform"](spec) == java.assign("uniform", spec).targets
 
@@ -79,7 +79,7 @@ def test_another_assignor_is_noticed(java: JavaServerAssignors, name: str, other
 
 
 def report(spec: Spec, mine: dict[str, Assignment], theirs: dict[str, Assignment]) -> str:
-    """A case in words, for a failure."""
+    """A case as text, for a failure."""
     names = {topic: f"t{index}" for index, topic in enumerate(spec.partitions)}
     lines = [f"homogeneous {spec.homogeneous}"]
     lines += [f"{names[topic]} {topic} {count}" for topic, count in spec.partitions.items()]

@@ -1,6 +1,5 @@
-"""`python -m tests.pipeline.bench [--write] [NAME ...]`: the benchmarks `bench_<name>.py` of this folder, by
-default all, run as `tests.bench` runs its own. They take long, so each has a page of its own:
-FIGURES-<name>.md.
+"""`python -m tests.pipeline.bench [--write] [NAME ...]`: the benchmarks `bench_<name>.py` of this folder, all
+by default, run like those of `tests.bench`. They take long, so each has its own page: FIGURES-<name>.md.
 """
 
 from __future__ import annotations

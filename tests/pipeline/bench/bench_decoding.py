@@ -1,9 +1,9 @@
-"""Records a second from fetched bytes to Arrow batches, in one process, without Spark and without a broker.
+"""Records a second from fetched bytes to Arrow batches, in one process, without Spark or a broker.
 
 `python -m tests.pipeline.bench decoding`
 
 The peer is the slow twin, which makes a Python object of each key and value (`muster.pipeline.decoding`).
-Seconds are those of this process's CPU, the best of the rounds.
+Times are CPU seconds of this process; the best round counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCHES: Final[dict[str, tuple[int, int, bool]]] = {
     "50 to 150 B": (100, topics.BATCH_BYTES, True),
     "50 to 150 B, batches of 16 KB": (100, 16_384, True),
 }
-"""Bytes of a value, bytes of a batch, and whether values differ in size."""
+"""Bytes per value, bytes per batch, and whether value sizes vary."""
 
 
 def measure() -> list[Figure]:

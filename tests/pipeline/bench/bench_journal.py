@@ -1,7 +1,7 @@
-"""`rebalances` on journals of 1, 3 and 10 million events: a real one of 100,000, which the generator makes on
-real brokers in some minutes, replayed one after the other with its groups renamed and its times shifted.
+"""`rebalances` on journals of 1, 3 and 10 million events: a real journal of 100,000 events, generated on real
+brokers in some minutes, is repeated with renamed groups and shifted times.
 
-JOURNAL=FILE keeps the real one, and takes it again; JOURNAL_MILLIONS=1,3 takes other sizes.
+JOURNAL=FILE keeps the real journal and reuses it; JOURNAL_MILLIONS=1,3 selects other sizes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 REAL: Final = 100_000
 MILLIONS: Final = (1, 3, 10)
 STREAMED: Final = 1
-"""Millions of events on which the stream is compared with the batch."""
+"""Size, in millions of events, at which the stream is compared with the batch."""
 FLAT: Final = 1.25
-"""What a million costs of ten, against what it costs alone, at most."""
+"""Maximum cost of a million events in a larger journal, relative to a million alone."""
 _APART_MS: Final = 3_600_000
 _FILES_A_MILLION: Final = 4
 _SETTINGS: Final = {"spark.driver.memory": "2g", "spark.log.level": "ERROR"}
@@ -45,10 +45,10 @@ _LAYERS: Final = {
     "ownership": "to the rest of silver",
     "lag_samples": "to the rest of silver",
 }
-"""What is kept on the way; all else is gold."""
+"""Intermediate results and their layer; everything else is gold."""
 
 _CHANGED: Final = re.compile(rb'"group":"[^"]*|"(?:at_ms|started_ms|until_ms|expires_ms)":\d+')
-"""What is another one in a replay: the group's name, and moments."""
+"""What differs in a copy: the group's name, and timestamps."""
 
 
 def measure() -> list[Figure]:
@@ -76,7 +76,7 @@ def _real(path: Path) -> Path:
 
 def _measured(spark: SparkSession, real: Path, folder: Path, millions: list[int]) -> list[Figure]:
     template = Replay(spark, real)
-    _built(template.journal(folder / "warm", 2), folder / "warm-lake")  # what a session's first job costs
+    _built(template.journal(folder / "warm", 2), folder / "warm-lake")  # warms up the session
     seconds: dict[int, dict[str, float]] = {}
     figures: list[Figure] = []
     compared: dict[str, DataFrame] = {}
@@ -116,7 +116,7 @@ def _measured(spark: SparkSession, real: Path, folder: Path, millions: list[int]
 
 
 def _built(journal: DataFrame, lake: Path) -> tuple[dict[str, DataFrame], dict[str, float]]:
-    """The tables, and how many seconds each layer took."""
+    """The tables, and the seconds that each layer took."""
     layers: dict[str, float] = dict.fromkeys([*_LAYERS.values(), "to gold"], 0.0)
     with _timed(layers):
         began = time.monotonic()
@@ -127,7 +127,7 @@ def _built(journal: DataFrame, lake: Path) -> tuple[dict[str, DataFrame], dict[s
 
 @contextmanager
 def _timed(layers: dict[str, float]) -> Iterator[None]:
-    """While this lasts, what `Draft.keep` takes is added to the layer that it is for."""
+    """While this lasts, add the time of each `Draft.keep` to its layer."""
     keep = Draft.keep
 
     def timed(self: Draft, frame: DataFrame, name: str) -> DataFrame:
@@ -170,7 +170,7 @@ def _streamed(
 
 
 class Replay:
-    """Journals made of a real one: after it comes the same of other groups, and so on."""
+    """Journals made from a real one: copies follow each other, each with other groups."""
 
     def __init__(self, spark: SparkSession, real: Path) -> None:
         from pyarrow import parquet
@@ -192,7 +192,7 @@ class Replay:
         self._real.count()
 
     def journal(self, to: Path, copies: int) -> DataFrame:
-        """Write `copies` of it to `to`, in files that are in order."""
+        """Write `copies` of the journal to `to`, in ordered files."""
         files = max(round(copies * self.events / 1e6 * _FILES_A_MILLION), 1)
         for number in range(files):
             since, until = copies * number // files, copies * (number + 1) // files
@@ -220,8 +220,8 @@ class Replay:
 
 
 def _cut(value: bytes) -> tuple[list[str], list[int | None]]:
-    """The texts between the moments of an entry, with a mark behind the group's name; and those moments, one
-    behind each text but the last."""
+    """The texts between the timestamps of an entry, with a mark after the group's name, and those timestamps,
+    one after each text but the last."""
     texts, moments, at, text = [], [], 0, ""
     for found in _CHANGED.finditer(value):
         if found[0].startswith(b'"group"'):

@@ -1,10 +1,12 @@
-"""Records a second of the format "muster" beside Spark's own `kafka` connector, which runs inside of the JVM.
+"""Records a second of the format "muster" compared with Spark's own `kafka` connector, which runs inside the
+JVM.
 
 `python -m tests.pipeline.bench source`
 
-One session on two cores, one broker in a process of its own, topics of four partitions. The two take turns,
-so that a busy moment meets both. A stream reads all there is in four micro-batches; its rate is that of the
-batches, and the notes say what the whole runs took, for the start of a query is dear and comes once.
+One session on two cores, one broker in its own process, topics of four partitions. The two formats take
+turns, so that a busy moment affects both. A stream reads everything in four micro-batches; its rate is that
+of the batches, and the notes give the time of the whole runs, since starting a query is expensive and happens
+once.
 """
 
 from __future__ import annotations
@@ -34,8 +36,7 @@ _STREAM_SECONDS_MAX: Final = 300
 
 
 class Topic(NamedTuple):
-    """A topic to read. `wanted` is the ratio to the connector that is to be reached, None where it is shown
-    for comparison alone."""
+    """A topic to read. `wanted` is the target ratio to the connector; None: only shown for comparison."""
 
     name: str
     value_bytes: int
@@ -53,7 +54,7 @@ TOPICS: Final = (
 
 
 class Took(NamedTuple):
-    """Seconds of one run: those that the rate is of, and all."""
+    """Seconds of one run: the part that the rate is based on, and the whole."""
 
     reading_s: float
     whole_s: float
@@ -63,7 +64,7 @@ Run = Callable[["SparkSession", str, dict[str, str], int], Took]
 
 
 def batch(spark: SparkSession, source: str, options: dict[str, str], records: int) -> Took:
-    """A batch that goes nowhere."""
+    """Read a batch and discard it."""
     began = time.perf_counter()
     frame = spark.read.format(source).options(**options).load()
     frame.write.format("noop").mode("overwrite").save()
@@ -170,7 +171,7 @@ def _of_topic(spark: SparkSession, topic: Topic, where: str, port: int) -> Itera
             f", whole runs {median(each.whole_s for each in took[source]):.1f} s"
             for source, who in ((OURS, "ours"), (CONNECTOR, "the connector"))
         )
-        # A target is of muster as the broker; Apache Kafka's figures are for comparison.
+        # Targets apply to muster as the broker; Apache Kafka's figures are for comparison.
         wanted = None if where else topic.wanted
         yield Figure(
             f"{title}, {topic.name}{where}",

@@ -1,4 +1,4 @@
-"""Topics for Spark to read: records with keys of 8 bytes, in batches as producers make them under load."""
+"""Topics for Spark to read: records with 8-byte keys, in batches as producers make them under load."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PARTITIONS: Final = 4
 BATCH_BYTES: Final = 131_072
 """batch.size of our producer. Java's is 16,384, librdkafka's a million."""
 _TIMESTAMP_MS: Final = time.time_ns() // 1_000_000
-"""Of today: what is older than retention.ms goes within minutes, under those who read it."""
+"""Current: records older than retention.ms would be deleted within minutes, while they are read."""
 _DIFFERENT: Final = 16
-"""Batches that are made; a topic has them again and again."""
+"""Number of distinct batches; a topic repeats them."""
 _PRODUCE_VERSION: Final = 12
 
 
@@ -31,8 +31,8 @@ def fill(
     *,
     mixed: bool = False,
 ) -> int:
-    """In the load's process: create the topic with at least so many records, evenly over its partitions; how
-    many there are. `mixed`: values of half to one and a half times the size."""
+    """Runs in the load's process: create the topic with at least `records_min` records, evenly over its
+    partitions, and return their number. With `mixed`, values have half to one and a half times the size."""
     return load.run(_fill(port, topic, value_bytes, records_min, batch_bytes, mixed))
 
 
@@ -50,7 +50,7 @@ async def _fill(
             request = ProduceRequest(acks=1, timeout_ms=30_000, topic_data=[data])
             produced = await link.call(request, _PRODUCE_VERSION)
             error = produced.responses[0].partition_responses[0].error_code
-            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # so new that its leader has not heard of it
+            if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # its leader does not know it yet
                 continue
             if error != ErrorCode.NONE:
                 raise RuntimeError(f"Produce: {produced}")
@@ -61,7 +61,7 @@ async def _fill(
 
 
 def made(value_bytes: int, batch_bytes: int, *, mixed: bool = False) -> tuple[list[bytes], int]:
-    """Batches whose values differ, so that nothing is read twice from a cache, and the records of each."""
+    """Batches whose values differ, so that caches do not help, and the number of records in each."""
     dice = random.Random(7)
     count = max(batch_bytes // (value_bytes + 20), 1)
     return [_batch(dice, count, value_bytes, mixed) for _ in range(_DIFFERENT)], count

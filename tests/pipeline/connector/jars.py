@@ -1,11 +1,11 @@
-"""Spark's own connector to Kafka, for a session to have on its class path.
+"""Spark's own Kafka connector, for the class path of a session.
 
-The jars come from Maven as those of Apache Kafka do. Of the connector's own parts one is not had there: the
-few classes that fetch delegation tokens for it. Brokers on loopback want no tokens, so classes of ours that
-know none, below no_tokens/, stand in their place; nothing that reads or writes records is among them.
+The jars come from Maven, like those of Apache Kafka. One part of the connector is not available there: the
+few classes that fetch delegation tokens. Brokers on loopback need no tokens, so classes of ours without
+tokens, below no_tokens/, replace them; none of these reads or writes records.
 
-To raise the version: set CONNECTOR_VERSION to the newest that is published, the other versions to those that
-its parent POM names, and run `make test-spark`.
+To raise the version: set CONNECTOR_VERSION to the newest published one, the other versions to those in its
+parent POM, and run `make test-spark`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.cache import digest, filled_once
 from tests.support.kafka_artifacts import Coordinates, jars
 
 CONNECTOR_VERSION: Final = "4.2.0"
-"""It also runs on the Spark after it, for which none is published yet."""
+"""It also runs on the next Spark version, for which no connector is published yet."""
 
 _WANTED: Final = (
     Coordinates("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
@@ -34,8 +34,7 @@ _COMPILE_SECONDS_MAX: Final = 120
 
 
 def connector_jars() -> list[Path]:
-    """What the setting `spark.jars` takes, separated by commas; fetched and compiled when it is first asked
-    for on a machine."""
+    """The jars for the setting `spark.jars`; fetched and compiled on their first use on a machine."""
     return [*jars(_WANTED), _without_tokens()]
 
 

@@ -1,5 +1,5 @@
-"""A session with Spark's own connector on its class path, in a process of its own: what it is told to read
-and to write, it does, and tells the rows.
+"""A session with Spark's own connector on its class path, in its own process: it performs read and write
+steps and returns the rows.
 
 `python -m tests.pipeline.connector.session STEPS ANSWERS`: two files, JSON lists of `Step` and of `Answer`.
 """
@@ -28,7 +28,7 @@ Row = list[Any]
 
 BATCH: Final = "batch"
 STREAM: Final = "stream"
-"""All there is, by AvailableNow, to Parquet."""
+"""Everything there is now, by AvailableNow, to Parquet."""
 WRITE: Final = "write"
 
 _SETTINGS: Final = {
@@ -46,8 +46,8 @@ _OUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to do with a format. `rows` are to be written: key, value, topic, partition, headers; bytes
-    in hex. A stream goes on where the one before of the same `checkpoint` ended, and adds to its rows."""
+    """One action with a format. `rows` are to be written: key, value, topic, partition, headers; bytes in
+    hex. A stream continues where the previous one with the same `checkpoint` ended, and adds to its rows."""
 
     name: str
     format: str
@@ -59,21 +59,21 @@ class Step:
 
 @dataclass(slots=True)
 class Answer:
-    """What came of a step. `rows` are in the order in which they were read, within a partition."""
+    """The result of a step. `rows` are in the order of reading within a partition."""
 
     rows: list[Row] = field(default_factory=list)
     schema: str = ""
     tasks: int = 0
-    """Those that had rows."""
+    """Number of tasks that had rows."""
     offsets: list[dict[str, dict[str, int]]] = field(default_factory=list)
-    """Where each micro-batch of a stream ended, as its checkpoint has it."""
+    """Where each micro-batch of a stream ended, according to its checkpoint."""
     error: str = ""
-    """The first line of what was raised."""
+    """The start of the error message; empty without an error."""
 
 
 def run(steps: Sequence[Step], folder: Path) -> list[Answer]:
-    """Do the steps in a new process, which leaves what it says in `folder`. Raises AssertionError with its
-    last words where it fails."""
+    """Run the steps in a new process, which leaves its output in `folder`. Raises AssertionError with the end
+    of its log if it fails."""
     told, answered, log = folder / "steps.json", folder / "answers.json", folder / "session.log"
     told.write_text(json.dumps([asdict(each) for each in steps]))
     command = [sys.executable, "-m", "tests.pipeline.connector.session", str(told), str(answered)]
@@ -136,7 +136,7 @@ def _done(spark: SparkSession, step: Step, scratch: Path, number: int) -> Answer
 
 
 def _rows(frame: DataFrame) -> tuple[list[Row], int]:
-    """The rows, and how many tasks have read some."""
+    """The rows, and the number of tasks that read some."""
     columns = [
         "hex(key)",
         "hex(value)",

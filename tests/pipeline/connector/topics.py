@@ -1,4 +1,4 @@
-"""What the two sources read: the same topics on every broker."""
+"""The topics that both sources read, the same on every broker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from muster.pipeline.offsets import Range
 from muster.pipeline.options import source_options
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Partition by partition of the topic `orders`."""
+"""Codec of each partition of the topic `orders`."""
 BEGIN_MS: Final = 1_700_000_000_000
 RECORDS: Final = 60
-"""In each partition of `orders`."""
+"""Per partition of `orders`."""
 KEPT: Final = [8, 9, 10, 11]
 """The offsets of `prices` that compaction leaves."""
 _PRICES: Final = 12
@@ -26,7 +26,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Sent(NamedTuple):
-    """A record as it is given to a producer."""
+    """A record as given to a producer."""
 
     key: bytes | None
     value: bytes | None
@@ -35,7 +35,7 @@ class Sent(NamedTuple):
 
 
 def orders(partition: int) -> list[Sent]:
-    """What is in a partition: everything that a record can be, a second apart, and some of it large."""
+    """The records of a partition: every shape a record can have, a second apart, some of them large."""
     dice = random.Random(partition)
     shapes: Sequence[tuple[bytes | None, bytes | None, Headers]] = [
         (b"key", b"value", ()),
@@ -57,7 +57,7 @@ async def write(servers: str) -> None:
     forever = {"retention.ms": "-1"}
     compacted = {
         "cleanup.policy": "compact",
-        "segment.ms": "100",  # by the records' times: each is in a segment of its own
+        "segment.ms": "100",  # by the records' timestamps: each gets its own segment
         "min.cleanable.dirty.ratio": "0",
     }
     async with Admin(servers) as admin:
@@ -88,7 +88,7 @@ async def write(servers: str) -> None:
 
 
 def wait_for_compaction(servers: str) -> None:
-    """Until `prices` has nothing left to compact."""
+    """Wait until `prices` has nothing left to compact."""
     asked = {"kafka.bootstrap.servers": servers, "subscribe": "prices"}
     wanted = Range(TopicPartition("prices", 0), 0, _PRICES)
     deadline = time.monotonic() + _COMPACTED_S
@@ -98,4 +98,4 @@ def wait_for_compaction(servers: str) -> None:
         if offsets == KEPT:
             return
         assert time.monotonic() < deadline, f"compaction leaves {offsets}"
-        time.sleep(0.1)  # between two looks, not in place of one
+        time.sleep(0.1)  # poll interval

@@ -1,4 +1,4 @@
-"""A command of `muster-pipeline`, and then a user's own script in the same process."""
+"""Runs a `muster-pipeline` command, then a user's own script in the same process."""
 
 import runpy
 import sys

@@ -1,6 +1,7 @@
-"""A query that copies a topic exactly once, and tries each task up to four times.
+"""A query that copies a topic exactly once and tries each task up to four times.
 
-`python -m tests.pipeline.submitted.copying SERVERS SOURCE TOPIC FOLDER PER_BATCH`: all that there is now.
+`python -m tests.pipeline.submitted.copying SERVERS SOURCE TOPIC FOLDER PER_BATCH` copies everything there is
+now.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def copy(
     spark: SparkSession, servers: str, source: str, topic: str, folder: str, per_batch: str
 ) -> StreamingQuery:
-    """Of committed records those that there are now. The prefix is the topic's name."""
+    """Copy the committed records that there are now. The prefix is the topic's name."""
     brokers = {"kafka.bootstrap.servers": servers}
     rows = (
         spark.readStream.format("muster")

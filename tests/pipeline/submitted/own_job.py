@@ -1,4 +1,4 @@
-"""A user's own script: topics to Parquet, as a batch and as a stream. It knows the format's name alone."""
+"""A user's own script: topics to Parquet, as a batch and as a stream. It knows only the format's name."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What `check_executors` says on a real cluster: a JSON list of its words, null for none, in the file TOLD.
+"""What `check_executors` reports on a real cluster: a JSON list of messages, null for none, in the file TOLD.
 
 questions.py TOLD BROKER_PORT CLOSED_PORT PYTHON...     # the Pythons that workers are made to run
 """
