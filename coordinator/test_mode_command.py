@@ -26,7 +26,6 @@ from urllib.request import (
     build_opener,
 )
 
-from muster import durations
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail, printable
 from muster.coordinator.security.http_token import Token, TokenError
 
@@ -373,8 +372,13 @@ class _NoRedirects(HTTPRedirectHandler):
 
 def _wait_s(given: Namespace) -> float:
     """How long the broker is asked to wait. It refuses longer waits, and texts that are not durations."""
+    timeout = getattr(given, "timeout", None)
+    if timeout is None:
+        return 0.0
+    from muster import durations  # exact, with fractions and decimals: rarely needed
+
     try:
-        return min(durations.parse(getattr(given, "timeout", 0)) / 1000, _WAIT_S_MAX)
+        return min(durations.parse(timeout) / 1000, _WAIT_S_MAX)
     except ValueError:
         return 0.0
 
