@@ -61,8 +61,9 @@ class LeaseHolder(Protocol):
         longer wanted; None: it serves at once.
         """
 
-    def disown(self, number: int) -> Awaitable[object]:
-        """Stop serving now. The awaitable is done when nothing is written under the lease any more."""
+    def disown(self, number: int, why: str) -> Awaitable[object]:
+        """Stop serving now; `why` is for the journal. The awaitable is done when nothing is written under the
+        lease any more."""
 
 
 class _Reading(NamedTuple):
@@ -117,6 +118,7 @@ class Membership:
         self._killed = False
         self._counts: StoreCounts | None = None
         self._reading: _Reading | None = None
+        self._last_nodes: Mapping[int, NodeRow] = {}  # of the last reading that had any
         self._heard_ms: dict[int, int] = {}  # when each node last registered, by our clock
         self._topology: Topology | None = None  # made from the reading on demand
         self._announced_epochs: dict[Lease, int] = {}
@@ -147,11 +149,17 @@ class Membership:
     @property
     def topology(self) -> Topology:
         """The last reading, updated with changes to this node's own leases since; there is one once `start`
-        has returned."""
+        has returned.
+
+        It always has nodes: if all of them, or the store, have stood still for a lease term, the last ones
+        known will register again in a moment. Clients that were told of no broker would give up theirs, and
+        librdkafka's would not find them again.
+        """
         if self._topology is None:
             if self._reading is None:
                 raise RuntimeError("the membership has not been started")
             nodes, holders, replicas, _ = self._reading
+            nodes = nodes or self._last_nodes
             known = self._held.as_known(holders, self._self.node_id)
             of_live = {lease: grant for lease, grant in known.items() if grant.node_id in nodes}
             self._topology = Topology(
@@ -218,7 +226,7 @@ class Membership:
         comes to rest before it is claimed again. Does nothing if it is not held, or under a higher one."""
         grant = self._held.grant(lease)
         if grant is not None and grant.epoch <= epoch:
-            self._disown(lease, release=grant)
+            self._disown(lease, "its lease begins anew", release=grant)
             self._tell_changed()
 
     def silent_ms(self, node_id: int) -> int | None:
@@ -310,7 +318,7 @@ class Membership:
         await self._renewing.end()
         await self._store.remove_node(self._self.node_id, self._self.incarnation)
         for grant in self._held.grants():
-            self._disown(grant.lease, release=grant)
+            self._disown(grant.lease, "the broker was stopped", release=grant)
         await self._handovers.end()
         await self._announcing.end()
         self._end()
@@ -390,7 +398,7 @@ class Membership:
         if lost:
             self._log.warning("leases lost to other brokers", leases=len(lost))
         for lease in lost:
-            self._disown(lease)
+            self._disown(lease, "another broker has taken it over")
         self._arm_lapse()
 
     def _arm_lapse(self) -> None:
@@ -405,7 +413,7 @@ class Membership:
         if lapsed:
             self._log.warning("leases not renewed in time", leases=len(lapsed))
         for lease in lapsed:
-            self._disown(lease)
+            self._disown(lease, "its lease was not renewed in time: the broker or its store stood still")
         self._arm_lapse()
         self._wake()
 
@@ -414,7 +422,7 @@ class Membership:
         self._log.error("another broker took this node id; serving stopped", why=str(taken))
         self.superseded_by = taken
         for grant in self._held.grants():
-            self._disown(grant.lease)
+            self._disown(grant.lease, "another broker has taken this one's node id")
         self.superseded.set()
 
     # --- placing --------------------------------------------------------------------------------------------
@@ -490,6 +498,7 @@ class Membership:
         while len(self._heard_ms) > _HEARD_MAX:
             del self._heard_ms[next(iter(self._heard_ms))]
         self._reading = _Reading({node.node_id: node for node in nodes}, holders, replicas, seen_ms)
+        self._last_nodes = self._reading.nodes or self._last_nodes
         self._topology = None
         return self._reading
 
@@ -577,13 +586,13 @@ class Membership:
             self._log.debug("handing over leases", leases=len(grants))
         for grant in grants:
             self._moves.begin(grant.lease, self._clock.now_ms())
-            self._disown(grant.lease, release=grant)
+            self._disown(grant.lease, "handed over", release=grant)
 
-    def _disown(self, lease: Lease, *, release: Grant | None = None) -> None:
+    def _disown(self, lease: Lease, why: str, *, release: Grant | None = None) -> None:
         """Stop serving now, and release the lease when its holder is at rest."""
         self._held.drop(lease)
         self._topology = None
-        self._handovers.begin(lease, self._holders[lease.kind].disown(lease.number), release)
+        self._handovers.begin(lease, self._holders[lease.kind].disown(lease.number, why), release)
 
     @property
     def _self(self) -> NodeRow:

@@ -38,6 +38,8 @@ from muster.protocol.embedded import decode_assignment, decode_subscription
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 
 CLASSIC: Final = "classic"
+_FIRST_VERSION: Final = b"\0\0"
+"""The beginning of a subscription of version 0."""
 
 
 # --- to a consumer group ------------------------------------------------------------------------------------
@@ -198,6 +200,8 @@ def downgrade(
         group.connections.removed(group.group_id, member, step.now_ms)
     gone = {member.member_id for member in leaving}
     classic = _classic_of(group, [each for each in group.members if each not in gone], shared, step)
+    had = {_departed(group, each): _had(group, each, shared) for each in leaving}
+    classic.ownership = {**classic.ownership, **had}
     _put_in_place(group, classic, groups, cause, step, rebalances=True)
     rebalance.prepare(classic, cause, step)
 
@@ -226,6 +230,25 @@ def downgrade_by(
         if joining.old is None:
             cause = cause._replace(trigger=Trigger.METADATA_CHANGED)
         rebalance.prepare(classic, cause, step)
+
+
+def _departed(group: ConsumerGroup, leaving: ConsumerMember) -> ClassicMember:
+    """A member that leaves, as the owner of what it had."""
+    said = group.state.subscriptions[leaving.member_id]
+    return ClassicMember(
+        member_id=leaving.member_id,
+        group_instance_id=said.instance_id,
+        client_id=said.client_id,
+        client_host=said.client_host,
+        rebalance_timeout_ms=said.rebalance_timeout_ms,
+        session_timeout_ms=leaving.session_timeout_ms,
+        protocols=(),
+        heard_ms=leaving.heard_ms,
+    )
+
+
+def _had(group: ConsumerGroup, leaving: ConsumerMember, shared: Shared) -> bytes:
+    return encoded_assignment(group.state.target(leaving.member_id), _FIRST_VERSION, shared.topics)
 
 
 def _classic_of(group: ConsumerGroup, member_ids: list[str], shared: Shared, step: Step) -> ClassicGroup:

@@ -293,12 +293,13 @@ TYPES: Final = (
         Field(
             "target_ms",
             _or_null(_COUNT),
-            "how long a consumer group waited for its target assignment; null: a classic group",
+            "how long a consumer group waited for its target assignment, in all its epochs; null: a classic "
+            "group",
         ),
         Field(
             "reconcile_ms",
             _or_null(_COUNT),
-            "how long it then took until every member had its target",
+            "how long it then waited, in all its epochs, for members to reach it; null: a classic group",
         ),
         Field("lag_before", _COUNT, "the group's lag in records at the start, if known", optional=True),
         Field("lag", _COUNT, "the group's lag in records now, if known", optional=True),

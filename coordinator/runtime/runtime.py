@@ -33,6 +33,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 Observer = Callable[[int, Sequence[Any]], None]
 """Called with the shard number and the events of durable steps, in step order."""
 
+_STOPPED: Final = "the broker was stopped"
 _RELOAD_AFTER_MS: Final = 100
 _RELOAD_AFTER_MAX_MS: Final = 10_000
 _AWAY_RELOAD_AFTER_MAX_MS: Final = 1_000
@@ -267,11 +268,12 @@ class Runtime(Generic[M]):
             self._load(host), name=f"load shard {number}"
         )
 
-    def disown(self, number: int) -> Awaitable[None]:
-        """Stop serving at once. The awaitable is done when nothing is in flight to the store."""
+    def disown(self, number: int, why: str = _STOPPED) -> Awaitable[None]:
+        """Stop serving at once; `why` is for the journal. The awaitable is done when nothing is in flight to
+        the store."""
         self._forget_failure(number)
         self._end_waiting(number)
-        host = self._let_go(number)
+        host = self._let_go(number, why)
         at_rest = asyncio.get_running_loop().create_task(
             self._disowned(number, host), name=f"disown shard {number}"
         )
@@ -349,10 +351,10 @@ class Runtime(Generic[M]):
         self._loading.clear()
         self._note_loaded()
 
-    def _let_go(self, number: int) -> ShardHost[M] | None:
+    def _let_go(self, number: int, why: str = _STOPPED) -> ShardHost[M] | None:
         host = self._hosts.pop(number, None)
         if host is not None:
-            host.close()
+            host.close(why)
         if (task := self._loading.pop(number, None)) is not None:
             task.cancel()
             self._note_loaded()

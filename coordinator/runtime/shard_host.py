@@ -333,8 +333,9 @@ class ShardHost(Generic[M]):
         self._inbox.append(lambda machine, step: machine.loaded(step))
         self._turn()
 
-    def close(self) -> None:
-        """Stop stepping: parked requests get NOT_COORDINATOR, steps taken before are written and answered."""
+    def close(self, why: str) -> None:
+        """Stop stepping: parked requests get NOT_COORDINATOR, steps taken before are written and answered.
+        `why` is for the journal."""
         if self.state is HostState.ACTIVE:
             assert self.machine is not None
             step = Step(self._clock.now_ms())
@@ -346,7 +347,7 @@ class ShardHost(Generic[M]):
             self.state = HostState.CLOSED
             self._deliver(step.replies)
             # What the unload did is not durable and need not be; it just comes last.
-            entries = self._last_entries()
+            entries = self._last_entries(why)
             self._held.append(_Held(self._handed_over, step.now_ms, [], step.events, entries))
             kept = {reply.ticket for held in self._held for reply in held.replies}
             kept.update(reply.ticket for reply in self._delivering)
@@ -363,9 +364,9 @@ class ShardHost(Generic[M]):
         durable and answered."""
         return not self._inbox and not self._delivering and self._durable == self._handed_over
 
-    def _last_entries(self) -> Sequence[Entry]:
+    def _last_entries(self, why: str) -> Sequence[Entry]:
         """Have the last journal entries written before the host is settled."""
-        entries = self._unloaded("handed over, or the broker was stopped")
+        entries = self._unloaded(why)
         rows = self._recorder.rows(entries) if entries and self._recorder is not None else []
         if rows or self._appender.holds(self):
             self.steps += 1

@@ -44,12 +44,12 @@ class CoordinatorShards:
             topic.own(number, epoch)
         return self._runtime.own(number, epoch)
 
-    def disown(self, number: int) -> Awaitable[object]:
+    def disown(self, number: int, why: str) -> Awaitable[object]:
         self._disowned(number)
         for topic in self._topics:
             topic.disown(number)
         logs = self._partitions.disown(Lease(self._kind, number))
-        return Deferred(partial(self._at_rest, self._runtime.disown(number), logs))
+        return Deferred(partial(self._at_rest, self._runtime.disown(number, why), logs))
 
     async def _at_rest(self, shard: Awaitable[object], logs: Awaitable[object]) -> None:
         try:
@@ -81,14 +81,14 @@ class DataShards:
         self._loading: dict[int, asyncio.Task[None]] = {}
 
     def own(self, number: int, epoch: int) -> Awaitable[object]:
-        at_rest = self.disown(number)
+        at_rest = self.disown(number, "it is claimed again")
         loading = asyncio.get_running_loop().create_task(
             self._load(number, epoch, at_rest), name=f"{self._kind} shard {number}"
         )
         self._loading[number] = loading
         return loading
 
-    def disown(self, number: int) -> Awaitable[object]:
+    def disown(self, number: int, why: str) -> Awaitable[object]:
         loading = self._loading.pop(number, None)
         if loading is not None:
             loading.cancel()

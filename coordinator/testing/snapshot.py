@@ -51,7 +51,8 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
             await node.catalogue.refresh()
         for node in nodes:
             held = [lease for lease in leases if node.membership.serving(lease)]
-            await asyncio.gather(*(node.holders[lease.kind].disown(lease.number) for lease in held))
+            why = "a snapshot is restored"
+            await asyncio.gather(*(node.holders[lease.kind].disown(lease.number, why) for lease in held))
         await _at_rest(nodes)
         # No await until every lease must be reclaimed, so that nothing runs under an old one.
         store.restore(snapshot.store)

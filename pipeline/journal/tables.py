@@ -174,8 +174,8 @@ REBALANCES: Final = Table(
         join_ms               bigint  time waiting for JoinGroups
         assignment_ms         bigint  then for the leader's assignment; NULL if the group became Empty
         sync_ms               bigint  then until every member had asked for its assignment
-        target_ms             bigint  consumer groups: from the start to the last target assignment
-        reconcile_ms          bigint  then until every member had what it assigns
+        target_ms             bigint  consumer groups: time waiting for a target assignment, in all epochs
+        reconcile_ms          bigint  then for members to have what it assigns, in all epochs
         slowest_member_id     string  the member that took longest to join
         slowest_ms            bigint  how long that took
         members_before        int     members at the end of the previous rebalance

@@ -67,6 +67,8 @@ class Holder:
         self.kind = kind
         self.epochs: dict[int, int] = {}
         self.owned: list[int] = []
+        self.gone: dict[int, str] = {}
+        """Why it was last told to stop serving each."""
         self.loads_at_once = True
         self.loading: dict[int, asyncio.Future[None]] = {}
         self.may_rest = asyncio.Event()
@@ -80,8 +82,9 @@ class Holder:
         self.loading[number] = asyncio.get_running_loop().create_future()
         return self.loading[number]
 
-    def disown(self, number: int) -> Awaitable[object]:
+    def disown(self, number: int, why: str) -> Awaitable[object]:
         self.epochs.pop(number, None)
+        self.gone[number] = why
         return self.may_rest.wait()
 
     def load(self, number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -255,6 +256,37 @@ async def test_a_node_whose_registration_ran_out_registers_again_before_it_looks
     assert node.membership.topology.nodes.keys() == {1}
 
 
+async def test_after_all_nodes_have_stood_still_none_says_that_there_are_no_nodes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that sleeps, or a store that hangs: all registrations run out at the same time."""
+    may_register = asyncio.Event()
+    may_register.set()
+    register = cluster.store.register_node
+
+    async def registered(*arguments: Any) -> None:
+        await may_register.wait()
+        await register(*arguments)
+
+    monkeypatch.setattr(cluster.store, "register_node", registered)
+    nodes = await cluster.start(1, 2)
+    for node in nodes:
+        node.pause()
+    may_register.clear()
+    cluster.clock.advance(2 * TERM_MS)
+    for node in nodes:
+        node.resume()
+        node.membership._wake()  # it reads before it has registered again
+    await turns()
+    for node in nodes:
+        reading = node.membership._reading
+        assert reading is not None
+        assert not reading.nodes
+        assert node.membership.topology.nodes.keys() == {1, 2}
+    may_register.set()
+    await until(lambda: cluster.is_placed(1, 2), "the return")
+
+
 async def test_without_a_store_leases_lapse_by_the_nodes_own_clock(cluster: Cluster) -> None:
     (node,) = await cluster.start(1)
     cluster.store.broken = True
@@ -262,6 +294,9 @@ async def test_without_a_store_leases_lapse_by_the_nodes_own_clock(cluster: Clus
     assert node.serves() == ALL
     await cluster.passes(100)
     assert node.owns() == set()
+    assert {why.partition(":")[0] for why in node.holders[LeaseKind.GROUP].gone.values()} == {
+        "its lease was not renewed in time"
+    }
     cluster.store.broken = False
     await cluster.passes(TERM_MS)
     assert node.serves() == node.owns() == ALL

@@ -406,12 +406,13 @@ async def test_a_shard_that_is_given_up_writes_what_it_knows_and_is_forgotten(be
     bench.journal.listeners.append(heard.extend)
     await bench.ask(TellingShard.tell, 1)
     bench.store.hold()
-    at_rest = bench.runtime.disown(SHARD)
+    at_rest = bench.runtime.disown(SHARD, "its lease was not renewed in time")
     await until(lambda: bench.store.transactions, "the transaction")
     assert [entry.type for entry in heard] == ["group_created"]
     bench.store.let_go()
     await at_rest
     assert [entry.type for entry in heard] == ["group_created", "shard_unloaded"]
+    assert heard[-1].data["why"] == "its lease was not renewed in time"
     assert await bench.entries() == heard
     assert bench.journal.groups() == bench.journal.latest() == []
 

@@ -21,11 +21,26 @@ class Course:
     """The rebalance under way. Soft state, for the journal: a group loaded midway knows only what comes
     after. Times are epoch milliseconds."""
 
-    __slots__ = ("dropped", "reached", "restarts", "started_ms", "target_ms")
+    __slots__ = (
+        "assigning_ms",
+        "dropped",
+        "epoch_ms",
+        "reached",
+        "reconciling_ms",
+        "restarts",
+        "started_ms",
+        "target_ms",
+    )
 
     def __init__(self, now_ms: int) -> None:
         self.started_ms = now_ms
         """When it began; for a group loaded midway, when it was loaded."""
+        self.epoch_ms = now_ms
+        """When its last epoch began."""
+        self.assigning_ms = 0
+        """How long the epochs before that one waited for their targets."""
+        self.reconciling_ms = 0
+        """How long those epochs then waited for members to reach them."""
         self.restarts = 0
         """How many more epochs there were before every member had its target."""
         self.target_ms: int | None = None
@@ -35,17 +50,17 @@ class Course:
         self.dropped: list[MemberIdentity] = []
         """Members that were removed for not revoking partitions, or not rejoining, in time."""
 
-    def restart(self) -> None:
+    def restart(self, now_ms: int) -> None:
         """Another epoch has begun."""
+        self._add_up(now_ms)
         self.restarts += 1
-        self.target_ms = None
+        self.epoch_ms, self.target_ms = now_ms, None
         self.reached.clear()
 
     def completed(self, stamp: Stamp, present: Collection[str]) -> RebalanceCompleted:
         """The rebalance is over; `present` holds the ids of the group's members."""
         now_ms, started_ms = stamp[0], self.started_ms
-        # If no member is left, the target is reached at once.
-        target_ms = now_ms if self.target_ms is None else self.target_ms
+        self._add_up(now_ms)
         slowest = [each for each in reversed(self.reached.values()) if each.member.member_id in present]
         del slowest[_SLOWEST_MAX:]
         return RebalanceCompleted(
@@ -58,6 +73,12 @@ class Course:
             dropped=tuple(self.dropped),
             last_joined=slowest[0].member if slowest else None,
             joins=tuple((each.member, each.at_ms - started_ms) for each in slowest),
-            target_ms=target_ms - started_ms,
-            reconcile_ms=now_ms - target_ms,
+            target_ms=self.assigning_ms,
+            reconcile_ms=self.reconciling_ms,
         )
+
+    def _add_up(self, now_ms: int) -> None:
+        """The last epoch is over. If no member is left, its target is reached at once."""
+        target_ms = now_ms if self.target_ms is None else self.target_ms
+        self.assigning_ms += target_ms - self.epoch_ms
+        self.reconciling_ms += now_ms - target_ms

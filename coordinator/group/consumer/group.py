@@ -534,7 +534,7 @@ class ConsumerGroup:
         if self.course is None:
             self.course = Course(step.now_ms)
         else:
-            self.course.restart()
+            self.course.restart(step.now_ms)
         step.events.append(
             EpochBumped(*self.stamp(step, cause), members=len(self._members), restarts=self.course.restarts)
         )

@@ -35,7 +35,13 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         leaving.left_and_stays,
         leaving.just_left,
     ),
-    Trigger.MEMBER_JOINED: (joining.rolling_restart, joining.came_back, joining.new_member),
+    Trigger.MEMBER_JOINED: (
+        joining.rolling_restart,
+        joining.came_back,
+        joining.started_again,
+        joining.coordinator_was_away,
+        joining.new_member,
+    ),
     Trigger.METADATA_CHANGED: (
         joining.subscription_changed,
         joining.assignor_changed,

@@ -221,6 +221,15 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
     if rebalance.joined is not None:
         says = f"{who} joined and has not sent SyncGroup for {duration(waited_ms)}"
         return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.LIKELY, says)
+    if first.disconnected_ms is not None:
+        closed = duration(now_ms - first.disconnected_ms)
+        says = f"{who} has not rejoined, and its connection closed {closed} ago: the process is probably gone"
+        return Finding(
+            Diagnosis.CRASHED,
+            Certainty.LIKELY,
+            says,
+            (f"the group waits for it until its session expires, for {duration(waited_ms)} so far",),
+        )
     says = f"{who} has not rejoined: its application does not poll, or the process is gone"
     return Finding(
         Diagnosis.SLOW_JOIN,

@@ -83,14 +83,14 @@ class Case:
         return leader is not None and self.member is not None and leader.id == self.member.id
 
     def _before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
-        """Entries of these types before the start, newest first, of any age without `since_ms`."""
+        """Entries of these types, or of any, before the start, newest first; all without `since_ms`."""
         # If the start is missing, entries of the rebalance itself do not count as earlier.
         begin = self.start.index if self.rebalance.began_in_sight else self.rebalance.first
         for index in range(begin - 1, max(-1, begin - LOOK_ENTRIES_MAX), -1):
             each = self.rebalance.stream[index]
             if since_ms is not None and each.at_ms < since_ms:
                 return
-            if each.type in kinds:
+            if not kinds or each.type in kinds:
                 yield each
 
     @cached_property
@@ -102,6 +102,10 @@ class Case:
     def silent_ms(self) -> int | None:
         """How long the member had been silent when it was removed."""
         return None if self.removed is None else whole(self.removed, "silent_ms")
+
+    def earlier_of_any_type(self, window_ms: int | None) -> Iterator[Entry]:
+        """Entries in the `window_ms` before the start, newest first, or of any age."""
+        return self._before(since_ms=None if window_ms is None else self.start.entry.at_ms - window_ms)
 
     def earlier(self, *kinds: str, window_ms: int = LOOK_BACK_MS) -> Iterator[Entry]:
         """Entries of these types in the `window_ms` before the start, newest first."""

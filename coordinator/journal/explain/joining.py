@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.facts import flag, growths, member, same_client, text, texts, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding, is_eviction
+from muster.coordinator.journal.explain.former import Former, died, lost_its_coordinator
 from muster.coordinator.journal.explain.names import count, duration, listed
 from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Kind, Trigger
 
@@ -49,15 +50,49 @@ def came_back(case: Case) -> Finding | None:
             return Finding(
                 Diagnosis.REJOINED_AFTER_EVICTION, Certainty.CERTAIN, says, (evidence, f"it came {by}")
             )
-        if not evicted:
+        if not evicted or started_again(case) is not None:
             return None  # closed and started again, or another process of the same name
         certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
         return Finding(Diagnosis.REJOINED_AFTER_EVICTION, certainty, says, (evidence,))
     return None
 
 
+def started_again(case: Case) -> Finding | None:
+    """Its former process is gone without leaving, and is still a member until its session expires."""
+    former = died(case)
+    if former is None:
+        return None
+    who = case.names.short(former.member)
+    says = f"{who} crashed or was killed, and was started again: the group did not grow"
+    return Finding(Diagnosis.CRASHED, Certainty.LIKELY, says, _of_former(case, former))
+
+
+def coordinator_was_away(case: Case) -> Finding | None:
+    """Its session ended, as far as the client knows, while the group had no coordinator."""
+    former = lost_its_coordinator(case)
+    if former is None:
+        return None
+    gap = "" if former.away_ms is None else f" for {duration(former.away_ms)}"
+    says = f"the group had no coordinator{gap}, and its clients gave up their sessions: they join anew"
+    return Finding(Diagnosis.COORDINATOR_MOVED, Certainty.LIKELY, says, _of_former(case, former))
+
+
+def _of_former(case: Case, former: Former) -> tuple[str, ...]:
+    start_ms, sign = case.start.entry.at_ms, former.sign
+    who, ago = case.names.short(former.member), duration(start_ms - sign.at_ms)
+    if sign.type == "shard_loaded":
+        evidence = f"broker {sign.broker} loaded the group {ago} before and has not heard of {who} since"
+    else:
+        evidence = f"the connection of {who} closed {ago} before, without a LeaveGroup"
+    if former.expired is None:
+        return (evidence,)
+    return (evidence, f"its session expired {duration(former.expired.at_ms - start_ms)} later")
+
+
 def new_member(case: Case) -> Finding | None:
     """There is no earlier sign of it in the group."""
+    if started_again(case) is not None or coordinator_was_away(case) is not None:
+        return Finding(Diagnosis.NEW_MEMBER, Certainty.POSSIBLE, "another process of the same name")
     returned = came_back(case)
     if returned is not None:
         if returned.certainty is Certainty.CERTAIN:
@@ -87,9 +122,9 @@ def _former_id(case: Case) -> str | None:
 
 
 def subscription_changed(case: Case) -> Finding | None:
-    """The member joined with other topics."""
+    """The member joined with other topics, and not only because a topic was deleted."""
     changed = case.in_step("metadata_changed")
-    if changed is None:
+    if changed is None or _lost_topics(case):
         return None
     added, removed = texts(changed, "topics_added"), texts(changed, "topics_removed")
     if not added and not removed:
@@ -98,6 +133,16 @@ def subscription_changed(case: Case) -> Finding | None:
     return Finding(
         Diagnosis.SUBSCRIPTION_CHANGED, Certainty.CERTAIN, f"its subscription changed: {', '.join(parts)}"
     )
+
+
+def _lost_topics(case: Case) -> bool:
+    """Whether its topics differ only by some that were deleted: clients drop those by themselves."""
+    changed, grown = case.in_step("metadata_changed"), _growth(case)
+    if changed is None or grown is None or texts(changed, "topics_added"):
+        return False
+    removed = texts(changed, "topics_removed")
+    deleted = {each.topic for each in growths(grown) if not each.now}
+    return bool(removed) and deleted.issuperset(removed)
 
 
 def assignor_changed(case: Case) -> Finding | None:
@@ -115,7 +160,7 @@ def assignor_changed(case: Case) -> Finding | None:
 def cooperative_follow_up(case: Case) -> Finding | None:
     """The previous rebalance withheld partitions that were to move; those who gave them up rejoin."""
     changed = case.in_step("metadata_changed")
-    if changed is not None and (subscription_changed(case) or assignor_changed(case)):
+    if changed is not None and (subscription_changed(case) or _lost_topics(case) or assignor_changed(case)):
         return None
     if case.protocol is not None and "cooperative" not in case.protocol:
         return None  # with any other assignor, members give up everything in each rebalance
@@ -141,7 +186,7 @@ def other_metadata(case: Case) -> Finding | None:
     if changed is None:
         says = "its subscription or its assignor's data changed"
         return Finding(Diagnosis.SUBSCRIPTION_CHANGED, Certainty.POSSIBLE, says)
-    if subscription_changed(case) or assignor_changed(case):
+    if subscription_changed(case) or _lost_topics(case) or assignor_changed(case):
         return None
     owned = "the partitions it owns" if flag(changed, "owned_changed") else "its assignor's data"
     evidence = f"its topics and assignors are the same; of its metadata only {owned} changed"
@@ -163,17 +208,19 @@ def other_assignor(case: Case) -> Finding | None:
 
 def topics_grown(case: Case) -> Finding | None:
     """The leader watches topics on behalf of its group."""
-    during = (each for each in case.rebalance.entries if each.type == "topics_grown")
-    grown = case.in_step("topics_grown") or next(during, None)
+    grown = _growth(case)
     if grown is None:
         return None
-    changed = [f"{each.topic} {each.before} → {each.now}" for each in growths(grown)]
-    says = (
-        f"the number of partitions changed: {listed(changed)}"
-        if changed
-        else "the number of partitions changed"
-    )
-    return Finding(Diagnosis.TOPICS_GROWN, Certainty.CERTAIN, says)
+    deleted = [f"topic {each.topic} was deleted" for each in growths(grown) if not each.now]
+    changed = [f"{each.topic} {each.before} → {each.now}" for each in growths(grown) if each.now]
+    if changed or not deleted:
+        deleted.append("the number of partitions changed" + (f": {listed(changed)}" if changed else ""))
+    return Finding(Diagnosis.TOPICS_GROWN, Certainty.CERTAIN, "; ".join(deleted))
+
+
+def _growth(case: Case) -> Entry | None:
+    during = (each for each in case.rebalance.entries if each.type == "topics_grown")
+    return case.in_step("topics_grown") or next(during, None)
 
 
 def said_metadata(case: Case) -> Finding | None:

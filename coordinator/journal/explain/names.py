@@ -44,11 +44,11 @@ def ids_in(entries: Iterable[Entry]) -> list[str]:
     return list(found)
 
 
-def listed(names: Sequence[str], at_most: int = _LISTED_MAX) -> str:
+def listed(names: Sequence[str], at_most: int = _LISTED_MAX, *, between: str = ", ") -> str:
     """For example: a, b and 3 more."""
     if len(names) <= at_most:
-        return ", ".join(names)
-    return f"{', '.join(names[:at_most])} and {len(names) - at_most} more"
+        return between.join(names)
+    return f"{between.join(names[:at_most])} and {len(names) - at_most} more"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.consumer import progress
 from muster.coordinator.journal.explain.facts import joins, member, members, texts, whole
-from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance
+from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Outcome, Rebalance
 from muster.coordinator.journal.explain.timing import Awaited, Phases
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Kind, Trigger
 
@@ -36,6 +36,7 @@ def phases(rebalance: Rebalance) -> Phases | None:
         tuple(_held_up(rebalance)),
         None if joined is None else joined.trigger,
         max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0),
+        tuple(_expired(rebalance)),
     )
 
 
@@ -62,7 +63,27 @@ def _from_change(rebalance: Rebalance, change: Entry) -> list[Awaited]:
             elif each.type == "member_replaced":
                 waiting.pop(str(each.data.get("old_member_id")), None)
     until_ms = whole(change, "until_ms")
-    return [Awaited(each, False, change.at_ms, until_ms) for each in waiting.values()]
+    return [_rejoining(rebalance, each, change.at_ms, until_ms) for each in waiting.values()]
+
+
+def _rejoining(rebalance: Rebalance, who: Member, since_ms: int, until_ms: int | None) -> Awaited:
+    """A member that has yet to answer. Its session may end sooner than the wait; if its connection is closed,
+    it most likely will."""
+    newest = session_ms = None
+    for index in range(rebalance.last - 1, max(-1, rebalance.last - LOOK_ENTRIES_MAX), -1):
+        each = rebalance.stream[index]
+        if each.member is None or each.member.id != who.id:
+            continue
+        newest = newest or each
+        session_ms = whole(each, "session_timeout_ms") if session_ms is None else session_ms
+        if session_ms is not None:
+            break
+    if newest is None or newest.type != "member_disconnected":
+        return Awaited(who, False, since_ms, until_ms)
+    if session_ms is not None:
+        expires_ms = newest.at_ms - (whole(newest, "silent_ms") or 0) + session_ms
+        until_ms = expires_ms if until_ms is None else min(until_ms, expires_ms)
+    return Awaited(who, False, since_ms, until_ms, disconnected_ms=newest.at_ms)
 
 
 def _pending(rebalance: Rebalance) -> list[Awaited]:
@@ -78,6 +99,21 @@ def _pending(rebalance: Rebalance) -> list[Awaited]:
         elif each.type in ("pending_member_removed", "member_added"):
             found.pop(each.member.id, None)
     return list(found.values())
+
+
+def _expired(rebalance: Rebalance) -> list[tuple[Member, int]]:
+    """Members that the group waited for until their session expired."""
+    start = rebalance.starts[0].entry
+    awaited = {each.id for each in members(start, "waiting_for")}
+    return [
+        (each.member, each.at_ms - start.at_ms)
+        for each in rebalance.entries
+        if each.type == "member_removed"
+        and each.trigger == Trigger.SESSION_EXPIRED
+        and each.member is not None
+        and each.member.id in awaited
+        and each.at_ms > start.at_ms
+    ]
 
 
 def _slowest(rebalance: Rebalance) -> tuple[tuple[Member, int | None], ...]:

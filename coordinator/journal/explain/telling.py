@@ -268,7 +268,7 @@ def _loaded(entry: Entry, names: Names) -> str:
     where = "" if came_from is None else f", from broker {came_from}"
     took = _ms(entry, "took_ms")
     if came_from == entry.broker:
-        return f"broker {entry.broker} reloaded the group in {took}, probably after a restart"
+        return f"broker {entry.broker} reloaded the group in {took}, after a restart or a lapse of its lease"
     return f"coordinator moved: broker {entry.broker} has the group{where}, loaded in {took}"
 
 

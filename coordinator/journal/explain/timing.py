@@ -45,10 +45,12 @@ class Phases:
     ended_by: str | None
     """The trigger that ended the wait for joins."""
     restarts: int
+    expired: tuple[tuple[Member, int], ...] = ()
+    """Members whose session expired while the group waited for them to rejoin, and how long it waited."""
     target_ms: int | None = None
-    """Waiting for a consumer group's target assignment."""
+    """Waiting for a consumer group's target assignment, in all its epochs."""
     reconcile_ms: int | None = None
-    """Waiting for every member to reach it."""
+    """Waiting for members to reach their targets, in all its epochs."""
     revocations: tuple[Revocation, ...] = ()
     """What members of a consumer group revoked, in the order in which they were told to."""
 
@@ -61,6 +63,7 @@ class Phases:
             "dropped": [who.to_json() for who in self.dropped],
             "held_up": [[who.to_json(), ms] for who, ms in self.held_up],
             "ended_by": self.ended_by,
+            "expired": [[who.to_json(), ms] for who, ms in self.expired],
             "restarts": self.restarts,
             "target_ms": self.target_ms,
             "reconcile_ms": self.reconcile_ms,
@@ -83,6 +86,8 @@ class Awaited:
     """Partitions that it holds and others are to get, in a consumer group."""
     waiters: tuple[Member, ...] = ()
     """The members that are to get them."""
+    disconnected_ms: int | None = None
+    """When its connection closed, epoch ms; None: it did not, it came back since, or it is unknown."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -92,4 +97,5 @@ class Awaited:
             "until_ms": self.until_ms,
             "partitions": [list(each) for each in self.partitions],
             "waiters": [each.to_json() for each in self.waiters],
+            "disconnected_ms": self.disconnected_ms,
         }

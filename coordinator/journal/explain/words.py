@@ -265,7 +265,7 @@ def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
     if more:
         shown += _line("evidence", " · ".join(more))
     if explanation.also:
-        shown += _line("also", listed(explanation.also, _ALSO_MAX))
+        shown += _line("also", listed(explanation.also, _ALSO_MAX, between=" · "))
     for each in explanation.waiting[:_WAITING_MAX]:
         shown += _line("waiting", _awaited(each, explanation, zone))
     if len(explanation.waiting) > _WAITING_MAX:
@@ -342,6 +342,8 @@ def _awaited(each: Awaited, explanation: Explanation, zone: tzinfo | None) -> st
         said = f"for {long} to send SyncGroup, {waited} so far"
     else:
         said = f"for {long} to rejoin, {waited} so far"
+        if each.disconnected_ms is not None:
+            said += f", its connection closed {duration(explanation.now_ms - each.disconnected_ms)} ago"
     if each.until_ms is None:
         return said
     left_ms = each.until_ms - explanation.now_ms
@@ -360,6 +362,8 @@ def _phases(phases: Phases, names: Names) -> str:
             notes.append(f"slowest: {names.short(who)}" + ("" if ms is None else f", {duration(ms)}"))
         for who, ms in phases.held_up:
             notes.append(f"{names.short(who)} got a member id and did not join with it for {duration(ms)}")
+        for who, ms in phases.expired:
+            notes.append(f"{names.short(who)} was waited for until its session expired, {duration(ms)}")
         if phases.dropped:
             gone = listed([names.short(each) for each in phases.dropped])
             notes.append(f"dropped for not rejoining in time: {gone}")

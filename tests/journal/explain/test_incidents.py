@@ -65,7 +65,7 @@ def test_a_broker_that_was_restarted_does_not_stand_before_what_happened_last() 
     assert found.diagnosis.value == "leader-rejoined"
     kept = "members and generation are unchanged"
     assert found.since == (f"broker 1 restarted or reloaded the group 60.0 s later; {kept}",)
-    said = "broker 1 reloaded the group in 40 ms, probably after a restart"
+    said = "broker 1 reloaded the group in 40 ms, after a restart or a lapse of its lease"
     assert describe(life.entries[-1]) == said
 
     life.at(70_000).add("join_refused", WEB_3, trigger="group full", error="GROUP_MAX_SIZE_REACHED")

@@ -116,6 +116,76 @@ def test_a_consumer_that_was_closed_and_started_again_is_a_new_member() -> None:
     assert "probably a restart" in found.meaning
 
 
+def crash_and_restart(closed: int = 900) -> Life:
+    """A process is killed and started again at once, long before its session expires."""
+    life = Life().at(-60_000).add("member_added", WEB_2, trigger="member joined", session_timeout_ms=15_000)
+    life.rebalanced(WEB_2, "member joined")
+    life.at(-closed).add("member_disconnected", WEB_2, silent_ms=200, after_removal_ms=None)
+    return life.at(0).add("member_added", AGAIN, trigger="member joined", former_member_id=None)
+
+
+def test_a_process_that_crashed_and_was_started_again_before_its_session_expired() -> None:
+    life = crash_and_restart().preparing(AGAIN, "member joined", waiting_for=(WEB_1, WEB_2))
+    life.at(400).add("member_rejoined", WEB_1, after_ms=400)
+    at_once = why(life)
+    assert said(at_once) == ("crashed", "likely")
+    assert others(at_once) == {"new-member"}
+
+    life.at(13_000).add("member_removed", WEB_2, trigger="session expired", connected=False, silent_ms=15_000)
+    life.joined().at(13_100).stable(AGAIN, "member joined", 0, 13_000, joins=[[WEB_1, 400]])
+    found = why(life)
+    assert said(found) == ("crashed", "likely")
+    assert (
+        found.meaning == "web-2/111111 crashed or was killed, and was started again: the group did not grow"
+    )
+    assert found.evidence == (
+        "the connection of web-2/111111 closed 0.9 s before, without a LeaveGroup",
+        "its session expired 13.0 s later",
+    )
+    assert found.phases is not None
+    assert found.phases.expired == ((WEB_2, 13_000),)
+    text = " ".join(" ".join(found.lines()).split())
+    assert "web-2/111111 was waited for until its session expired, 13.0 s" in text
+
+
+def test_a_closed_connection_is_no_crash_if_its_member_came_back_or_left() -> None:
+    long_ago = crash_and_restart(closed=20_000)  # longer than its session: it has another connection
+    assert said(why(long_ago.rebalanced(AGAIN, "member joined"))) == ("new-member", "certain")
+
+    alive = crash_and_restart().preparing(AGAIN, "member joined", waiting_for=(WEB_1, WEB_2))
+    alive.at(50).add("member_rejoined", WEB_2, after_ms=50)
+    assert said(why(alive)) == ("new-member", "certain")
+
+    left = Life().at(-900).add("member_removed", WEB_2, trigger="member left", silent_ms=900, connected=True)
+    left.rebalanced(WEB_2, "member left").at(-600).add("member_disconnected", WEB_2, after_removal_ms=300)
+    left.at(0).add("member_added", AGAIN, trigger="member joined")
+    assert said(why(left.rebalanced(AGAIN, "member joined"))) == ("new-member", "likely")
+
+    other = Life().at(-900).add("member_disconnected", WEB_3, silent_ms=200, after_removal_ms=None)
+    other.at(0).add("member_added", WEB_2, trigger="member joined")
+    assert said(why(other.rebalanced(WEB_2, "member joined"))) == ("new-member", "certain")
+
+
+def broker_was_away(away: int) -> Life:
+    life = Life().at(-90_000).add("member_added", WEB_2, trigger="member joined", session_timeout_ms=6_000)
+    life.rebalanced(WEB_2, "member joined")
+    life.at(-300 - away).shard_event("shard_unloaded", epoch=1, why="handed over, or the broker was stopped")
+    life.at(-300).shard_event("shard_loaded", epoch=2, took_ms=94, from_broker=1)
+    return life.at(0).add("member_added", AGAIN, trigger="member joined", former_member_id=None)
+
+
+def test_clients_whose_sessions_ended_while_there_was_no_coordinator_join_anew() -> None:
+    found = why(broker_was_away(9_000).rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("coordinator-moved", "likely")
+    assert found.meaning.startswith("the group had no coordinator for 9.0 s, and its clients gave up")
+    assert found.evidence == (
+        "broker 1 loaded the group 0.3 s before and has not heard of web-2/111111 since",
+    )
+    assert others(found) == {"new-member"}
+    # A short absence ends no session.
+    assert said(why(broker_was_away(500).rebalanced(AGAIN, "member joined"))) == ("new-member", "certain")
+
+
 # --- other metadata -----------------------------------------------------------------------------------------
 
 

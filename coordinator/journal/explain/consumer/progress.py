@@ -38,10 +38,11 @@ def phases(rebalance: Rebalance) -> Phases:
         target_ms, reconcile_ms = whole(done, "target_ms"), whole(done, "reconcile_ms")
     if rebalance.assigned is not None:
         # If the group was loaded meanwhile, its coordinator does not know when the rebalance began.
+        assigning_ms, reconciling_ms = _waits(rebalance)
         if rebalance.began_in_sight:
-            target_ms = max(rebalance.assigned.at_ms - rebalance.started_ms, 0)
+            target_ms = assigning_ms
         if rebalance.ended_ms is not None and rebalance.outcome is Outcome.COMPLETED:
-            reconcile_ms = max(rebalance.ended_ms - rebalance.assigned.at_ms, 0)
+            reconcile_ms = reconciling_ms
     if rebalance.state == EMPTY:
         target_ms = reconcile_ms = None  # nobody is left to have one
     restarts = max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0)
@@ -64,6 +65,23 @@ def phases(rebalance: Rebalance) -> Phases:
             if each.revoked_ms is not None
         ),
     )
+
+
+def _waits(rebalance: Rebalance) -> tuple[int, int]:
+    """How long its epochs waited for a target, and for members to reach it; of the last epoch of a rebalance
+    in progress only the former."""
+    begun_ms = [rebalance.started_ms, *(start.entry.at_ms for start in rebalance.starts[1:])]
+    assigning_ms = reconciling_ms = 0
+    for at, start in enumerate(rebalance.starts):
+        is_last = at == len(rebalance.starts) - 1
+        over_ms = rebalance.ended_ms if is_last else begun_ms[at + 1]
+        targets = (each for each in rebalance.targets if each.generation == start.entry.generation)
+        target = rebalance.assigned if is_last else next(targets, None)
+        target_ms = over_ms if target is None else target.at_ms
+        if target_ms is not None:
+            assigning_ms += max(target_ms - begun_ms[at], 0)
+            reconciling_ms += max((target_ms if over_ms is None else over_ms) - target_ms, 0)
+    return assigning_ms, reconciling_ms
 
 
 def revocations(rebalance: Rebalance) -> list[Held]:
