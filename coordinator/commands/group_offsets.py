@@ -154,10 +154,22 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
             failures |= _named(outcomes.failed)
             places += [Place.of(group, where, outcome) for where, outcome in sorted(outcomes.items())]
     _show(given, places, with_groups=len(groups) > 1)
+    _say_what_was_out_of_range(given, places)
     code = report_failures(given, failures)
     if code == 0 and not given.execute and given.output == "table":
         print("\nNothing was changed: use --execute to apply.")
     return code
+
+
+def _say_what_was_out_of_range(given: Namespace, places: list[Place]) -> None:
+    wanted = given.to_offset
+    for each in places:
+        if wanted is not None and each.new_offset not in (None, wanted):
+            where = f"{printable(each.topic)}-{each.partition}"
+            print(
+                f"{given.prog}: {where}: there is no offset {wanted}; it is {each.new_offset} instead",
+                file=sys.stderr,
+            )
 
 
 class Place(NamedTuple):

@@ -72,7 +72,10 @@ def test_targets(muster: Muster, billing: None, target: list[str], offset: int) 
     ]
     assert muster(*reset).json == expected
     assert committed(muster) == {0: 3, 1: 0}
-    assert muster(*reset, "--execute").json == expected
+    done = muster(*reset, "--execute")
+    assert done.json == expected
+    told = "muster groups reset-offsets: orders-0: there is no offset 9; it is 5 instead\n"
+    assert done.err == (told if target == ["--to-offset", "9"] else "")
     assert committed(muster) == {0: offset, 1: 0}
     muster.done(*reset[:5], "--to-offset", "3", "--execute")
 

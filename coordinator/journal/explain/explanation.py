@@ -240,7 +240,7 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
 
 
 def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
-    """Other members that came or went before it was over."""
+    """Other members that came or went, and clients that were refused, before it was over."""
     named = {each.member.id for each in rebalance.starts if each.member is not None}
     who: dict[str, list[str]] = {}
     for each in rebalance.entries:
@@ -251,6 +251,9 @@ def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
             and each.trigger != Trigger.REBALANCE_TIMED_OUT
         ):
             who.setdefault(each.trigger or UNKNOWN_CAUSE, []).append(names.short(each.member))
+        elif each.type == "join_refused" and each.member is not None:
+            error = text(each, "error") or "an error"
+            who.setdefault(f"refused with {error}", []).append(names.short(each.member))
     return [f"{trigger} ({listed(some, _NAMED_MAX)})" for trigger, some in who.items()]
 
 

@@ -10,7 +10,8 @@ class Diagnosis(StrEnum):
     """What was really behind a trigger."""
 
     CRASHED = "crashed"
-    """Its connection closed without a LeaveGroup and its session expired: it crashed or was killed."""
+    """It crashed or was killed: its connection closed without a LeaveGroup, and its session expired, or it was
+    started again before that."""
     STALLED = "stalled"
     """Its heartbeats stopped while its connection was open: a blocked event loop, GC, CPU starvation."""
     POLL_DEADLINE_MISSED = "poll-deadline-missed"

@@ -90,6 +90,26 @@ def test_members_that_have_not_rejoined() -> None:
     assert "web-2 (host 10.0.0.7) to rejoin, 12.0 s so far; the group waits until 14:08:12" in text
 
 
+def test_a_member_whose_connection_closed_is_waited_for_until_its_session_expires() -> None:
+    life = Life().at(-60_000).add("member_added", WEB_2, trigger="member joined", session_timeout_ms=15_000)
+    life.rebalanced(WEB_2, "member joined")
+    life.at(-900).add("member_disconnected", WEB_2, silent_ms=100, after_removal_ms=None)
+    life.at(0).add("member_added", WEB_3, trigger="member joined")
+    life.preparing(WEB_3, "member joined", waiting_for=(WEB_1, WEB_2), until_ms=T0 + 300_000)
+    life.at(200).add("member_rejoined", WEB_1, after_ms=200)
+    found = why(life, 5_000)
+    assert (found.diagnosis.value, found.certainty.value) == ("crashed", "likely")
+    (waiting,) = found.waiting
+    assert (waiting.member, waiting.until_ms) == (WEB_2, T0 - 1_000 + 15_000)
+    assert waiting.to_json()["disconnected_ms"] == T0 - 900
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert "web-2 has not rejoined, and its connection closed 5.9 s ago: the process is probably gone" in text
+    assert "its connection closed 5.9 s ago; the group waits until 14:03:26 (in 9.0 s)" in text
+
+    life.at(5_500).add("member_rejoined", WEB_2, after_ms=5_500)  # over another connection
+    assert not why(life, 6_000).waiting
+
+
 def test_members_that_are_out_are_not_waited_for() -> None:
     life = Life().at(0).preparing(WEB_1, "leader rejoined", waiting_for=(WEB_2, WEB_3))
     life.at(9_000).add("member_removed", WEB_2, trigger="session expired")

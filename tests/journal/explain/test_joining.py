@@ -40,6 +40,13 @@ def test_the_first_member_of_a_group() -> None:
     assert (found.phases.join_ms, found.phases.ended_by) == (3_000, "initial rebalance delay over")
 
 
+def test_a_client_that_is_refused_meanwhile() -> None:
+    life = Life().at(0).add("member_added", WEB_2, trigger="member joined").preparing(WEB_2, "member joined")
+    life.at(50).add("join_refused", WEB_3, error="INCONSISTENT_GROUP_PROTOCOL", size_max=None)
+    life.at(100).joined().at(200).stable(WEB_2, "member joined", 0, 100)
+    assert why(life).also == ("refused with INCONSISTENT_GROUP_PROTOCOL (web-3)",)
+
+
 def test_one_more_member() -> None:
     life = Life().at(0).add("member_added", WEB_2, trigger="member joined")
     assert said(why(life.rebalanced(WEB_2, "member joined"))) == ("new-member", "certain")
@@ -283,6 +290,20 @@ def test_a_topic_that_grew() -> None:
     found = why(life.rebalanced(WEB_1, "leader rejoined"))
     assert said(found) == ("topics-grown", "certain")
     assert found.meaning == "the number of partitions changed: orders 6 → 12"
+
+
+def test_a_topic_that_was_deleted_is_no_change_of_the_application() -> None:
+    life = Life().at(0).add("metadata_changed", WEB_1, topics_added=[], topics_removed=["old"])
+    life.add("topics_grown", WEB_1, topics=[["old", 4, 0]])
+    found = why(life.rebalanced(WEB_1, "subscription or protocols changed"))
+    assert said(found) == ("topics-grown", "certain")
+    assert found.meaning == "topic old was deleted"
+    assert not others(found)
+
+    life = Life().at(0).add("metadata_changed", WEB_1, topics_added=["new"], topics_removed=["old"])
+    life.add("topics_grown", WEB_1, topics=[["old", 4, 0]])
+    found = why(life.rebalanced(WEB_1, "subscription or protocols changed"))
+    assert said(found) == ("subscription-changed", "certain")
 
 
 def test_growth_that_is_found_with_the_assignment() -> None:

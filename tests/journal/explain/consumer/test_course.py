@@ -70,6 +70,24 @@ def test_epochs_before_all_have_the_target_belong_to_one_rebalance() -> None:
     assert second.state == "Reconciling"
 
 
+def test_phases_add_up_over_all_epochs() -> None:
+    """The target of each is made at once; what takes time is a member that does not revoke."""
+    story = MOVES.replace(
+        "advance 2s\nalice beat owned=orders-0,orders-1", "advance 2s\ncarol beat topics=orders"
+    )
+    story += (
+        "advance 3s\nalice beat owned=orders-0\nbob beat\ncarol beat\nadvance 400ms\nbob beat\ncarol beat\n"
+    )
+    entries = told(story)
+    completed = entries[-1]
+    found = why(story)
+    assert (completed.type, found.outcome) == ("rebalance_completed", Outcome.COMPLETED)
+    assert found.phases is not None
+    assert (found.phases.restarts, found.phases.target_ms) == (1, 0)
+    assert found.phases.reconcile_ms == (found.ended_ms or 0) - found.started_ms > 5_000
+    assert (completed.data["target_ms"], completed.data["reconcile_ms"]) == (0, found.phases.reconcile_ms)
+
+
 def test_a_rebalance_goes_on_with_another_coordinator() -> None:
     story = MOVES.replace("advance 300ms", "reload\nadvance 300ms")
     found = why(story)

@@ -93,6 +93,17 @@ def test_a_classic_member_that_does_not_rejoin() -> None:
     assert told_of.diagnosis is Diagnosis.SLOW_JOIN
 
 
+def test_what_the_last_member_of_the_consumer_protocol_had_moves_from_it() -> None:
+    found = why(DOWNGRADE)
+    assert found.moved is not None
+    (move,) = found.moved.moves
+    former, now = (found.names.of_id(each or "") for each in (move.from_member, move.to_member))
+    assert former is not None
+    assert now is not None
+    assert (former.client_id, now.client_id) == ("alice", "bob")
+    assert (found.moved.moved, found.moved.kept) == (1, 1)
+
+
 def test_a_rebalance_after_a_downgrade_outlives_its_broker() -> None:
     moves = DOWNGRADE.replace("alice beat epoch=-1", "alice beat epoch=-1\nreload")
     found = why(moves)
