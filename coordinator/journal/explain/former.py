@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.facts import same_client, whole
+from muster.coordinator.journal.explain.facts import same_client, text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case
 from muster.coordinator.journal.explain.vocabulary import Trigger
 
@@ -14,6 +14,8 @@ _SESSION_MS: Final = 45_000
 _SEEKING_MS: Final = 60_000
 """How soon after the coordinator is back its clients have found it."""
 _LOADING_MS: Final = 1_000
+_STOOD_STILL: Final = "stood still"
+"""In the reason why a broker gave a group up, if it had not served it for a while by then."""
 _ALIVE: Final = frozenset(
     {"member_added", "member_rejoined", "partitions_revoked", "partitions_assigned", "heartbeat_late"}
 )
@@ -123,7 +125,9 @@ def _away_ms(case: Case, loaded: Entry) -> int | None:
     if silent_ms is not None:
         return silent_ms
     unloaded = next(case.earlier("shard_unloaded"), None)
-    return None if unloaded is None or unloaded.at_ms > loaded.at_ms else loaded.at_ms - unloaded.at_ms
+    if unloaded is None or unloaded.at_ms > loaded.at_ms or _STOOD_STILL in (text(unloaded, "why") or ""):
+        return None
+    return loaded.at_ms - unloaded.at_ms
 
 
 def _unheard_since(case: Case, expired: Entry) -> bool:

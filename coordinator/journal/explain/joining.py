@@ -50,8 +50,8 @@ def came_back(case: Case) -> Finding | None:
             return Finding(
                 Diagnosis.REJOINED_AFTER_EVICTION, Certainty.CERTAIN, says, (evidence, f"it came {by}")
             )
-        if not evicted or started_again(case) is not None:
-            return None  # closed and started again, or another process of the same name
+        if not evicted or started_again(case) is not None or coordinator_was_away(case) is not None:
+            return None  # started again since, or another process of the same name
         certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
         return Finding(Diagnosis.REJOINED_AFTER_EVICTION, certainty, says, (evidence,))
     return None

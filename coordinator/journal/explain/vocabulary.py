@@ -10,7 +10,7 @@ class Diagnosis(StrEnum):
     """What was really behind a trigger."""
 
     CRASHED = "crashed"
-    """It crashed or was killed: its connection closed without a LeaveGroup, and its session expired, or it was
+    """It crashed or was killed: its connection closed without a LeaveGroup, and its session expired or it was
     started again before that."""
     STALLED = "stalled"
     """Its heartbeats stopped while its connection was open: a blocked event loop, GC, CPU starvation."""

@@ -189,6 +189,13 @@ def test_clients_whose_sessions_ended_while_there_was_no_coordinator_join_anew()
         "broker 1 loaded the group 0.3 s before and has not heard of web-2/111111 since",
     )
     assert others(found) == {"new-member"}
+    stood_still = broker_was_away(500)
+    stood_still.entries[-3].data["why"] = (
+        "its lease was not renewed in time: the broker or its store stood still"  # type: ignore[index]
+    )
+    found = why(stood_still.rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("coordinator-moved", "likely")
+    assert found.meaning.startswith("the group had no coordinator, and its clients gave up")
     # A short absence ends no session.
     assert said(why(broker_was_away(500).rebalanced(AGAIN, "member joined"))) == ("new-member", "certain")
 
