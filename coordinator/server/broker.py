@@ -565,15 +565,21 @@ class Broker:
         """Read topics and configs again whenever the store has changed; changes that come meanwhile are read
         together."""
         pause_s = 0.0 if self.settings.store is None else _READ_PAUSE_S
+        failure: str | None = None
         while True:
             await self._catalogue_stale.wait()
             self._catalogue_stale.clear()
             try:
                 await self.configs.refresh()
                 await self.catalogue.refresh()
+                if failure is not None:
+                    failure = None
+                    self._log.info("topics and configs read again")
                 await asyncio.sleep(pause_s)
             except StoreError as error:
-                self._log.warning("failed to read topics and configs, retrying", why=str(error))
+                if str(error) != failure:
+                    failure = str(error)
+                    self._log.warning("failed to read topics and configs, retrying", why=failure)
                 self._catalogue_stale.set()  # the store does not report a change twice
                 await asyncio.sleep(_READ_AGAIN_S)
 

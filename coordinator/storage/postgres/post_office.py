@@ -239,6 +239,8 @@ class PostOffice:
             except Exception as error:
                 self._log.error("failed to look for letters of other brokers, retrying", exc_info=error)
             else:
+                if away:
+                    self._log.info("letters of other brokers arrive again")
                 away = False
                 self._deliver(taken)
 

@@ -164,10 +164,11 @@ class PostgresStore:
         self._open = False
         while self._calls:
             await asyncio.wait(self._calls)
-        await self._post_office.close()
-        await self._watch.close()
-        for link in (self._writer, self._lease_link, *self._reader_links):
-            await link.close()
+        # Side by side: each may wait for a server that does not answer.
+        links = (self._writer, self._lease_link, *self._reader_links)
+        await asyncio.gather(
+            self._post_office.close(), self._watch.close(), *(link.close() for link in links)
+        )
 
     def _check_open(self) -> None:
         if not self._open:

@@ -99,6 +99,8 @@ class Watch:
             except Exception as error:
                 self._log.error("failed to watch the store for changes, retrying", exc_info=error)
             else:
+                if away:
+                    self._log.info("the store is watched again")
                 away = False
             await asyncio.sleep(_PAUSE_S)
 
