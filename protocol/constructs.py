@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import construct
 
 from muster.protocol.errors import TooLargeError
+from muster.protocol.text import LENIENT
 from muster.protocol.types import (
     STRING_BYTES_MAX,
     UVARINT_MAX,
@@ -127,9 +128,9 @@ class Utf8(_Prefixed):
             raise construct.StringError(f"a string of {length} bytes", path=path)
         content: bytes = construct.stream_read(stream, length, path)
         try:
-            return content.decode("utf-8")
+            return content.decode("utf-8", LENIENT)
         except UnicodeDecodeError as error:
-            raise construct.StringError(f"not UTF-8: {error}", path=path) from None
+            raise construct.StringError(error.reason, path=path) from None
 
     def _build(self, obj: Any, stream: Any, context: Any, path: Any) -> Any:
         if obj is None:

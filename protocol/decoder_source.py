@@ -19,6 +19,7 @@ from muster.protocol.source import (
     skip_tags,
     uuid_of,
 )
+from muster.protocol.text import LENIENT
 from muster.protocol.types import Array, BytesType, FixedWidth, Records, StringType, Uuid, WireType
 
 
@@ -192,7 +193,7 @@ class _Decoder:
         self._length("h")
         with self._present(nullable, target, path, COMPACT_STRING_LENGTH_MAX):
             line(f"stop = at + {self._count}")
-            line(f"{target} = data[at:stop].decode()")
+            line(f"{target} = data[at:stop].decode('utf-8', {LENIENT!r})")
             line("at = stop")
 
     def _bytes(self, wire_type: BytesType, nullable: bool, target: str, path: str) -> None:

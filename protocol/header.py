@@ -15,6 +15,7 @@ from muster.protocol import api, codec
 from muster.protocol.compiler import Pieces
 from muster.protocol.errors import DecodeError, EncodeError, UnknownApiError
 from muster.protocol.message import Message
+from muster.protocol.text import LENIENT
 from muster.protocol.types import STRING_BYTES_MAX
 
 _REQUEST: Final = structs.Struct(">hhih")
@@ -58,9 +59,9 @@ def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
         if end > len(frame):
             raise DecodeError(f"client_id: {length} bytes announced, {len(frame) - offset} there")
         try:
-            client_id = str(frame[offset:end], "utf-8")
+            client_id = str(frame[offset:end], "utf-8", LENIENT)
         except UnicodeDecodeError as error:
-            raise DecodeError(f"client_id: not UTF-8: {error}") from None
+            raise DecodeError(f"client_id: {error.reason}") from None
         offset = end
     elif length != -1:
         raise DecodeError(f"client_id: a length of {length}")

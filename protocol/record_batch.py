@@ -58,6 +58,12 @@ _INT64_MAX: Final = (1 << 63) - 1
 RECORDS_BLAMED_MAX: Final = 100
 """Maximum number of invalid records named per batch: a batch can hold a million."""
 
+REPLACED: Final = "replace"
+"""A header name's bytes that are not UTF-8 come back as U+FFFD, as in Kafka's clients: for everyone who shows
+names or passes them on."""
+PRESERVED: Final = "surrogateescape"
+"""They come back so that `build` writes the same bytes again: for records that are only rewritten."""
+
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths and a count of one byte each
 
 
@@ -328,9 +334,15 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
 
 
 def records(
-    data: bytes | memoryview, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+    data: bytes | memoryview,
+    position: int,
+    header: Header,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    names: str = REPLACED,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, with absolute offsets and the timestamps that consumers see."""
+    """The records of the batch at `position`, with absolute offsets and the timestamps that consumers see.
+    `names`: how header names that are not UTF-8 come back."""
     unpacked = payload(data, position, header, bytes_max=bytes_max)
     if header.record_count * RECORD_BYTES_MIN > len(unpacked):
         raise DecodeError(f"{header.record_count} records cannot be in {len(unpacked)} bytes")
@@ -347,7 +359,7 @@ def records(
             offset_delta, at = read_signed(unpacked, at)
             key, at = _nullable_bytes(unpacked, at, stop)
             value, at = _nullable_bytes(unpacked, at, stop)
-            headers, at = read_headers(unpacked, at, stop)
+            headers, at = read_headers(unpacked, at, stop, names)
             if at != stop:
                 raise DecodeError("a record is not as long as it says")
             timestamp = base_timestamp + timestamp_delta if fixed is None else fixed
@@ -427,7 +439,9 @@ def build(
         base_timestamp = delete_horizon_ms
     unpacked = bytearray()
     for record in contents:
-        _write_record(unpacked, record, record.timestamp - base_timestamp, record.offset - first)
+        # Times that are further apart than an int64 says move closer; no clock has shown them.
+        delta = min(max(record.timestamp - base_timestamp, _INT64_MIN), _INT64_MAX)
+        _write_record(unpacked, record, delta, record.offset - first)
     packed = compress(codec, bytes(unpacked))
     header = Header(
         first,
@@ -511,12 +525,14 @@ def _nullable_bytes(data: bytes, position: int, stop: int) -> tuple[bytes | None
     return data[position : position + size], position + size
 
 
-def read_headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+def read_headers(
+    data: bytes, position: int, stop: int, names: str = REPLACED
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, position = _header_count(data, position, stop)
     headers = []
     for _ in range(count):
         key, value, position = _header(data, position, stop)
-        headers.append((key, value))
+        headers.append((key.decode("utf-8", names), value))
     return tuple(headers), position
 
 
@@ -535,15 +551,12 @@ def _header_count(data: bytes, position: int, stop: int) -> tuple[int, int]:
     return count, position
 
 
-def _header(data: bytes, position: int, stop: int) -> tuple[str, bytes | None, int]:
+def _header(data: bytes, position: int, stop: int) -> tuple[bytes, bytes | None, int]:
     key, position = _nullable_bytes(data, position, stop)
     if key is None:
         raise DecodeError("a record header without a key")
     value, position = _nullable_bytes(data, position, stop)
-    try:
-        return key.decode(), value, position
-    except UnicodeDecodeError:
-        raise DecodeError("a record header's key is not UTF-8") from None
+    return key, value, position
 
 
 def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
@@ -554,7 +567,7 @@ def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_d
     _write_nullable_bytes(body, record.value)
     _write_varint(body, len(record.headers))
     for key, value in record.headers:
-        _write_nullable_bytes(body, key.encode())
+        _write_nullable_bytes(body, key.encode("utf-8", PRESERVED))
         _write_nullable_bytes(body, value)
     _write_varint(out, len(body))
     out += body

@@ -58,7 +58,7 @@ class FixedWidth(WireType):
 
 
 class StringType(WireType):
-    """UTF-8 text of at most 32767 bytes."""
+    """UTF-8 text of at most 32767 bytes. What is not UTF-8 decodes to U+FFFD: `muster.protocol.text`."""
 
     def implicit_default(self) -> str:
         return ""

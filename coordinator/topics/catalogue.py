@@ -37,6 +37,9 @@ from muster.coordinator.topics.replicas import Hosts, factor_of, lists_of
 from muster.protocol.errors import ErrorCode, KafkaError
 
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, EVENTS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""Where Kafka's controllers keep what the store keeps here; tools take it for granted that no client can have
+made it."""
 NAME_LENGTH_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000
 """Partitions of one topic: Kafka's controller takes no more in one request."""
@@ -324,9 +327,11 @@ class Catalogue:
         partitions.
 
         Codes: 17 bad or colliding name, 36 exists, 37 partitions, 38 replication factor, 39 assignments, 40
-        configs, 42 assignments together with counts, 44 too many partitions, in this topic or in all, or too
-        many replica lists.
+        configs, 42 assignments together with counts, or the name of Kafka's metadata log, 44 too many
+        partitions, in this topic or in all, or too many replica lists.
         """
+        if name == METADATA_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
         check_name(name)
         self._check_free(name)
         if assignments:
@@ -370,14 +375,14 @@ class Catalogue:
         """Auto-creation (Metadata, when the request allows it): the topic, created with the default
         partitions if missing.
 
-        UNKNOWN_TOPIC_OR_PARTITION when auto-creation is off, 17 for a bad name or one of Kafka's internal
-        topics.
+        UNKNOWN_TOPIC_OR_PARTITION when auto-creation is off, and for Kafka's metadata log; 17 for a bad name,
+        or one of Kafka's internal topics.
         """
         topic = self._by_name.get(name)
         if topic is not None:
             return topic
         check_name(name)
-        if not self._auto_create_topics:
+        if not self._auto_create_topics or name == METADATA_TOPIC:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         if name in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")

@@ -26,7 +26,7 @@ from muster.coordinator.topics.cleaned_transactions import CleanedTransactions
 from muster.coordinator.topics.log import PartitionLog
 from muster.protocol.compression import Codec
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
-from muster.protocol.record_batch import Header, Record, build, peek, records
+from muster.protocol.record_batch import PRESERVED, Header, Record, build, peek, records
 from muster.settings import INT64_MAX
 
 KEYS_MAX: Final = 1_000_000
@@ -115,7 +115,7 @@ def _newest_offsets(
 def _readable(batch: Batch) -> list[Record] | None:
     """The records of a batch; None when it cannot be read, and must then be kept unchanged."""
     try:
-        return list(records(batch.contents, 0, batch.header))
+        return list(records(batch.contents, 0, batch.header, names=PRESERVED))
     except DecodeError:
         return None
 

@@ -116,6 +116,7 @@ class TopicConfig:
         "largest size a record batch may decompress to; never more than 16 times message.max.bytes, or 16 "
         "MiB if that is more",
         1,
+        INT32_MAX - 8,
     )
     max_message_bytes: int = _config(1_048_588, "message.max.bytes", "largest record batch accepted", 0)
     message_timestamp_after_max_ms: int = _long(

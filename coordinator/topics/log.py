@@ -35,7 +35,7 @@ from muster.coordinator.topics.validation import Validated, validate
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol.control_batch import EndMarker, build_marker, read_marker
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
-from muster.protocol.record_batch import Header, Record, batches, end_of, peek, records
+from muster.protocol.record_batch import NO_PRODUCER_ID, Header, Record, batches, end_of, peek, records
 
 _T = TypeVar("_T")
 
@@ -157,6 +157,7 @@ class PartitionLog:
         self._config = config
         self._closed = False
         self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin, if looked up yet
+        self._uncommitted_ms: dict[int, int] = {}  # append times of producers' batches, by base offset
         self._began_ms: dict[int, int] = {}  # when those begun since it was opened did
         self._synced_ms = now_ms()
         try:
@@ -266,12 +267,27 @@ class PartitionLog:
                 )
             repeated = self._state.producers.check(header, guard)
             if repeated is not None:
-                return Appended(repeated, -1, self.start_offset, self.leader_epoch)
+                appended_ms = -1 if log_append_time_ms < 0 else self._appended_ms(repeated)
+                return Appended(repeated, appended_ms, self.start_offset, self.leader_epoch)
             assigned = self._append(batch, header)
+            if log_append_time_ms >= 0 and header.producer_id != NO_PRODUCER_ID:
+                self._uncommitted_ms[assigned.base_offset] = log_append_time_ms
             if header.is_transactional:
                 self._state.producers.guards.begun(header.producer_id)
                 self._note_begun(assigned)
             return Appended(assigned.base_offset, log_append_time_ms, self.start_offset, self.leader_epoch)
+
+    def _appended_ms(self, offset: int) -> int:
+        """The append time of the batch at `offset`; -1 if it has none, is gone, or cannot be read."""
+        if offset in self._uncommitted_ms:  # and perhaps not readable yet
+            return self._uncommitted_ms[offset]
+        if offset >= self.start_offset:
+            with suppress(KafkaError):
+                batch = self._looked_up(lambda: next(self._segments.batches(offset), None), None)
+                header = None if batch is None else batch.header
+                if header is not None and header.base_offset == offset and header.is_log_append_time:
+                    return header.max_timestamp
+        return -1
 
     def write_marker(self, marker: Marker) -> Appended:
         """End a producer's transaction; as `write`. Codes 6, 47, 52, 56. A marker that ends nothing is
@@ -350,6 +366,7 @@ class PartitionLog:
         """The records now survive the death of the process."""
         if self._segments.unsynced_messages >= self._config.flush_messages:
             self._sync()
+        self._uncommitted_ms.clear()
         self.end = self._segments.end
         self._stable_end = self._undecided()  # last: a marker is visible before what it decides about
         return self.high_watermark

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from muster.coordinator.storage.records import RecordSegment
 from muster.coordinator.topics.log import PartitionLog
 
 
@@ -10,23 +13,34 @@ def expire(log: PartitionLog, now_ms: int) -> int:
     """Remove the oldest segments as retention.ms and retention.bytes demand; return how many.
 
     By time, a segment is removed when its newest record is too old, or its last append if its records have no
-    time; if even the active one is, a new one is begun and all are removed. By size, the oldest are removed
-    while at least retention.bytes remain; the active one stays. Only with cleanup.policy delete.
+    time. By size, the oldest are removed while at least retention.bytes remain. If even the active one is to
+    go, a new one is begun; that is so by size only if retention.bytes is 0. Only with cleanup.policy delete.
     """
     with log.lock:
         if log.closed or not log.config.deletes:
             return 0
-        segments = log.segments
-        before = len(segments.segments)
         expired = _too_old(log, now_ms)
-        if expired and expired == before:
-            segments.roll()
-        segments.remove_first(expired)
+        _remove_first(log, expired)
         too_many = _too_large(log)
-        segments.remove_first(too_many)
+        _remove_first(log, too_many)
         if expired + too_many:
             log.forget_removed()
         return expired + too_many
+
+
+def _remove_first(log: PartitionLog, count: int) -> None:
+    if count and count == len(log.segments.segments):
+        log.segments.roll()
+    log.segments.remove_first(count)
+
+
+def _removable(log: PartitionLog) -> Iterator[RecordSegment]:
+    """The segments whose records are all visible; not the active one while it is empty."""
+    end = log.high_watermark
+    for segment in log.segments.segments:
+        if segment.next_offset > end or (segment.size == 0 and segment is log.segments.segments[-1]):
+            return
+        yield segment
 
 
 def _too_old(log: PartitionLog, now_ms: int) -> int:
@@ -34,8 +48,8 @@ def _too_old(log: PartitionLog, now_ms: int) -> int:
     count = 0
     if retention_ms < 0:
         return 0
-    for segment in log.segments.segments:
-        if segment.size == 0 or now_ms - segment.newest_ms <= retention_ms:
+    for segment in _removable(log):
+        if now_ms - segment.newest_ms <= retention_ms:
             break
         count += 1
     return count
@@ -47,7 +61,7 @@ def _too_large(log: PartitionLog) -> int:
         return 0
     count = 0
     excess = log.segments.size - retention_bytes
-    for segment in log.segments.segments[:-1]:
+    for segment in _removable(log):
         excess -= segment.size
         if excess < 0:
             break

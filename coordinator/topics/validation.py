@@ -27,7 +27,6 @@ from muster.protocol.record_batch import (
     with_create_time,
     with_log_append_time,
 )
-from muster.settings import INT64_MAX
 
 _UNPACKED_RATIO_MAX: Final = 16
 _UNPACKED_BYTES_ALWAYS: Final = 16 << 20
@@ -201,8 +200,7 @@ def _check_times(data: bytes, header: Header, checked: Checked, config: TopicCon
         config.message_timestamp_before_max_ms,
         config.message_timestamp_after_max_ms,
     )
-    earliest = NO_TIMESTAMP if before_max_ms == INT64_MAX else now_ms - before_max_ms
-    latest = now_ms + after_max_ms
+    earliest, latest = now_ms - before_max_ms, now_ms + after_max_ms
     early = checked.min_timestamp != NO_TIMESTAMP and checked.min_timestamp < earliest
     if not early and checked.max_timestamp <= latest:
         return

@@ -86,6 +86,11 @@ def test_what_differs_does_not_come_together() -> None:
     assert found[2][0].timestamp == 7
 
 
+def test_header_names_that_are_not_utf8_are_read_with_replacements() -> None:
+    (found,) = taken(part(build([Record(0, 1, None, b"1", (("a\udcff", b"x"),))], leader_epoch=0)))
+    assert [record.headers for record in found] == [(("a\ufffd", b"x"),)]
+
+
 def test_headers_of_some() -> None:
     with_headers = build([Record(1, 1, None, b"1", (("h", b"x"),))], leader_epoch=0)
     (found,) = taken(part(batch(0, b"0") + with_headers + batch(2, b"2")))

@@ -105,6 +105,12 @@ async def test_records_are_text_or_hex_and_whatever_is_in_them_is_json(shown: Sh
     assert (body["start"], body["end"], body["cut"], body["left_out"]) == (0, 5, False, [])
 
 
+async def test_header_names_that_are_not_utf8_are_shown_with_replacements(shown: Shown) -> None:
+    await produce(shown.port, [Record(0, 1_000, b"k", b"v", (("a\udcff", b"x"),))])
+    _, body = await shown.get("/api/topics/orders/partitions/0/records")
+    assert body["records"][0]["headers"] == [["a\ufffd", {"size": 1, "cut": False, "text": "x"}]]
+
+
 async def test_the_newest_come_first_and_older_ones_page_by_page(shown: Shown) -> None:
     for number in range(30):
         await produce(shown.port, values(f"v{number}".encode()))

@@ -41,6 +41,10 @@ def created_when_asked_for(side: Side) -> None:
     side.ask("where the client does not allow it", refused, 12)
     invalid = MetadataRequest(topics=[MetadataRequest.Topic(name="a b")], allow_auto_topic_creation=True)
     side.ask("a name that no topic can have", invalid, 12)
+    metadata = MetadataRequest(
+        topics=[MetadataRequest.Topic(name="__cluster_metadata")], allow_auto_topic_creation=True
+    )
+    side.ask("the topic of metadata", metadata, 12)
 
 
 def test_apache_kafka_answers_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:

@@ -186,6 +186,17 @@ def produce(side: Side) -> None:
         side.ask(f"without keys, compacted, v{version}", producing(side, ("compacted", 0, keyless)), version)
     side.ask("from the future", producing(side, ("plain", 0, batch(b"a", at_ms=NOW_MS + DAY_MS))), 12)
     side.ask("from the past", producing(side, ("strict", 0, batch(b"a", b"b", at_ms=NOW_MS - DAY_MS))), 12)
+    side.ask("from before 1970", producing(side, ("plain", 0, batch(b"a", b"b", at_ms=-DAY_MS))), 12)
+    side.ask("from before 1970, strict", producing(side, ("strict", 0, batch(b"a", at_ms=-DAY_MS))), 12)
+    long_ago = batch(b"a", at_ms=-(2**63) + NOW_MS - DAY_MS)
+    side.ask("from before what 64 bits count from now", producing(side, ("plain", 0, long_ago)), 12)
+    not_utf8 = build([Record(0, NOW_MS, b"k", b"v", (("\udcff", b"x"),))])
+    side.ask("a header's name that is not UTF-8", producing(side, ("plain", 0, not_utf8)), 12)
+    for acks in (1, -1):
+        for timeout_ms in (0, -1):
+            hurried = producing(side, ("plain", 0, good), acks=acks)
+            hurried.timeout_ms = timeout_ms
+            side.ask(f"acks {acks}, timeout {timeout_ms}", hurried, 12)
     side.ask("without a time", producing(side, ("strict", 0, batch(b"a", at_ms=-1))), 12)
     side.ask("the log's time", producing(side, ("stamped", 0, batch(b"a", at_ms=NOW_MS - DAY_MS))), 12)
     side.ask("what was stored", fetching(side, "plain", 0), 12)
@@ -193,6 +204,7 @@ def produce(side: Side) -> None:
 
 def idempotent_producers(side: Side) -> None:
     side.create(t=2, aside=1)
+    side.configured("stamped", message_timestamp_type="LogAppendTime")
 
     def init(title: str, producer_id: int = -1, epoch: int = -1, version: int = 5) -> Any:
         request = InitProducerIdRequest(
@@ -234,6 +246,8 @@ def idempotent_producers(side: Side) -> None:
 
     write("first", 0, 3)
     write("first again", 0, 3)
+    write("stamped", 0, topic="stamped")
+    write("stamped again", 0, topic="stamped")
     write("second", 3)
     write("a gap", 9)
     write("a part of the first", 1)
@@ -277,7 +291,13 @@ def idempotent_producers(side: Side) -> None:
 
 
 def list_offsets(side: Side) -> None:
-    side.create(t=2)
+    side.create(t=2, old=1)
+    side.quietly(producing(side, ("old", 0, batch(b"a", b"b", at_ms=-DAY_MS))), 12)
+    for timestamp in (-1, -2, -3, 0):
+        side.ask(f"before 1970, {timestamp}", listing(side, "old", (0, timestamp)), 11)
+    side.quietly(producing(side, ("old", 0, batch(b"a", b"b", at_ms=-1))), 12)
+    for timestamp in (-3, 0, 1):
+        side.ask(f"until 1970, {timestamp}", listing(side, "old", (0, timestamp)), 11)
     start = NOW_MS - 10_000
     for shift in (0, 100, 50):
         side.quietly(producing(side, ("t", 0, batch(b"a", b"b", at_ms=start + shift))), 12)

@@ -93,6 +93,7 @@ def create_topics(side: Side) -> None:
     side.ask("collides within the request", creating(side.name("c.d"), side.name("c_d")), 4)
     side.ask("named twice", creating(side.name("twice"), side.name("twice"), side.name("other")), 4)
     side.ask("the topic of offsets", creating("__consumer_offsets"), 4)
+    side.ask("the topic of metadata", creating("__cluster_metadata"), 4)
     side.ask("nothing", creating(), 4)
     for title, configs in {
         "a config": [("retention.ms", "1000")],

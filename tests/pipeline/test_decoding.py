@@ -59,7 +59,7 @@ def a_batch(dice: random.Random, offset: int, *, by_broker: bool) -> tuple[bytes
         key, value = some_bytes(dice, 300), some_bytes(dice, 20_000)
         headers: tuple[tuple[str, bytes | None], ...] = ()
         if dice.random() < 0.2:
-            headers = (("a", b"1"), ("a", None), ("\u00fc", b""))[: dice.randint(1, 3)]
+            headers = (("a", b"1"), ("a", None), ("\u00fc\udcff", b""))[: dice.randint(1, 3)]
         for _ in range(dice.choice([1, 1, 2, 70])):
             records.append(Record(offset, at_ms, key, value, headers))
             offset += 1 if dice.random() < 0.95 else dice.randint(2, 10_000)

@@ -100,6 +100,11 @@ def test_api_versions_requests_that_are_too_new_still_have_a_header() -> None:
     assert decode_request_header(frame) == (RequestHeader(ApiKey.API_VERSIONS, 99, 7, "me"), 13)
 
 
+def test_a_client_id_that_is_not_utf8_is_read_with_replacements() -> None:
+    frame = bytes.fromhex("000c 0000 00000007 0002 c328") + b"rest"
+    assert decode_request_header(frame) == (RequestHeader(ApiKey.HEARTBEAT, 0, 7, "\ufffd("), 12)
+
+
 def test_tags_in_a_header_are_skipped() -> None:
     body = codec.encode(HEARTBEAT, 4)
     frame = bytes.fromhex("000c 0004 00000007 0000 02 00 01 aa 05 00") + body
@@ -116,7 +121,11 @@ def test_tags_in_a_header_are_skipped() -> None:
         pytest.param("000c 0000 00000007 00", "shorter than its header", id="cut off in the length"),
         pytest.param("000c 0000 00000007 0003 6d65", "client_id: 3 bytes announced, 2 there", id="cut off"),
         pytest.param("000c 0000 00000007 fffe", "client_id: a length of -2", id="negative length"),
-        pytest.param("000c 0000 00000007 0002 c328", "client_id: not UTF-8", id="not UTF-8"),
+        pytest.param(
+            "000c 0000 00000007 2aab" + "ff" * 0x2AAB,
+            "client_id: too long with replacements",
+            id="too long with replacements",
+        ),
         pytest.param("03e7 0000 00000007 ffff", "API 999 is not spoken here", id="unknown API"),
         pytest.param("ffff 0000 00000007 ffff", "API -1 is not spoken here", id="negative API"),
         pytest.param("0034 0000 00000007 ffff", "VOTE \\(52\\) is not spoken here", id="undeclared API"),

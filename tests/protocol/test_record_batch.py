@@ -155,6 +155,24 @@ def test_a_delete_horizon_stands_in_the_base_timestamp() -> None:
     assert found == RECORDS  # the records' times are not touched by it
 
 
+def test_header_names_that_are_not_utf8_are_replaced_or_kept_byte_for_byte() -> None:
+    written = record_batch.build([Record(0, 0, None, None, (("\udcff\udced\udca0\udc80ä", b"v"),))])
+    header, ((*_, headers),) = parsed(written)
+    assert b"\xff\xed\xa0\x80\xc3\xa4" in written
+    assert headers == (("\ufffd\ufffd\ufffd\ufffdä", b"v"),)
+    assert record_batch.check_records(written[record_batch.HEADER_BYTES :], header).max_timestamp == 0
+    kept = list(record_batch.records(written, 0, header, names=record_batch.PRESERVED))
+    assert record_batch.build(kept) == written
+
+
+def test_times_that_are_too_far_apart_for_a_batch_move_closer() -> None:
+    times = (-(2**63) + 10, 2**62, -(2**63) + 10)
+    contents = [Record(offset, time, None, b"v") for offset, time in enumerate(times)]
+    _, found = parsed(record_batch.build(contents))
+    assert [record.timestamp for record in found] == [times[0], 9, times[2]]
+    assert [record.value for record in found] == [b"v"] * 3
+
+
 def test_batches_of_a_record_set_are_walked() -> None:
     sets = [record_batch.build([Record(n, n, None, b"x" * n)]) for n in range(1, 5)]
     found = list(record_batch.batches(b"".join(sets)))
@@ -456,7 +474,7 @@ def test_checking_headers_keeps_none_of_them() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 100_000
-    broken = hand_made(0, headers=varint(2) + b"\x02h\x02v" + b"\x02\xff\x02v")
+    broken = hand_made(0, headers=varint(2) + b"\x02h\x02v" + b"\x01\x02v")  # no name
     assert len(refusals(broken)) == 2
 
 

@@ -212,6 +212,14 @@ def test_a_varint_that_is_longer_than_it_needs_to_be() -> None:
     )
 
 
+def test_header_names_that_are_not_utf8_are_read_with_replacements() -> None:
+    written = alike(12)
+    written[5] = written[5]._replace(headers=(("\udcff-\udce4", b"v"),))
+    read = [*written[:5], written[5]._replace(headers=(("\ufffd-\ufffd", b"v"),)), *written[6:]]
+    data, header = of(written)
+    assert fast(data, header) == slow(data, header) == read
+
+
 def test_the_next_batch_is_not_touched() -> None:
     """A record that reaches beyond its batch is an error, though there is something behind it."""
     first, second = build(alike(20)), build(alike(20))

@@ -84,8 +84,6 @@ def test_bytes_min_is_a_lower_bound(
         pytest.param(String, COMPACT, False, "00", id="compact null where there is none"),
         pytest.param(String, LEGACY, True, "fffe", id="length -2"),
         pytest.param(String, LEGACY, False, "0003 6162", id="cut off"),
-        pytest.param(String, COMPACT, False, "03 c328", id="not UTF-8"),
-        pytest.param(String, COMPACT, False, "04 eda080", id="a lone surrogate"),
         pytest.param(String, COMPACT, False, "818002" + "78" * 32768, id="longer than an int16 says"),
         pytest.param(Bytes, LEGACY, True, "fffffffe", id="bytes of length -2"),
         pytest.param(Bytes, COMPACT, False, "05 616263", id="cut off bytes"),
@@ -100,6 +98,17 @@ def test_bytes_min_is_a_lower_bound(
 def test_refused_bytes(wire_type: WireType, flexible: bool, nullable: bool, encoded: str) -> None:
     with pytest.raises(construct.ConstructError):
         encoding(wire_type, flexible=flexible, nullable=nullable).parse(bytes.fromhex(encoded))
+
+
+@each(
+    "encoded, text",
+    [
+        pytest.param("03 c328", "\ufffd(", id="cut off in a character"),
+        pytest.param("04 eda080", "\ufffd" * 3, id="a lone surrogate"),
+    ],
+)
+def test_what_is_not_utf8_is_replaced(encoded: str, text: str) -> None:
+    assert encoding(String, flexible=COMPACT, nullable=False).parse(bytes.fromhex(encoded)) == text
 
 
 @each(

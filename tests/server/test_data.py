@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from muster.coordinator.base import log
+from muster.coordinator.server.apis import producing
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.topics.partitions import Partitions
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
+from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     FetchRequest,
@@ -263,9 +267,9 @@ async def test_what_a_producer_has_in_flight_is_written_in_one_go_and_answered_i
     assert len(commits) == 2
 
 
-async def test_a_produce_whose_time_is_over_is_answered_before_it_is_stored(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def went_on(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Nothing is written before it is set."""
     (broker,) = topic.brokers.brokers
     went_on = threading.Event()
 
@@ -275,12 +279,54 @@ async def test_a_produce_whose_time_is_over_is_answered_before_it_is_stored(
 
     committing = broker.partitions._writer._commit
     monkeypatch.setattr(broker.partitions._writer, "_commit", commit)
-    part = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
-    topics = [ProduceRequest.TopicProduceData(name="t", partition_data=[part])]
-    answer = await topic.wire.call(ProduceRequest(acks=1, timeout_ms=10, topic_data=topics), 9)
-    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    yield went_on
     went_on.set()
-    assert (await topic.produce(batch(b"b"))).base_offset == 1
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 1])
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+async def test_a_produce_is_answered_when_it_is_stored_whatever_its_timeout(
+    topic: Topic, acks: int, timeout_ms: int, went_on: threading.Event
+) -> None:
+    request = topic.producing(batch(b"a"), acks=acks)
+    request.timeout_ms = timeout_ms
+    started = time.monotonic()
+    await topic.wire.send(request, 12)
+    async with await Wire.connect(topic.brokers.brokers[0].port) as other:
+        while time.monotonic() < started + 0.01:  # a timeout of 1 ms, too, is over
+            await other.call(ApiVersionsRequest(), 3)
+    went_on.set()
+    if acks:
+        part = (await topic.wire.receive()).responses[0].partition_responses[0]
+        assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
+    assert values_in((await topic.fetch()).records) == [b"a"]
+
+
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+async def test_a_produce_does_not_wait_for_ever_for_a_store_that_stands_still(
+    topic: Topic, acks: int, went_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "_WRITE_TIMEOUT_S", 0.01)
+    request = topic.producing(batch(b"a"), acks=acks)
+    request.timeout_ms = 10
+    await topic.wire.send(request, 12)
+    if acks:
+        part = (await topic.wire.receive()).responses[0].partition_responses[0]
+        assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
+    else:
+        assert await topic.wire.closed()
+    went_on.set()
+    async with await Wire.connect(topic.brokers.brokers[0].port) as other:
+        stored = await Topic(other, topic.topic_id, topic.brokers).produce(batch(b"b"))
+        assert stored.base_offset == 1
+
+
+async def test_a_name_that_is_not_utf8_is_answered_and_the_connection_stays(topic: Topic) -> None:
+    header = bytes.fromhex("0003 0001 00000007 0002 c328")
+    body = bytes.fromhex("00000001 0003 74ff74")
+    await topic.wire.send_bytes(struct.pack(">i", len(header + body)) + header + body)
+    assert "t\ufffdt".encode() in await topic.wire.receive_bytes()
+    assert (await topic.produce(batch(b"a"))).base_offset == 0
 
 
 async def test_an_idempotent_producer_gets_an_id_and_its_repeats_are_stored_once(topic: Topic) -> None:

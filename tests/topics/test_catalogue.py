@@ -87,6 +87,19 @@ async def test_names_that_kafka_refuses(catalogue: Catalogue, name: str) -> None
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_the_name_of_kafkas_metadata_log_is_taken(brokers: Brokers) -> None:
+    catalogue = Catalogue(brokers.store, brokers.clock)
+    refused = await refusal(catalogue.create("__cluster_metadata"))
+    assert refused.code is ErrorCode.INVALID_REQUEST
+    assert refused.why == "Creation of internal topic __cluster_metadata is prohibited."
+    asked_for = await refusal(catalogue.ensure("__cluster_metadata"))
+    assert asked_for.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await brokers.store.create_topic(TopicRow(UUID(int=1), "__cluster_metadata", 1))
+    await catalogue.refresh()
+    assert (await catalogue.ensure("__cluster_metadata")).topic_id == UUID(int=1), "one from before stays"
+    assert not catalogue.named("__cluster_metadata").internal
+
+
 async def test_names_that_differ_in_dot_and_underscore_only_collide(catalogue: Catalogue) -> None:
     await catalogue.create("a.b_c")
     assert (await refusal(catalogue.create("a_b.c"))).code is ErrorCode.INVALID_TOPIC_EXCEPTION

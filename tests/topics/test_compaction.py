@@ -15,6 +15,7 @@ from muster.coordinator.topics.compaction import compact
 from muster.protocol import record_batch
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.record_batch import Record
 from tests.topics.support import NOW_MS, OneLog, batch
 
 DAY_MS = 86_400_000
@@ -177,6 +178,34 @@ def test_batches_keep_what_describes_them() -> None:
     for name in set(before[0]._fields) - unlike:
         assert getattr(after[0], name) == getattr(before[0], name), name
     assert {record.timestamp for record in one.records()} == {NOW_MS, NOW_MS + 500}
+
+
+def test_header_names_that_are_not_utf8_keep_their_bytes() -> None:
+    one = compacted_log()
+    headers = (("\udcff\udce4", b"x"),)
+    written = [Record(0, NOW_MS, b"a", b"1"), Record(1, NOW_MS, b"b", b"2", headers)]
+    one.send(record_batch.build(written, codec=Codec.ZSTD))
+    put(one, (b"a", b"2"))
+    close_segment(one)
+    assert compact(one.log, NOW_MS)
+    assert stored(one) == [(1, b"b", b"2"), (2, b"a", b"2")]
+    batch = next(one.log.segments.batches(0))
+    assert b"\x04\xff\xe4\x02x" in record_batch.payload(batch.contents, 0, batch.header)
+
+
+def test_records_from_before_1970_are_compacted() -> None:
+    one = compacted_log()
+    times = [0, -(2**63) + NOW_MS + 1, NOW_MS, -5]
+    one.append(b"1", b"2", b"3", b"4", keys=[b"a", b"b", b"c", b"d"], timestamps=times)
+    put(one, (b"a", b"5"))
+    close_segment(one)
+    assert compact(one.log, NOW_MS)
+    assert [(record.key, record.timestamp) for record in one.records()] == [
+        (b"b", times[1]),
+        (b"c", NOW_MS),
+        (b"d", -5),
+        (b"a", NOW_MS),
+    ]
 
 
 def test_records_without_a_key_have_no_place() -> None:

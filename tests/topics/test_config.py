@@ -68,6 +68,7 @@ def test_what_is_presented_parses_to_the_same() -> None:
         ("segment.bytes", "1024"),
         ("segment.ms", "0"),
         ("flush.messages", "0"),
+        ("max.decompressed.message.bytes", "2147483640"),
         ("message.format.version", "3.0"),
     ],
 )
@@ -84,6 +85,7 @@ def test_wrong_values_are_refused_by_name(name: str, text: str) -> None:
         ("retention.ms", " +7 ", "7"),
         ("compression.gzip.level", "-1", "-1"),
         ("min.cleanable.dirty.ratio", "1e-1", "0.1"),
+        ("max.decompressed.message.bytes", "2147483639", "2147483639"),
         ("preallocate", "TRUE", "true"),
         ("cleanup.policy", "", ""),
         ("cleanup.policy", " delete , compact,delete", "delete,compact"),

@@ -210,6 +210,34 @@ def test_timestamps_must_be_near_the_brokers_time() -> None:
     assert refused(one, stamped).code is ErrorCode.INVALID_TIMESTAMP
 
 
+def test_records_from_before_1970_are_stored_and_found() -> None:
+    one = OneLog()
+    one.append(b"a", b"b", timestamps=[-5, -(10**15)])
+    one.append(b"c", timestamps=[-1])
+    assert [record.timestamp for record in one.records()] == [-5, -(10**15), -1]
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP).offset == -1
+    one.append(b"d", b"e", timestamps=[-2, 7])
+    assert one.log.list_offset(0) == one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(4, 7, 1)
+
+
+def test_records_from_before_1970_meet_the_topics_bound() -> None:
+    one = OneLog(message_timestamp_before_max_ms=str(NOW_MS + 50))
+    one.append(b"a", b"b", timestamps=[-50, -1])
+    refusal = refused(one, batch(b"a", b"b", b"c", timestamps=[-1, -51, -50]))
+    assert isinstance(refusal, InvalidRecords)
+    assert refusal.code is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in refusal.record_errors] == [1]
+
+
+def test_header_names_that_are_not_utf8_are_stored_as_they_are() -> None:
+    one = OneLog(compression_type="gzip")
+    one.send(record_batch.build([Record(0, NOW_MS, b"k", b"v", (("\udcff", b"x"),))]))
+    stored = one.log.read(0, 1 << 20, first_may_exceed=True)
+    header = record_batch.peek(stored)
+    assert b"\x02\xff\x02x" in record_batch.payload(stored, 0, header)
+    assert [record.headers for record in one.records()] == [(("\ufffd", b"x"),)]
+
+
 def test_the_newest_timestamp_is_what_the_records_say() -> None:
     one = OneLog()
     one.send(batch(b"a", b"b", timestamps=[NOW_MS, NOW_MS - 50], max_timestamp=NOW_MS - 900))

@@ -41,6 +41,28 @@ def test_a_repeat_of_one_of_the_last_five_gets_the_first_answer(one: OneLog) -> 
     assert one.log.high_watermark == 7
 
 
+@each("read_back", [False, True])
+def test_a_repeat_is_answered_with_the_first_append_time(read_back: bool) -> None:
+    one = OneLog(message_timestamp_type="LogAppendTime")
+    first = one.log.append(batch(b"x", producer=(9, 0, 0)))
+    if read_back:
+        one.log.commit()
+        one.append(b"between")
+        one.reopen()
+    one.now_ms += 500
+    repeat = one.log.append(batch(b"x", producer=(9, 0, 0)))
+    assert (repeat.base_offset, repeat.log_append_time_ms) == (0, first.log_append_time_ms) == (0, NOW_MS)
+
+
+def test_the_append_time_of_a_batch_that_has_been_deleted_is_not_known() -> None:
+    one = OneLog(message_timestamp_type="LogAppendTime")
+    one.append(b"x", producer=(9, 0, 0))
+    one.append(b"y")
+    one.log.delete_records(1)
+    repeat = one.append(b"x", producer=(9, 0, 0))
+    assert (repeat.base_offset, repeat.log_append_time_ms) == (0, -1)
+
+
 def test_a_repeat_older_than_five_is_out_of_order(one: OneLog) -> None:
     for sequence in range(7):
         send(one, sequence)

@@ -9,7 +9,7 @@ import pytest
 
 from muster.coordinator.storage.files import DiskFolder
 from muster.coordinator.topics.retention import expire
-from tests.topics.support import NOW_MS, OneLog
+from tests.topics.support import NOW_MS, OneLog, batch
 
 
 def filled(**configs: str) -> OneLog:
@@ -53,8 +53,29 @@ def test_the_oldest_go_when_the_log_is_too_large() -> None:
     assert one.log.start_offset == 2
     one = filled(retention_bytes=str(3 * size - 1))
     assert expire(one.log, NOW_MS) == 2  # what stays is never less than retention.bytes
-    one = filled(retention_bytes="0")
+    one = filled(retention_bytes="1")
     assert expire(one.log, NOW_MS) == 4  # the active one stays
+
+
+def test_no_bytes_empty_the_log() -> None:
+    """As in Kafka, where this is a way to empty a topic."""
+    one = filled(retention_bytes="0")
+    assert expire(one.log, NOW_MS) == 5
+    assert (one.log.start_offset, one.log.high_watermark, one.log.segments.size) == (5, 5, 0)
+    assert expire(one.log, NOW_MS) == 0
+    assert one.reopen().high_watermark == 5
+    assert one.append(b"y").base_offset == 5
+
+
+@pytest.mark.parametrize("limit", [{"retention_bytes": "0"}, {"retention_ms": "0"}])
+def test_records_stay_until_they_are_visible(limit: dict[str, str]) -> None:
+    one = filled(**limit)
+    one.log.append(batch(b"x" * 150, timestamps=[NOW_MS - 1_000]))
+    assert expire(one.log, NOW_MS) == 5
+    assert (one.log.start_offset, one.log.high_watermark) == (5, 5)
+    one.log.commit()
+    assert expire(one.log, NOW_MS) == 1
+    assert (one.log.start_offset, one.log.high_watermark) == (6, 6)
 
 
 @pytest.mark.parametrize(("policy", "gone"), [("delete", 2), ("compact,delete", 2), ("compact", 0)])
@@ -91,6 +112,14 @@ def test_segments_whose_records_have_no_time_go_by_their_last_append(reopened: b
     if reopened:  # a file is newer than this clock: it counts as written just now
         one.log.close()
         one.reopen()
+    assert expire(one.log, NOW_MS + 3_000) == 0
+    assert expire(one.log, NOW_MS + 3_001) == 2
+
+
+def test_segments_from_before_1970_go_by_their_last_append() -> None:
+    one = OneLog(internal_segment_bytes="250", retention_ms="3000")
+    one.append(b"x" * 150, timestamps=[-86_400_000])
+    one.append(b"x" * 150, timestamps=[NOW_MS])
     assert expire(one.log, NOW_MS + 3_000) == 0
     assert expire(one.log, NOW_MS + 3_001) == 2
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.events import MOVES_MAX, Move
+from muster.protocol.text import LENIENT
 
 Ownership = Mapping[ClassicMember, bytes]
 """What each member was assigned in a generation, as bytes; members that have left since are included."""
@@ -126,7 +127,7 @@ def assigned_partitions(blob: bytes, room: int = _COMPARED_MAX) -> list[tuple[st
             room -= count
             if length < 0 or count < 0 or room < 0:
                 raise _Unreadable
-            found.append((name.decode(), binary.unpack_from(f">{count}i", blob, at + 4)))
+            found.append((name.decode("utf-8", LENIENT), binary.unpack_from(f">{count}i", blob, at + 4)))
             at += 4 + 4 * count
         user_data = _INT32.unpack_from(blob, at)[0]
     except (binary.error, UnicodeDecodeError):

@@ -40,6 +40,9 @@ _IDS_PRODUCED_FROM: Final = 13
 _PRODUCE_LEADERS_FROM: Final = 10
 _IN_LINE_PARTS_MAX: Final = 100
 """Most partitions of a Produce that is begun at once."""
+_WRITE_TIMEOUT_S: Final = 30.0
+"""The least that a write is waited for. As in Kafka, a request's timeout is meant for replicas, not for the
+write; this bound is for a store that stands still."""
 _STORED_HERE: Final = ProducedPartition.LeaderIdAndEpoch()
 """Shared by partitions without an error: creating it takes as long as all the rest. Never modified."""
 
@@ -85,12 +88,10 @@ class _InLine:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> bool:
-        """Answer it when all appends are done, or its timeout has expired; False if there is nothing to wait
-        for."""
+        """Answer it when all appends are done, or take too long; False if there is nothing to wait for."""
         if not self._pending:
             return False
-        timeout_s = max(self._request.timeout_ms, 0) / 1000
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._answer)
+        self._timer = asyncio.get_running_loop().call_later(_timeout_s(self._request), self._answer)
         for each in self._pending:
             each.add_done_callback(self._done)
         return True
@@ -141,7 +142,7 @@ async def _produce_in_turns(
         for data in topic.partition_data:
             await turns.next()
             appends[-1].append(_append(broker, topic, data, version, verified))
-    await _settle([each for of_topic in appends for each in of_topic], request.timeout_ms)
+    await _settle([each for of_topic in appends for each in of_topic], _timeout_s(request))
     answers = []
     leaders: dict[int, NodeRow] = {}
     for topic, of_topic in zip(request.topic_data, appends, strict=True):
@@ -238,17 +239,19 @@ def _append(
     )
 
 
-async def _settle(appends: list[asyncio.Future[Appended]], timeout_ms: int) -> None:
-    """Wait for the appends, but no longer than the client does; those then in flight may still be stored."""
+def _timeout_s(request: ProduceRequest) -> float:
+    return max(request.timeout_ms / 1000, _WRITE_TIMEOUT_S)
+
+
+async def _settle(appends: list[asyncio.Future[Appended]], timeout_s: float) -> None:
+    """Wait for the appends, but not for ever; those then in flight may still be stored."""
     if pending := [each for each in appends if not each.done()]:
-        await asyncio.wait(pending, timeout=max(timeout_ms, 0) / 1000)
+        await asyncio.wait(pending, timeout=timeout_s)
 
 
 def _produced(index: int, append: asyncio.Future[Appended], context: RequestContext) -> ProducedPartition:
     if not append.done():
-        late = KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT, "the records were not stored within the request's timeout"
-        )
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the records were not stored in time")
         append.add_done_callback(_retrieve)
         return entry(ProducedPartition, context.api_version, late, index=index)
     error = append.exception()
