@@ -29,7 +29,8 @@ from muster.client.group.group_metadata import GroupMetadata
 from muster.client.group.outcomes import CommitResult
 from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP
-from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, place_of
+from muster.client.settings import seconds_of
 from muster.protocol.errors import ErrorCode
 
 K = TypeVar("K")
@@ -188,21 +189,21 @@ class Consumer(Generic[K, V]):
     async def close(self, timeout: float = 30.0) -> None:
         """Commit handled records (with auto-commit), call the listener, leave the group (a static member
         stays in it until its session times out), and release all resources. Takes at most `timeout` seconds;
-        whatever is not done by then is skipped, except leaving the group. Once everything is closed, raises
-        the failure of the last commit, or what the listener raised. Safe to call again. If called from a task
-        other than the reader's, the record in hand counts as not handled.
+        whatever is not done by then is skipped, except that the group is told, if not waited for. Once
+        everything is closed, raises the failure of the last commit, or what the listener raised. Safe to call
+        again. If called from a task other than the reader's, the record in hand counts as not handled.
 
         Leaving an `async with` block does this too; after an exception or a cancellation, with a 10-second
         timeout, and the record in hand counts as not handled.
         """
-        await self._core.close(timeout, clean=True)
+        await self._core.close(seconds_of(timeout), clean=True)
 
     async def drain(self, timeout: float = 30.0) -> None:
         """Shut down gracefully; any task may call it. Returns no new records, lets the reader finish what it
         has in hand and the scopes' tasks end, then closes. The reader's loop ends as if there were no more
         records.
         """
-        await self._core.close(timeout, clean=True, drain=True)
+        await self._core.close(seconds_of(timeout), clean=True, drain=True)
 
     def stop(self) -> None:
         """Return no new records: the reader's loop ends at the next record, and a waiting reading call
@@ -305,7 +306,7 @@ class Consumer(Generic[K, V]):
         for record in self._delivery.run:
             return record
         self._core.refuse_if_stopped()
-        return await self._next(None if timeout is None else deadline(timeout), reader)
+        return await self._next(None if timeout is None else deadline(seconds_of(timeout)), reader)
 
     def get_many(
         self, max_records: int | None = None, timeout: float | None = None
@@ -334,7 +335,8 @@ class Consumer(Generic[K, V]):
     ) -> list[Batch[K, V]]:
         most = self._positive("max_records", max_records)
         self._core.refuse_if_stopped()
-        if not await self._core.more(None if timeout is None else deadline(timeout), most, reader):
+        until = None if timeout is None else deadline(seconds_of(timeout))
+        if not await self._core.more(until, most, reader):
             return []
         return self._delivery.take(most)
 
@@ -374,8 +376,8 @@ class Consumer(Generic[K, V]):
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Continue from this offset: the next record returned is the first one at or after it. Raises
-        ClientError if the partition is not assigned."""
-        place = _place(offset)
+        ClientError if the partition is not assigned, TypeError or ValueError for what is no offset."""
+        place = place_of(offset)
         self._core.check()
         self._core.assigned.check(partition)
         self._core.assigned.seek(partition, place)
@@ -460,7 +462,7 @@ class Consumer(Generic[K, V]):
         wanted = (
             self._core.consumed()
             if offsets is None
-            else {_partition(where): _place(offset) for where, offset in offsets.items()}
+            else {_partition(where): place_of(offset) for where, offset in offsets.items()}
         )
         if not wanted:
             return CommitResult({})
@@ -489,7 +491,7 @@ class Consumer(Generic[K, V]):
         places = (
             self._core.consumed()
             if offsets is None
-            else {_partition(where): _place(offset) for where, offset in offsets.items()}
+            else {_partition(where): place_of(offset) for where, offset in offsets.items()}
         )
         is_member = not self._subscription.assigned
         if is_member and group.lost:
@@ -564,7 +566,7 @@ class Consumer(Generic[K, V]):
         return self._core.group
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._settings.default_api_timeout_ms / 1000 if timeout is None else timeout
+        return seconds_of(timeout, self._settings.default_api_timeout_ms / 1000)
 
     def _until(self, timeout: float | None) -> float:
         return deadline(self._seconds(timeout))
@@ -590,10 +592,3 @@ def _partition(given: object) -> TopicPartition:
     if not isinstance(given, TopicPartition):
         raise ValueError(f"partitions: {given!r} is not allowed; it takes TopicPartition(topic, partition)")
     return given
-
-
-def _place(given: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    place = OffsetAndMetadata(given) if isinstance(given, int) else given
-    if not isinstance(place, OffsetAndMetadata) or place.offset < 0:
-        raise ValueError(f"offset {given!r}: it takes a whole number, 0 or more, or OffsetAndMetadata")
-    return place

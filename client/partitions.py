@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 NO_LEADER_EPOCH: Final = -1
 """Stands for an unknown leader epoch."""
+_EPOCH_MAX: Final = 2**31 - 1
+_OFFSET_MAX: Final = 2**63 - 1
+_METADATA_BYTES_MAX: Final = 2**15 - 1
 
 
 class TopicPartition(NamedTuple):
@@ -37,6 +40,36 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int = NO_LEADER_EPOCH
+
+
+def place_of(given: Any) -> OffsetAndMetadata:
+    """The place that a user gives as an offset or an OffsetAndMetadata. Raises ValueError, TypeError."""
+    place = OffsetAndMetadata(given) if isinstance(given, int) else given
+    if (
+        not isinstance(place, OffsetAndMetadata)
+        or not isinstance(place.offset, int)
+        or not 0 <= place.offset <= _OFFSET_MAX
+    ):
+        raise ValueError(
+            f"offset {given!r}: it takes a whole number from 0 to 2**63 - 1, or OffsetAndMetadata with one"
+        )
+    if not isinstance(place.leader_epoch, int):
+        raise TypeError(f"leader_epoch={place.leader_epoch!r}: it takes a whole number, -1 if unknown")
+    if not NO_LEADER_EPOCH <= place.leader_epoch <= _EPOCH_MAX:
+        raise ValueError(f"leader_epoch={place.leader_epoch}: it takes a whole number from -1 to 2**31 - 1")
+    if not isinstance(place.metadata, str):
+        raise TypeError(f"metadata={place.metadata!r}: it takes text")
+    if place.metadata:
+        try:
+            fits = len(place.metadata.encode()) <= _METADATA_BYTES_MAX
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"metadata={place.metadata[:100]!r}: it takes Unicode text of at most"
+                f" {_METADATA_BYTES_MAX} bytes"
+            )
+    return place
 
 
 def grouped(pairs: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -25,6 +26,7 @@ from muster.client.produce.sender import RecordFuture, RecordMetadata, Sender
 from muster.client.produce.settings import ProducerOptions, ProducerSettings
 from muster.client.produce.transaction import Transaction
 from muster.client.produce.transactions import Transactions
+from muster.client.settings import seconds_of
 from muster.protocol.errors import KafkaError
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
@@ -56,7 +58,8 @@ class Producer(Generic[K, V]):
     The settings are those of `muster.client.produce.settings.ProducerSettings`. Serializers convert keys and
     values to bytes; without serializers they must be bytes. None stays null.
 
-    Calls raise KafkaError if a broker refuses, and ClientError otherwise.
+    It is used on the event loop that it was started on. Calls raise KafkaError if a broker refuses, and
+    ClientError otherwise.
     """
 
     @overload
@@ -150,6 +153,7 @@ class Producer(Generic[K, V]):
         ProducerFenced if another producer with the id starts meanwhile, and KafkaError; after any of these it
         may be started again."""
         if self._unusable is None:
+            self._check()
             return self
         if self._unusable.args[0] != _NOT_STARTED:
             raise again(self._unusable)
@@ -209,17 +213,20 @@ class Producer(Generic[K, V]):
 
         Leaving an `async with` block does this too; after an exception, with a 5-second timeout."""
         if self._closing is None:
+            limit_s = self._limit_s(timeout)
             never_started = isinstance(self._unusable, Closed)
+            if not never_started:
+                self._check_loop()
             if never_started or self._unusable is None:
                 self._unusable = Closed(_CLOSED)
             self._pause = True
             if never_started:
                 return
-            self._closing = asyncio.create_task(
-                self._close(self._limit_s(timeout)), name="close of a producer"
-            )
+            self._closing = asyncio.create_task(self._close(limit_s), name="close of a producer")
         try:
-            await asyncio.wait([self._closing])
+            if not self._closing.done():
+                self._check_loop()
+                await asyncio.wait([self._closing])
         except asyncio.CancelledError:
             self._closing.cancel()
             await asyncio.wait([self._closing])
@@ -243,7 +250,7 @@ class Producer(Generic[K, V]):
                 await self._cluster.close()
 
     def _limit_s(self, timeout: float | None) -> float:
-        return self._settings.delivery_timeout_ms / 1000 if timeout is None else timeout
+        return seconds_of(timeout, self._settings.delivery_timeout_ms / 1000)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -332,7 +339,10 @@ class Producer(Generic[K, V]):
             if self._value_serializer is not None and value is not None:
                 raw_value = self._value_serializer(value)
         if headers:
-            headers = tuple(headers)
+            try:
+                headers = tuple(headers)
+            except TypeError as error:
+                raise _no_headers(error) from error
         found = self._topics.get(topic)
         accumulator = self._accumulator
         called_at = None
@@ -341,7 +351,8 @@ class Producer(Generic[K, V]):
             or self._pause
             or topic in self._lines
             or accumulator.size_bytes >= self._buffer_memory
-            or (partition is not None and (type(partition) is not int or partition >= len(found.queues)))
+            or (partition is not None and (type(partition) is not int or partition >= found.count))
+            or get_running_loop() is not self._loop
         ):
             self._check()
             if self._transactions is not None:
@@ -350,6 +361,8 @@ class Producer(Generic[K, V]):
             found = await self._wait(topic, partition, self._patience(urgent=urgent))
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
+        elif not hasattr(timestamp_ms, "__index__"):
+            raise TypeError(f"timestamp_ms takes a whole number, not {type(timestamp_ms).__name__}")
         elif not 0 <= timestamp_ms <= _INT64_MAX:
             raise ValueError(f"timestamp_ms={timestamp_ms}: it takes epoch ms, from 0 to 2**63 - 1")
         if partition is None:
@@ -368,13 +381,19 @@ class Producer(Generic[K, V]):
                 size_bytes_max = found.size_bytes_max
                 keyless = True
             else:
-                queue = found.queues[partition_of(raw_key, len(found.queues))]
+                if type(raw_key) is not bytes and isinstance(raw_key, (bytearray, memoryview)):
+                    raw_key = bytes(raw_key)
+                queue = found.queues[partition_of(raw_key, found.count)]
             if not accumulator.add(queue, timestamp_ms, raw_key, raw_value, headers, future, size_bytes_max):
                 queue = self._begin(
                     found, None if keyless else queue, timestamp_ms, raw_key, raw_value, headers, future
                 )
-        except (TypeError, AttributeError, UnicodeError) as error:
+        except (TypeError, AttributeError) as error:
             raise _no_record(raw_key, raw_value, headers, error) from error
+        except ValueError as error:
+            if not headers:
+                raise
+            raise _no_headers(error) from error
         if urgent:
             if called_at is not None:
                 self._sender.expires(queue, called_at)
@@ -424,11 +443,11 @@ class Producer(Generic[K, V]):
         found = self._topics.get(topic)
         if found is None:
             found = await self._sender.leaders.topic(topic, self._patience())
-        return len(found.queues)
+        return found.count
 
     def _chosen(self, topic: TopicQueues, key: bytes | None, value: bytes | None) -> int:
         assert self._partitioner is not None
-        count = len(topic.queues)
+        count = topic.count
         partition = self._partitioner(topic.name, key, value, count)
         if not 0 <= partition < count:
             raise ValueError(
@@ -487,7 +506,7 @@ class Producer(Generic[K, V]):
         topic = self._topics.get(name)
         if topic is None:
             topic = await self._sender.leaders.topic(name, patience)
-        if partition is not None and partition >= len(topic.queues):
+        if partition is not None and partition >= topic.count:
             topic = await self._sender.leaders.partition(name, partition, patience)
         if self._turns or self._accumulator.size_bytes >= self._buffer_memory:
             await self._room(patience)
@@ -501,8 +520,18 @@ class Producer(Generic[K, V]):
             self._transactions.check(transaction)
 
     def _check(self) -> None:
+        """Raise unless the producer can be used, and on this loop."""
         if self._unusable is not None:
             raise again(self._unusable) from self._unusable.__cause__
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        try:
+            here = get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self._loop:
+            raise ClientError("the producer was started on another event loop: use it on that one")
 
     async def _room(self, patience: Patience) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
@@ -572,5 +601,9 @@ def _no_record(key: object, value: object, headers: object, error: Exception) ->
                 f" {name}_serializer makes bytes of others"
             )
     if headers:
-        return TypeError(f"headers take (text, bytes or None) pairs: {error}")
+        return _no_headers(error)
     return TypeError(f"timestamp_ms takes a whole number: {error}")
+
+
+def _no_headers(error: Exception) -> TypeError:
+    return TypeError(f"headers take (text, bytes or None) pairs: {error}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, SupportsFloat
 
-from muster.settings import Setting, Type, settings_of
+from muster.settings import INT16_MAX, Setting, Type, settings_of
 
 _UNITS: Final = {"ms": "milliseconds"}
 
@@ -44,6 +45,34 @@ def check_below(settings: Any, smaller: str, larger: str) -> None:
     less, more = getattr(settings, smaller), getattr(settings, larger)
     if less >= more:
         raise ValueError(f"{smaller} ({less}) must be less than {larger} ({more})")
+
+
+def check_text(name: str, given: str | None) -> None:
+    """Raises ValueError unless requests can carry the text."""
+    if given is None:
+        return
+    try:
+        fits = len(given.encode()) <= INT16_MAX
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise wrong(name, given[:100], f"Unicode text of at most {INT16_MAX} bytes")
+
+
+def seconds_of(timeout: object, default_s: float | None = None) -> float:
+    """A call's `timeout`; the default, if there is one, for None. Raises TypeError or ValueError that names
+    it."""
+    if timeout is None and default_s is not None:
+        return default_s
+    if not isinstance(timeout, SupportsFloat):
+        raise TypeError(f"timeout={timeout!r}: it takes seconds, a number")
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise ValueError(f"timeout={timeout!r}: it takes seconds, a number")
+    return seconds
 
 
 def wrong(name: str, given: object, takes: str) -> ValueError:

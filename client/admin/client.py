@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Final, Self, Unpack
+from typing import Final, Self, SupportsFloat, Unpack
 
 from muster.client.admin import acls as acl_calls
 from muster.client.admin import cluster as cluster_calls
@@ -44,7 +44,7 @@ from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP, parse_servers
 from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.client.security.settings import SecurityOptions, SecuritySettings
-from muster.client.settings import check_known
+from muster.client.settings import check_known, check_text
 
 _REQUEST_TIMEOUT_MS: Final = 30_000
 _API_TIMEOUT_MS: Final = 60_000
@@ -78,10 +78,13 @@ class Admin:
         default_api_timeout_ms: int = _API_TIMEOUT_MS,
         **security: Unpack[SecurityOptions],
     ) -> None:
-        """Raises a ValueError that names the argument and says what it takes."""
+        """Raises a ValueError or TypeError that names the argument and says what it takes."""
         addresses = parse_servers(bootstrap_servers)
-        self._default_timeout_s = _seconds(default_api_timeout_ms / 1000, "default_api_timeout_ms")
-        _seconds(request_timeout_ms / 1000, "request_timeout_ms")
+        if not isinstance(client_id, str):
+            raise TypeError(f"client_id={client_id!r}: it takes text")
+        check_text("client_id", client_id)
+        self._default_timeout_s = _seconds(default_api_timeout_ms, "default_api_timeout_ms", a_second=1000)
+        _seconds(request_timeout_ms, "request_timeout_ms", a_second=1000)
         check_known("Admin", security, (each.name for each in fields(SecuritySettings) if each.init))
         self._cluster = Cluster(
             addresses,
@@ -588,10 +591,13 @@ class Admin:
         )
 
 
-def _seconds(value: float, name: str) -> float:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name}: it takes a time above 0, not {value:g} s")
-    return float(value)
+def _seconds(value: float, name: str, *, a_second: int = 1) -> float:
+    if not isinstance(value, SupportsFloat):
+        raise TypeError(f"{name}={value!r}: it takes a time, a number")
+    seconds = float(value) / a_second
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{name}: it takes a time above 0, not {seconds:g} s")
+    return seconds
 
 
 def _names(given: Iterable[str], parameter: str) -> list[str]:

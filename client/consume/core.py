@@ -31,7 +31,7 @@ from muster.client.consume.starting import Starting
 from muster.client.consume.subscription import Subscription
 from muster.client.consume.tasks import Tasks
 from muster.client.errors import ClientError, Closed, ConcurrentUse, NoOffset, TimedOut
-from muster.client.fetch.fetcher import Fetcher, Reset
+from muster.client.fetch.fetcher import SESSION_CLOSE_S, Fetcher, Reset
 from muster.client.group.group import Group
 from muster.client.group.outcomes import CommitResult
 from muster.client.network.cluster import ANY
@@ -51,6 +51,8 @@ _LEAVE_S: Final = 2.0
 _PART_S: Final = 5.0
 """The part before that, reserved for the last commit and the listener: the reader may finish only before
 it."""
+_AT_LEAST_S: Final = 0.05
+"""How long the group, and then the brokers, are told at least that the consumer ends: enough to send it."""
 _A_WHILE_S: Final = 60.0  # unbounded waits are split into these
 
 
@@ -110,7 +112,7 @@ class ConsumerCore(Generic[K, V]):
             stack.push_async_callback(self.cluster.close)
             self.fetcher = Fetcher(self.cluster, fetch_settings(given), on_reset=self._was_reset)
             self.assigned.open(self.fetcher)
-            stack.push_async_callback(self.fetcher.close)
+            stack.push_async_callback(self._close_fetcher)
             if given.group_id is not None:
                 await self._open_group(given.group_id, stack)
             self.starting = Starting(
@@ -295,7 +297,10 @@ class ConsumerCore(Generic[K, V]):
 
     async def _close_group(self) -> None:
         assert self.group is not None
-        await self.group.close(max(0.5, self._close_by - deadline(0)))
+        await self.group.close(max(_AT_LEAST_S, self._close_by - deadline(0)))
+
+    async def _close_fetcher(self) -> None:
+        await self.fetcher.close(min(SESSION_CLOSE_S, max(_AT_LEAST_S, self._close_by - deadline(0))))
 
     # --- the reading call -----------------------------------------------------------------------------------
 

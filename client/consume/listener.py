@@ -40,6 +40,9 @@ class Calls:
     def raise_failure(self) -> None:
         """Raise the first failure, cancellations included."""
         failure, self._failure = self._failure, None
+        if isinstance(failure, (StopIteration, StopAsyncIteration)):
+            # As such it would end the reader's loop without a word.
+            raise RuntimeError(f"the listener raised {type(failure).__name__}") from failure
         if failure is not None:
             raise failure
 

@@ -15,7 +15,7 @@ from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.network.connection import Address
 from muster.client.network.servers import parse_servers
 from muster.client.security.settings import SecurityOptions, SecuritySettings
-from muster.client.settings import check_below, check_known, wrong
+from muster.client.settings import check_below, check_known, check_text, wrong
 from muster.settings import setting
 
 _RESETS: Final = {"earliest": EARLIEST, "latest": LATEST, "none": None}
@@ -180,6 +180,8 @@ class ConsumerSettings(SecuritySettings):
 
     def __post_init__(self) -> None:
         SecuritySettings.__post_init__(self)
+        for name in ("client_id", "client_rack", "group_id", "group_remote_assignor"):
+            check_text(name, getattr(self, name))
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id requires a group_id: it names a member of a group")
         if self.group_remote_assignor is not None and self.group_protocol == "classic":

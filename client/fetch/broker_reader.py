@@ -32,7 +32,6 @@ _TOPIC_IDS: Final = 13
 _SOON_S: Final = 0.05
 """How long a Fetch is delayed for partitions that will be needed in a moment; if some are still missing then,
 it does not wait at the broker, so that they are never held up for long."""
-_SESSION_CLOSE_S: Final = 1.0
 _SESSION_ERRORS: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
@@ -99,15 +98,15 @@ class BrokerReader:
                     async with asyncio.timeout_at(choice.look_again_at):
                         await self._changed.wait()
 
-    async def close(self) -> None:
-        """Close the fetch session, whose slot others may need. Takes at most a second, and bypasses a Fetch
-        that still waits at the broker."""
+    async def close(self, until: float) -> None:
+        """Close the fetch session, whose slot others may need. Takes no longer than `until`, and bypasses a
+        Fetch that still waits at the broker."""
         if self._session.session_id == NO_SESSION:
             return
         self._change_lane()
         request = fetch_request(Plan(self._session.session_id, CLOSE, {}, {}), self._settings, max_wait_ms=0)
         with suppress(ClientError, KafkaError):
-            await self._cluster.call(request, deadline(_SESSION_CLOSE_S), node=self._node, lane=self._lane)
+            await self._cluster.call(request, until, node=self._node, lane=self._lane)
 
     def _change_lane(self) -> None:
         self._lane = _LANES[self._lane == _LANES[0]]

@@ -11,7 +11,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from muster.client.errors import ClientError, Closed, NotKafka, refusal
 from muster.client.fetch.broker_reader import BrokerReader, leader_epoch
@@ -25,7 +25,10 @@ from muster.client.partitions import TopicPartition
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.data import ListOffsetsResponse
 
-__all__ = ["FetchSettings", "Fetcher", "Position", "RawBatch", "Reset", "Trouble"]
+__all__ = ["SESSION_CLOSE_S", "FetchSettings", "Fetcher", "Position", "RawBatch", "Reset", "Trouble"]
+
+SESSION_CLOSE_S: Final = 1.0
+"""How long closing the sessions at the brokers may take."""
 
 
 class Trouble(NamedTuple):
@@ -228,8 +231,9 @@ class Fetcher:
         self._woken = True
         self._reading.news.set()
 
-    async def close(self) -> None:
-        """End all tasks; takes at most a second. A poll in progress raises Closed. Safe to call again."""
+    async def close(self, timeout_s: float = SESSION_CLOSE_S) -> None:
+        """End all tasks, and close the sessions at the brokers, which takes `timeout_s` at most. A poll in
+        progress raises Closed. Safe to call again."""
         self._closed = True
         self._reading.news.set()
         if self._arranging is not None:
@@ -239,7 +243,8 @@ class Fetcher:
         if self._tasks:
             await asyncio.wait(self._tasks)
         readers, self._readers = list(self._readers.values()), {}
-        await all_of(reader.close() for reader in readers)
+        until = deadline(timeout_s)
+        await all_of(reader.close(until) for reader in readers)
 
     def _usable(self) -> None:
         if self._closed:

@@ -40,6 +40,7 @@ from muster.client.network.connection import Address, deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.client.security.security import Security
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
 
 __all__ = ["Group", "GroupHealth", "GroupSettings", "Joined", "Preparation", "State"]
 
@@ -248,7 +249,10 @@ class Group:
         """Leave the group and drop the subscription; later commits are a non-member's. A dynamic member sends
         LeaveGroup, which may fail harmlessly: the group removes the member when its session expires."""
         inside = self._started()
-        await self._run(inside.leave(reason, self._seconds(until), static_too=False))
+        with self._lock:  # at once, not on the driver's loop: the next `subscribe` may come before that
+            request = self._membership.leave(reason, static_too=False)
+        self._kick()
+        await self._run(inside.send_leave(request, self._seconds(until)))
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -431,6 +435,9 @@ class _Inside:
         with self._lock:
             request = self._membership.leave(reason, static_too=static_too)
         self.driver.kick()
+        await self.send_leave(request, seconds)
+
+    async def send_leave(self, request: Message | None, seconds: float) -> None:
         if request is None:
             await self.driver.end_exchange()
             return

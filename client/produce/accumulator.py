@@ -196,10 +196,21 @@ class PartitionQueue:
 class TopicQueues:
     """A topic's partitions, and the one that takes records without a key now (KIP-480, KIP-794)."""
 
-    __slots__ = ("batch", "batch_began_at", "name", "queues", "share_left", "size_bytes_max", "sticky")
+    __slots__ = (
+        "batch",
+        "batch_began_at",
+        "count",
+        "name",
+        "queues",
+        "share_left",
+        "size_bytes_max",
+        "sticky",
+    )
 
     def __init__(self, name: str, partitions: int, first: int = 0) -> None:
         self.name = name
+        self.count = partitions
+        """The number of partitions: `queues` may be longer, by those that are gone but have records."""
         self.queues = [PartitionQueue(TopicPartition(name, number)) for number in range(partitions)]
         self.sticky = self.queues[first % partitions]
         """The partition that takes records without a key."""
@@ -212,18 +223,19 @@ class TopicQueues:
 
     def resize(self, count: int) -> None:
         """Set the number of partitions that the cluster reports. It is smaller if the topic was deleted and
-        created again: partitions that are gone stay for as long as they have records."""
+        created again: partitions that are gone stay for as long as they have records, but get no more."""
+        self.count = count
         for number in range(len(self.queues), count):
             self.queues.append(PartitionQueue(TopicPartition(self.name, number)))
         while len(self.queues) > count and not (self.queues[-1].batches or self.queues[-1].in_flight):
             self.queues.pop()
-        if self.sticky.where.partition >= len(self.queues):
+        if self.sticky.where.partition >= count:
             self.sticky = self.queues[0]
 
     def move_on(self) -> None:
         """Pick another partition for records without a key: one with a leader and the fewest batches waiting,
         in turns, so that all get equal shares while all are served equally fast."""
-        count = len(self.queues)
+        count = self.count
         now = self.sticky.where.partition
         best, least = self.sticky, (True, NEVER)
         for step in range(1, count + 1):

@@ -87,14 +87,14 @@ class Leaders:
         tries = 0
         while True:
             topic = await self.topic(name, patience)
-            if number < len(topic.queues):
+            if number < topic.count:
                 return topic
             wait_s = self._cluster.backoff_s(tries)
             tries += 1
             if deadline(wait_s) >= until:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {name} has no partition {number}; it has {len(topic.queues)}",
+                    f"topic {name} has no partition {number}; it has {topic.count}",
                 )
             await asyncio.sleep(wait_s)
 

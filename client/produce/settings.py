@@ -15,7 +15,7 @@ from muster.client.network.connection import Address
 from muster.client.network.servers import parse_servers
 from muster.client.produce.partitioner import Partitioner
 from muster.client.security.settings import SecurityOptions, SecuritySettings
-from muster.client.settings import check_below, check_known, wrong
+from muster.client.settings import check_below, check_known, check_text, wrong
 from muster.protocol.compression import Codec
 from muster.settings import INT32_MAX, Type, setting
 
@@ -164,6 +164,8 @@ class ProducerSettings(SecuritySettings):
 
     def __post_init__(self) -> None:
         SecuritySettings.__post_init__(self)
+        check_text("client_id", self.client_id)
+        check_text("transactional_id", self.transactional_id)
         if self.enable_idempotence and self.required_acks != -1:
             raise ValueError("enable_idempotence=True requires acks='all'")
         if self.transactional_id is not None and not self.idempotent:

@@ -10,7 +10,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 from muster.client.errors import ClientError, TransactionAborted
 from muster.client.group.group_metadata import GroupMetadata
-from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.client.partitions import OffsetAndMetadata, TopicPartition, place_of
 from muster.client.produce.sender import RecordFuture, RecordMetadata
 from muster.client.produce.transactions import Offsets, State, Transactions
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -79,8 +79,9 @@ class Transaction(Generic[K, V]):
 
     async def begin(self) -> Self:
         """Begin. Waits up to max_block_ms for the previous transaction to end. Raises ConcurrentUse if that
-        is still open, TimedOut, ProducerFenced, KafkaError; TransactionAborted if the previous transaction,
-        whose commit was cancelled or timed out, turned out to be aborted."""
+        is still open, TimedOut, ProducerFenced, KafkaError; TransactionAborted, once, if the previous
+        transaction, whose commit was cancelled or timed out, turned out to be aborted, and neither its
+        `commit` nor its `abort` has said so since."""
         self._told = self._aborted = False
         await self._transactions.begin(self)
         return self
@@ -106,8 +107,9 @@ class Transaction(Generic[K, V]):
         """Drop unsent records (they raise TransactionAborted), and abort. Waits for responses to requests in
         flight (request_timeout_ms), then for the coordinator, both within max_block_ms; then it raises
         TimedOut, while the producer keeps asking. Does nothing if it is already aborted, for example by a
-        commit that raised TransactionAborted. Raises NoTransaction if it is committed, or being committed: a
-        commit that was cancelled or timed out remains one."""
+        commit that raised TransactionAborted or was cancelled. Raises NoTransaction if it is committed, or
+        being committed: a commit that timed out, or was cancelled when all records had been sent, remains
+        one."""
         self._told = True
         if self._aborted and not self._is_mine:
             return
@@ -160,8 +162,8 @@ class Transaction(Generic[K, V]):
         required.
 
         Raises TransactionAborted if the group does not accept them: after a rebalance their records may be
-        another member's. Waits up to max_block_ms for the coordinators. After any error but ValueError and
-        NoTransaction, or if it is cancelled, the transaction can only be aborted."""
+        another member's. Waits up to max_block_ms for the coordinators. After any error but ValueError,
+        TypeError and NoTransaction, or if it is cancelled, the transaction can only be aborted."""
         source: Offsets
         if isinstance(consumer, GroupMetadata):
             if offsets is None:
@@ -171,6 +173,8 @@ class Transaction(Generic[K, V]):
             source = consumer
         if offsets is not None and not isinstance(offsets, Mapping):
             raise ValueError(f"offsets={offsets!r}: it takes a mapping of TopicPartition to offset, or None")
+        if offsets is not None:
+            offsets = {where: place_of(place) for where, place in offsets.items()}
         await self._transactions.commit_offsets(self, source, offsets)
 
     async def __aenter__(self) -> Self:
@@ -200,11 +204,7 @@ class _Given:
     async def offsets_for_transaction(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
     ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
-        places = {
-            where: OffsetAndMetadata(place) if isinstance(place, int) else place
-            for where, place in (offsets or {}).items()
-        }
-        return self._group, places
+        return self._group, {where: place_of(place) for where, place in (offsets or {}).items()}
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
         """The given member does not change."""

@@ -145,8 +145,13 @@ class Transactions:
         self._commits = False
         """Whether it is being ended with a commit."""
         self._waiters = 0
-        self._news: TransactionAborted | None = None
-        """The outcome of a commit whose caller had gone away."""
+        self._ended_token: object = None
+        """The token of the transaction that `_ending` ends."""
+        self._unheard: tuple[object, TransactionAborted] | None = None
+        """The last transaction that was aborted though its commit, whose caller had gone away, did not say
+        so: its token, and why."""
+        self._is_news = False
+        """Whether nobody was told of it yet."""
         self._fatal: ClientError | KafkaError | None = None
         self._last_error: Exception | None = None
         self._limit_s = settings.max_block_ms / 1000
@@ -187,9 +192,11 @@ class Transactions:
             raise ConcurrentUse(
                 f"a transaction of {self.transactional_id} is open already: a producer has one at a time"
             )
-        if self._news is not None:
-            news, self._news = self._news, None
-            raise news
+        if self._unheard is not None and self._is_news:
+            self._is_news = False
+            raise again(self._unheard[1]) from self._unheard[1].__cause__
+        if self._unheard is not None and self._unheard[0] is token:
+            self._unheard = None  # it is another one now
         self.current, self.state = token, State.BEGINNING
         try:
             joins_by_writing = self._level >= _LEVEL
@@ -248,28 +255,55 @@ class Transactions:
                     self._fail(error)
                 except BaseException:
                     if self.state is State.COMMITTING:
-                        self._fail(ClientError("its commit was cancelled"))
+                        self._fail(ClientError("its commit was cancelled while records were being sent"))
+                        self._has_news(token, self._aborted_by_failure())
                         self._end(commit=False)
                     raise
                 if self.state is State.COMMITTING and self._failure is None:
                     self._end(commit=True)
         elif token is not self.current or self.state not in (State.FAILED, State.ENDING):
+            if token is not self.current and (unheard := self._heard(token)) is not None:
+                raise again(unheard) from unheard.__cause__
             self.check(token)
             raise NoTransaction("the transaction is being committed already")
         self._raise_if_dead()
         if self.state is State.ENDING and self._commits and self._ending is not None:
             await self._until_ended(self._ending, deadline(self._limit_s))
             return
+        aborted = self._aborted_by_failure()
+        try:
+            with suppress(TimedOut, NoTransaction):
+                await self.abort(token)
+        except asyncio.CancelledError:
+            self._has_news(token, aborted)
+            raise
+        raise aborted
+
+    def _aborted_by_failure(self) -> TransactionAborted:
         failure = self._failure or ClientError("it was aborted meanwhile")
-        with suppress(TimedOut, NoTransaction):
-            await self.abort(token)
-        raise TransactionAborted(f"the transaction was aborted: {failure}") from failure
+        aborted = TransactionAborted(f"the transaction was aborted: {failure}")
+        aborted.__cause__ = failure
+        return aborted
+
+    def _has_news(self, token: object, aborted: TransactionAborted) -> None:
+        """This transaction is aborted, and the caller of its commit has gone away."""
+        self._unheard, self._is_news = (token, aborted), True
+
+    def _heard(self, token: object) -> TransactionAborted | None:
+        """Why this transaction was aborted, if its commit did not say so. It is no news any more."""
+        if self._unheard is None or self._unheard[0] is not token:
+            return None
+        self._is_news = False
+        return self._unheard[1]
 
     async def abort(self, token: object, limit_s: float | None = None) -> None:
         """Drop unsent records, and abort. Raises TimedOut if the coordinator does not confirm it within
         max_block_ms, or `limit_s`; the producer keeps asking, and the next transaction waits for the answer.
-        Raises NoTransaction if the coordinator has already been asked to commit."""
+        Raises NoTransaction if the coordinator has already been asked to commit; does nothing if it is known
+        to be aborted instead."""
         self._raise_if_dead()
+        if self._heard(token) is not None and token is not self.current:
+            return
         if token is not self.current or self.state in (State.NONE, State.BEGINNING):
             raise NoTransaction("the transaction is over, or has not begun")
         if self.state is State.ENDING and self._commits:
@@ -359,7 +393,7 @@ class Transactions:
     # --- ending ---------------------------------------------------------------------------------------------
 
     def _end(self, *, commit: bool) -> asyncio.Task[None]:
-        self.state, self._commits = State.ENDING, commit
+        self.state, self._commits, self._ended_token = State.ENDING, commit, self.current
         self._on_stop()
         self._ending = asyncio.create_task(
             self._run_end(commit=commit), name=f"end of a transaction of {self.transactional_id}"
@@ -393,7 +427,11 @@ class Transactions:
         self._failure = self.current = None
         self.state = State.NONE
         if aborted is not None:
-            raise TransactionAborted(f"the transaction was aborted: {aborted}") from aborted
+            told = TransactionAborted(f"the transaction was aborted: {aborted}")
+            told.__cause__ = aborted
+            if not self._waiters:
+                self._ended_unheard(told)
+            raise told
 
     async def _end_at_coordinator(self, *, commit: bool) -> Exception | None:
         """Ask the coordinator to end it. Returns why it was aborted instead of committed, if so."""
@@ -420,13 +458,14 @@ class Transactions:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if isinstance(error, TransactionAborted):
-            if not self._waiters:
-                log.warning("%s: %s", self.transactional_id, error)
-                self._news = error
-        elif error is not self._fatal:
+        if not isinstance(error, TransactionAborted) and error is not self._fatal:
             log.error("the end of a transaction failed; this is a defect of the client", exc_info=error)
             self._die(ClientError(f"the end of a transaction failed with {type(error).__name__}: {error}"))
+
+    def _ended_unheard(self, aborted: TransactionAborted) -> None:
+        """It was to be committed, but is aborted, and nobody waits for the outcome any more."""
+        log.warning("%s: %s", self.transactional_id, aborted)
+        self._has_news(self._ended_token, aborted)
 
     async def _until_ended(self, ending: asyncio.Task[None], until: float, *, mine: bool = True) -> None:
         """Wait for the transaction to end. Raises TimedOut, Closed if the producer was closed first, and, if
@@ -440,6 +479,12 @@ class Transactions:
                     f" say within {self._setting}{_because(self._last_error)}; the producer goes on asking,"
                     " and the next transaction waits for the answer"
                 )
+        except asyncio.CancelledError:
+            if mine and self._waiters == 1 and ending.done() and not ending.cancelled():
+                told = ending.exception()
+                if isinstance(told, TransactionAborted):  # this caller was to raise it
+                    self._ended_unheard(told)
+            raise
         finally:
             self._waiters -= mine
         if ending.cancelled():

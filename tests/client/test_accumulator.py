@@ -198,6 +198,21 @@ def test_a_topic_that_has_fewer_partitions_than_before_keeps_those_with_records(
     assert len(topic.queues) == 1
 
 
+def test_a_partition_that_is_gone_gets_no_more_records() -> None:
+    """It stays for the records it has, which may take their whole time to fail."""
+    made, topic = accumulator(4)
+    topic.sticky = topic.queues[1]
+    put(made, topic.queues[3], 1)
+    topic.resize(1)
+    assert (topic.count, len(topic.queues)) == (1, 4)
+    for ticket in range(20):
+        add_keyless(made, topic, b"x" * 90, ticket)
+    assert [len(queue.batches) > 0 for queue in topic.queues] == [True, False, False, True]
+    assert topic.sticky is topic.queues[0]
+    topic.resize(3)
+    assert (topic.count, len(topic.queues)) == (3, 4)
+
+
 def test_few_keyless_records_are_spread_however_large_a_batch_may_be() -> None:
     """The batches stay open meanwhile."""
     made, topic = accumulator(4, batch_size_bytes=100_000, share_bytes=1_000)

@@ -506,6 +506,63 @@ async def test_what_is_no_partition_is_refused(broker: Broker) -> None:
         consumer(broker, group_id="g", topics=5)
 
 
+BAD_PLACES: Any = [
+    (-1, ValueError, "offset -1: it takes a whole number from 0 to"),
+    (2**63, ValueError, f"offset {2**63}: it takes a whole number from 0 to"),
+    ("5", ValueError, "offset '5': it takes a whole number"),
+    (OffsetAndMetadata(2**63), ValueError, f"offset OffsetAndMetadata.*{2**63}.*: it takes a whole number"),
+    (OffsetAndMetadata("5"), ValueError, "offset OffsetAndMetadata.*'5'.*: it takes a whole number"),  # type: ignore[arg-type]
+    (OffsetAndMetadata(5, "", 2**31), ValueError, "leader_epoch=2147483648: it takes"),
+    (OffsetAndMetadata(5, "", -2), ValueError, "leader_epoch=-2: it takes"),
+    (OffsetAndMetadata(5, "", "1"), TypeError, "leader_epoch='1': it takes a whole number"),  # type: ignore[arg-type]
+    (OffsetAndMetadata(5, b"m"), TypeError, "metadata=b'm': it takes text"),  # type: ignore[arg-type]
+    (OffsetAndMetadata(5, "\udc80"), ValueError, r"metadata='\\udc80': it takes Unicode text"),
+    (OffsetAndMetadata(5, "é" * 16_384), ValueError, "metadata='é+': it takes .* at most 32767 bytes"),
+]
+
+
+async def test_what_is_no_offset_is_refused_at_once(broker: Broker) -> None:
+    broker.create_topic("t")
+    async with consumer(broker, group_id="g") as reader:
+        reader.assign([T0])
+        assert await reader.position(T0) == 0
+        for place, kind, says in BAD_PLACES:
+            with pytest.raises(kind, match=says):
+                reader.seek(T0, place)
+            with pytest.raises(kind, match=says):
+                await reader.commit({T0: place})
+        assert await reader.position(T0) == 0
+        reader.seek(T0, 2**63 - 1)
+        assert await reader.position(T0) == 2**63 - 1
+
+
+@pytest.mark.parametrize(("timeout", "kind"), [("5", TypeError), ([], TypeError), (float("nan"), ValueError)])
+async def test_a_timeout_that_is_none_is_refused_at_once(
+    broker: Broker, timeout: Any, kind: type[Exception]
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    async with consumer(broker, group_id="g", topics="t") as reader:
+        for call in (
+            reader.get(timeout),
+            reader.get_many(timeout=timeout),
+            reader.get_batches(timeout=timeout),
+            reader.position(T0, timeout),
+            reader.end_offsets([T0], timeout),
+            reader.commit({T0: 0}, timeout),
+            reader.list_topics(timeout),
+            reader.unsubscribe(timeout),
+            reader.drain(timeout),
+            reader.close(timeout),
+        ):
+            with pytest.raises(kind, match=f"timeout={re.escape(repr(timeout))}: it takes seconds"):
+                await call
+        assert reader.subscription == {"t"}
+        record = await reader.get(LONG_S)
+        assert record is not None
+        assert record.offset == 0
+
+
 async def test_reading_nothing_is_refused(broker: Broker) -> None:
     async with consumer(broker, group_id="g") as reader:
         for read in (reader.get, reader.get_many, reader.__anext__):

@@ -208,6 +208,24 @@ async def test_what_a_listener_raises_comes_out_of_the_reading_call_and_the_reba
     assert await committed(broker, partitions=2) == 4
 
 
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
+async def test_a_listener_does_not_end_the_loop_without_a_word(broker: Broker, kind: type[Exception]) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+
+    class Stopping(Told):
+        def on_partitions_assigned(self, consumer: Any, partitions: Iterable[TopicPartition]) -> None:
+            raise kind
+
+    async with Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=Stopping(), auto_offset_reset="earliest"
+    ) as consumer:
+        with pytest.raises(RuntimeError, match=f"the listener raised {kind.__name__}") as raised:
+            await anext(aiter(consumer), None)
+        assert isinstance(raised.value.__cause__, kind)
+        assert (await anext(consumer)).offset == 0
+
+
 async def test_a_listener_that_is_cancelled_was_called_once(broker: Broker) -> None:
     broker.create_topic("t")
     calls: list[str] = []

@@ -223,6 +223,39 @@ async def test_a_members_calls_to_a_coordinator_that_stops_answering_end_in_time
             broker.resume(0)
 
 
+@pytest.mark.parametrize("limit_s", [0.0, 0.3, 2.0])
+async def test_nothing_that_closing_asks_of_a_broker_may_take_longer_than_its_timeout(limit_s: float) -> None:
+    """What is left of it, that is: after it, the brokers are only told."""
+    with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", [b"v"])
+        consumer = await Consumer(
+            broker.bootstrap, topics="t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+        ).start()
+        assert await consumer.get(timeout=LONG_S) is not None
+        assert consumer._core.group is not None
+        inside = consumer._core.group._inside
+        assert inside is not None
+        late_s: list[float] = []
+        for cluster in (consumer._core.cluster, inside._cluster):
+            call = cluster.call
+
+            def timed(request: Any, until: float, *, call: Any = call, **given: Any) -> Any:
+                late_s.append(until - max(by, asyncio.get_running_loop().time()))
+                return call(request, until, **given)
+
+            cluster.call = timed  # type: ignore[method-assign]
+        broker.pause(0)
+        try:
+            by = asyncio.get_running_loop().time() + limit_s
+            async with asyncio.timeout(LONG_S):
+                await consumer.close(timeout=limit_s)
+        finally:
+            broker.resume(0)
+        assert late_s
+        assert max(late_s) < 0.3  # most of it for a loop that is slow
+
+
 async def _flushed(producer: Producer[bytes, bytes]) -> None:
     await producer.post("t", b"v")
     await producer.flush(timeout=0.4)

@@ -264,6 +264,22 @@ async def test_leaving_is_no_end(broker: Broker, apart: bool) -> None:
 
 
 @BOTH
+async def test_who_subscribes_while_it_is_leaving_joins_again(broker: Broker, apart: bool) -> None:
+    broker.create_topic("t", 2)
+    async with member(broker.bootstrap, apart=apart) as alone:
+        await settled(alone)
+        with alone.group._lock:  # a thread of the group's own gets no turn before the subscription
+            leaving = asyncio.create_task(alone.group.leave("for a moment", deadline(LONG_S)))
+            await asyncio.sleep(0)
+            alone.owned = frozenset()
+            alone.group.subscribe(frozenset({"t"}))
+        await leaving
+        assert alone.group.rejoin_needed
+        await settled(alone, owning=2)
+        assert broker.group("g").facts == ("Stable", 1)
+
+
+@BOTH
 async def test_a_subscription_may_change_at_any_time(broker: Broker, apart: bool) -> None:
     broker.create_topic("t", 2)
     broker.create_topic("u", 2)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from muster.client.errors import ClientError
+from muster.client.admin.client import Admin
+from muster.client.errors import ClientError, DeliveryTimedOut
 from muster.client.produce.partitioner import partition_of
 from muster.client.producer import Producer, RecordMetadata
 from muster.coordinator.testing import Broker, Cluster
@@ -22,7 +23,7 @@ from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.client.listeners import losing_answers
 from tests.client.logs import LONG_S, Logged, everything, values
-from tests.client.posting import numbered, post_all
+from tests.client.posting import give, numbered, post_all
 from tests.support.each import each
 from tests.support.facts import until
 from tests.support.leases import TERM_MS
@@ -143,6 +144,11 @@ NUMBERS = count()
         ({"value": b"", "headers": [("\udc80", b"v")]}, r"headers take \(text, bytes or None\) pairs"),
         ({"value": array("I", [1])}, "value takes bytes or None, not array"),
         ({"value": bytearray(), "headers": [("h", 5)]}, r"headers take \(text, bytes or None\) pairs"),
+        ({"value": b"", "headers": {"a": b"v"}}, r"headers take \(text, bytes or None\) pairs"),
+        ({"value": b"", "headers": {"ab": b"v"}}, r"headers take \(text, bytes or None\) pairs"),
+        ({"value": b"", "headers": [("h", b"v", 1)]}, r"headers take \(text, bytes or None\) pairs"),
+        ({"value": b"", "headers": 5}, r"headers take \(text, bytes or None\) pairs"),
+        ({"value": b"", "timestamp_ms": "1"}, "timestamp_ms takes a whole number, not str"),
         ({"value": b"", "timestamp_ms": 1.5}, "timestamp_ms takes a whole number"),
         ({"value": b"", "partition": "0"}, "partition takes a whole number, not str"),
         ({"value": b"", "timestamp_ms": -1}, "timestamp_ms=-1: it takes epoch ms"),
@@ -161,9 +167,56 @@ async def test_what_is_no_record_is_refused_at_once(broker: Broker, given: dict[
     assert await values(broker.bootstrap, topic) == [b"first", b"good"]
 
 
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+async def test_a_key_may_be_any_kind_of_bytes(broker: Broker, kind: Any) -> None:
+    broker.create_topic("t", 8)
+    async with Producer(broker.bootstrap) as producer:
+        for number in range(8):
+            key = b"key %d" % number
+            told = [await producer.send("t", b"v", key=given) for given in (kind(key), key)]
+            assert told[0].partition == told[1].partition == partition_of(key, 8)
+    assert {each.key for each in await everything(broker.bootstrap, "t")} == {b"key %d" % n for n in range(8)}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_a_topic_that_comes_back_with_fewer_partitions_takes_records_at_once(
+    broker: Broker, keyed: bool
+) -> None:
+    """A record for a partition that is gone waits and fails alone."""
+    broker.create_topic("t", 4)
+    async with (
+        Admin(broker.bootstrap) as admin,
+        Producer(
+            broker.bootstrap, linger_ms=0, retry_backoff_ms=10, allow_auto_create_topics=False
+        ) as producer,
+    ):
+        for partition in range(4):
+            await producer.send("t", b"old", partition=partition)
+        await admin.delete_topic("t")
+        await admin.create_topic("t", 1)
+        lost = [await producer.post("t", b"lost", partition=number) for number in (1, 2, 3)]
+        await until(lambda: producer._topics["t"].count == 1, "the number of partitions")
+        assert await producer.partitions_for("t") == 1
+        async with asyncio.timeout(LONG_S):
+            told = [
+                await producer.send("t", b"new", key=b"%d" % number if keyed else None)
+                for number in range(20)
+            ]
+        assert {each.partition for each in told} == {0}
+        assert not any(each.done() for each in lost)
+        give(producer, 0.01)
+        failed = await asyncio.gather(*lost, return_exceptions=True)
+        assert [type(each) for each in failed] == [DeliveryTimedOut] * 3
+    assert await values(broker.bootstrap, "t") == [b"new"] * 20
+
+
 @each(
     "given, says",
     [
+        ({"client_id": "a" * 32_768}, "client_id='a+': it takes Unicode text of at most 32767 bytes"),
+        ({"client_id": "\udc80"}, r"client_id='\\udc80': it takes Unicode text"),
+        ({"transactional_id": "é" * 16_384}, "transactional_id='é+': it takes Unicode text of at most 32767"),
+        ({"transactional_id": "\ud800"}, r"transactional_id='\\ud800': it takes Unicode text"),
         ({"acks": 2}, "acks=2: it takes 'all', 1 or 0"),
         ({"acks": True}, "acks=True"),
         ({"acks": 1, "enable_idempotence": True}, "requires acks='all'"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -232,6 +235,51 @@ async def test_a_producer_that_was_not_started_says_so() -> None:
     await producer.close()
     with pytest.raises(Closed, match="make another one"):
         await producer.start()
+
+
+async def test_another_loop_is_refused(broker: Broker) -> None:
+    """Before anything changes: the producer goes on where it was started."""
+    broker.create_topic("t")
+    async with Producer(broker.bootstrap, linger_ms=MANY_MS, delivery_timeout_ms=2 * MANY_MS) as producer:
+        await producer.send("t", b"1")
+        waiting = await producer.post("t", b"2")
+        held = producer._accumulator.size_bytes
+        calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+            lambda: producer.post("t", b"v"),
+            lambda: producer.send("t", b"v"),
+            lambda: producer.send("t", b"v", partition=0),
+            lambda: producer.send("unknown", b"v"),
+            lambda: producer.partitions_for("t"),
+            producer.flush,
+            producer.start,
+            producer.close,
+        ]
+
+        def elsewhere() -> None:
+            for call in calls:
+                with pytest.raises(ClientError, match="the producer was started on another event loop"):
+                    asyncio.run(call())
+            with pytest.raises(ClientError, match="the producer was started on another event loop"):
+                producer.transaction()
+
+        await asyncio.to_thread(elsewhere)
+        assert (producer._accumulator.size_bytes, producer._closing, producer._lines) == (held, None, {})
+        await producer.flush()
+        assert (await waiting).offset == 1
+    assert await values(broker.bootstrap, "t") == [b"1", b"2"]
+    await asyncio.to_thread(lambda: asyncio.run(producer.close()))  # it is over: there is nothing to do
+
+
+@pytest.mark.parametrize(("timeout", "kind"), [("5", TypeError), ([], TypeError), (float("nan"), ValueError)])
+async def test_a_timeout_that_is_none_is_refused_at_once(broker: Broker, timeout: Any, kind: Any) -> None:
+    broker.create_topic("t")
+    async with Producer(broker.bootstrap) as producer:
+        for call in (producer.close, producer.flush):
+            with pytest.raises(kind, match=f"timeout={re.escape(repr(timeout))}: it takes seconds"):
+                await call(timeout)
+        await producer.send("t", b"1")
+        await producer.close(Decimal("5"))  # type: ignore[arg-type]
+    assert await values(broker.bootstrap, "t") == [b"1"]
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancelled", "twice"])

@@ -16,6 +16,7 @@ from muster.client import (
     GroupMetadata,
     KafkaError,
     NoTransaction,
+    OffsetAndMetadata,
     Producer,
     ProducerFenced,
     TimedOut,
@@ -83,6 +84,16 @@ async def begun(producer: Producer[bytes, bytes], value: bytes = b"1") -> Transa
 async def one(producer: Producer[bytes, bytes], value: bytes) -> None:
     async with producer.transaction() as transaction:
         await transaction.send("t", value)
+
+
+async def tells(producer: Producer[bytes, bytes], aborted: bool) -> None:
+    """Begin a transaction, and abort it. If the last commit ended as an abort, that is said first, once."""
+    if aborted:
+        with pytest.raises(
+            TransactionAborted, match="its commit was cancelled while records were being sent"
+        ):
+            await producer.transaction().begin()
+    await (await producer.transaction().begin()).abort()
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
@@ -174,6 +185,20 @@ async def test_an_abort_that_hangs_is_asked_for_on(level: int) -> None:
         await transaction.abort()
         await one(producer, b"2")
     assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
+
+
+@pytest.mark.parametrize(
+    "place",
+    [-1, 2**63, OffsetAndMetadata(1, "", 2**31), OffsetAndMetadata(1, b"m")],  # type: ignore[arg-type]
+)
+async def test_what_is_no_offset_is_refused_and_the_transaction_goes_on(place: Any) -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer, producer.transaction() as transaction:
+        with pytest.raises((ValueError, TypeError), match=r"(offset|leader_epoch|metadata).*: it takes"):
+            await transaction.commit_offsets(NOBODY, {TopicPartition("t", 0): place})
+        await transaction.send("t", b"1")
+        await transaction.commit_offsets(NOBODY, OFFSETS)
+    assert cluster.committed == [b"1", 7]
 
 
 async def test_what_is_being_committed_is_not_aborted() -> None:
@@ -520,7 +545,8 @@ async def test_an_announcement_that_comes_behind_its_abort_begins_nothing() -> N
     ],
 )
 async def test_a_commit_that_is_cancelled(level: int, api_key: ApiKey, kept: bool) -> None:
-    """While records are still being sent, it becomes an abort; later it stays a commit."""
+    """While records are still being sent, it becomes an abort, which the next transaction says; later it
+    stays a commit."""
     cluster = TransactionCluster(level)
     async with transactional(cluster) as producer:
         transaction = await producer.transaction().begin()
@@ -530,9 +556,118 @@ async def test_a_commit_that_is_cancelled(level: int, api_key: ApiKey, kept: boo
         await until(lambda: cluster.requests_of(api_key), "the request")
         await cancelled(commit)
         gate.set()
+        await tells(producer, aborted=not kept)
         await one(producer, b"2")
     assert cluster.committed == ([b"1", b"2"] if kept else [b"2"])
     assert cluster.ends == [kept, True]
+
+
+async def a_commit_that_became_an_abort(
+    cluster: TransactionCluster, producer: Producer[bytes, bytes]
+) -> Transaction[bytes, bytes]:
+    transaction = await producer.transaction().begin()
+    gate = cluster.hold(ApiKey.PRODUCE)
+    await transaction.post("t", b"1")
+    commit = asyncio.create_task(transaction.commit())
+    await until(lambda: cluster.requests_of(ApiKey.PRODUCE), "the record")
+    await cancelled(commit)
+    gate.set()
+    return transaction
+
+
+@LEVELS
+@pytest.mark.parametrize("over", [True, False])
+async def test_who_aborts_what_a_cancelled_commit_has_aborted_needs_not_be_told(
+    level: int, over: bool
+) -> None:
+    """As error handlers do: there is nothing left to say to the next transaction."""
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await a_commit_that_became_an_abort(cluster, producer)
+        if over:
+            await until(lambda: of(producer).state is State.NONE, "the abort")
+        for _ in range(2):
+            await transaction.abort()
+        await one(producer, b"2")
+        await transaction.abort()
+        again = await transaction.begin()
+        await again.send("t", b"3")
+        await again.commit()
+        with pytest.raises(NoTransaction):
+            await again.abort()
+    assert (cluster.committed, cluster.ends) == ([b"2", b"3"], [False, True, True])
+
+
+@LEVELS
+@pytest.mark.parametrize("over", [True, False])
+async def test_who_commits_again_what_a_cancelled_commit_has_aborted_is_told(level: int, over: bool) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await a_commit_that_became_an_abort(cluster, producer)
+        if over:
+            await until(lambda: of(producer).state is State.NONE, "the abort")
+        with pytest.raises(TransactionAborted, match="its commit was cancelled"):
+            await transaction.commit()
+        await transaction.abort()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
+
+
+@LEVELS
+async def test_what_the_next_transaction_has_said_is_still_aborted(level: int) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await a_commit_that_became_an_abort(cluster, producer)
+        await tells(producer, aborted=True)
+        await transaction.abort()
+        with pytest.raises(TransactionAborted, match="its commit was cancelled"):
+            await transaction.commit()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
+
+
+@LEVELS
+async def test_a_commit_that_is_cancelled_while_it_aborts_is_told_to_the_next_one(level: int) -> None:
+    """A record has failed, and the commit was to say so."""
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+        with pytest.raises(KafkaError):
+            await transaction.send("t", b"too large")
+        gate = cluster.hold(ApiKey.END_TXN)
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: cluster.requests_of(ApiKey.END_TXN), "the abort")
+        await cancelled(commit)
+        gate.set()
+        with pytest.raises(TransactionAborted, match="MESSAGE_TOO_LARGE"):
+            await producer.transaction().begin()
+        await one(producer, b"2")
+    assert (cluster.committed, cluster.ends) == ([b"2"], [False, True])
+
+
+async def test_a_commit_that_failed_late_can_be_aborted_and_committed_again() -> None:
+    """Both say what became of it, so the next transaction does not."""
+    cluster = TransactionCluster(2)
+    for calls in (["abort", "commit"], ["commit", "abort"]):
+        async with transactional(cluster, request_timeout_ms=200) as producer:
+            transaction = await begun(producer)
+            block_for(producer, 300)
+            cluster.deaf.add(ApiKey.END_TXN)
+            with pytest.raises(TimedOut):
+                await transaction.commit()
+            block_for(producer, 60_000)
+            cluster.time_out()
+            cluster.deaf.clear()
+            await until(lambda: of(producer).state is State.NONE, "the outcome")
+            for call in calls:
+                if call == "abort":
+                    await transaction.abort()
+                else:
+                    with pytest.raises(TransactionAborted, match="transaction_timeout_ms"):
+                        await transaction.commit()
+            await one(producer, b"2")
+    assert cluster.committed == [b"2", b"2"]
 
 
 @LEVELS
@@ -589,7 +724,9 @@ async def test_an_abort_that_is_cancelled_stays_an_abort(level: int, api_key: Ap
 async def test_cancelled_at_any_turn_the_next_one_works(
     level: int, end: Callable[[Transaction[bytes, bytes]], Coroutine[Any, Any, None]]
 ) -> None:
+    """If a commit became an abort, the next one says so first, once; an abort is nothing to say."""
     cluster = TransactionCluster(level)
+    told: list[bool] = []
     async with transactional(cluster) as producer:
         for count in range(40):
             transaction = await producer.transaction().begin()
@@ -601,7 +738,13 @@ async def test_cancelled_at_any_turn_the_next_one_works(
             await asyncio.wait([ending])
             if of(producer).state is State.OPEN:  # it was cancelled before it ran
                 await transaction.abort()
+                continue
+            if end is Transaction.commit:
+                await until(lambda: of(producer).state is State.NONE, "the end")
+                told.append(b"%d" % count not in cluster.committed[-2:])
+                await tells(producer, aborted=told[-1])
         await one(producer, b"last")
+    assert any(told) == (end is Transaction.commit)
     *whole, last = cluster.committed
     assert last == b"last"
     assert whole[::2] == whole[1::2]

@@ -276,6 +276,29 @@ async def test_settings_that_make_no_sense(make: Callable[[], Admin], said: str)
         make()
 
 
+@each(
+    "make, said",
+    [
+        (lambda: Admin(client_id=5), "client_id=5: it takes text"),  # type: ignore[arg-type]
+        (lambda: Admin(client_id="\udc80"), r"client_id='\\udc80': it takes Unicode text"),
+        (lambda: Admin(client_id="a" * 32_768), "client_id='a+': it takes Unicode text of at most 32767"),
+        (
+            lambda: Admin(default_api_timeout_ms="5"),  # type: ignore[arg-type]
+            "default_api_timeout_ms='5': it takes a time, a number",
+        ),
+        (lambda: Admin(request_timeout_ms="5"), "request_timeout_ms='5': it takes"),  # type: ignore[arg-type]
+    ],
+)
+async def test_settings_of_the_wrong_type_are_named(make: Callable[[], Admin], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        make()
+
+
+async def test_a_timeout_of_the_wrong_type_is_named(admin: Admin) -> None:
+    with pytest.raises(TypeError, match="timeout='5': it takes a time, a number"):
+        await admin.list_topics(timeout="5")  # type: ignore[arg-type]
+
+
 @each("timeout", [0, -1, float("nan"), float("inf")])
 async def test_timeouts_that_are_none(admin: Admin, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout: it takes a time above 0"):
