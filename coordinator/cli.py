@@ -28,6 +28,8 @@ _GARBAGE_THRESHOLDS = (5_000, 5, 40)
 rescans requests in flight over and over, which costs a tenth of the time. Few young collections before one of
 the next generation, because a collection takes 50 ms while thousands of members join; a million objects
 before a full collection, which takes half a second on a heap of that size."""
+_HTTP_VARIABLE = config.variable("http")
+_FROM_VARIABLE = f"the value is from the variable {_HTTP_VARIABLE}, which `muster test` reads too"
 _LAST_LINES_S = 1.0  # how long to wait at exit for the log to drain
 
 
@@ -58,8 +60,10 @@ def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> i
     try:
         settings = config.read_settings(given, variables)
     except config.SettingError as error:
-        return fail("muster serve", str(error), EXIT_USAGE)
-    return _serve(settings, began)
+        said = f"{error}; {_FROM_VARIABLE}" if error.given == _HTTP_VARIABLE else str(error)
+        return fail("muster serve", said, EXIT_USAGE)
+    from_variable = given.get("http") is None and settings.http is not None
+    return _serve(settings, began, from_variable)
 
 
 def _run_client(parsed: Namespace, variables: Mapping[str, str]) -> int:
@@ -71,16 +75,16 @@ def _run_client(parsed: Namespace, variables: Mapping[str, str]) -> int:
 # --- serve --------------------------------------------------------------------------------------------------
 
 
-def _serve(settings: config.Settings, began: float) -> int:
+def _serve(settings: config.Settings, began: float, http_from_variable: bool) -> int:
     # Imported modules stay; collecting garbage meanwhile takes a tenth of the startup time.
     gc.disable()
     try:
-        return _run(settings, began)
+        return _run(settings, began, http_from_variable)
     finally:
         gc.enable()
 
 
-def _run(settings: config.Settings, began: float) -> int:
+def _run(settings: config.Settings, began: float, http_from_variable: bool) -> int:
     import asyncio
 
     from muster.coordinator.base.log import configure, end_background
@@ -94,7 +98,7 @@ def _run(settings: config.Settings, began: float) -> int:
     raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve_until_stopped(settings, began))
+            return runner.run(_serve_until_stopped(settings, began, http_from_variable))
     except NodeIdTaken as error:
         return fail("muster serve", f"{error}; every broker needs a --node-id of its own", EXIT_FAILED)
     except (BindError, MissingPackages, SecurityError, StoreError) as error:
@@ -111,7 +115,7 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
+async def _serve_until_stopped(settings: config.Settings, began: float, http_from_variable: bool) -> int:
     import asyncio
 
     from muster.coordinator.base.log import Logger, warm_up
@@ -119,7 +123,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     from muster.coordinator.server.brokers import Brokers
 
     brokers = Brokers(settings)
-    http = None if settings.http is None else await _prepare_http(brokers)
+    http = None if settings.http is None else await _prepare_http(brokers, http_from_variable)
     stopped = asyncio.Event()
     _handle_signals(stopped)
     starting = asyncio.create_task(brokers.start())
@@ -155,10 +159,16 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     return 0
 
 
-async def _prepare_http(brokers: Brokers) -> Prepared:
+async def _prepare_http(brokers: Brokers, from_variable: bool) -> Prepared:
+    from muster.coordinator.server.listener import BindError
     from muster.coordinator.web.binding import prepare
 
-    return await prepare(brokers)
+    try:
+        return await prepare(brokers)
+    except BindError as error:
+        if not from_variable:
+            raise
+        raise BindError(f"{error}; {_FROM_VARIABLE}") from None
 
 
 async def _serve_http(prepared: Prepared) -> Running:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.security.rates import Rate
+from muster.coordinator.server.hanging_up import hang_up
 from muster.coordinator.server.unserved import Cause, Unserved
 from muster.settings import INT32_MAX
 
@@ -125,6 +126,7 @@ class _Held(asyncio.Protocol):
         self._transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
+        hang_up(self._transport)
         self._gone(self._transport)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from muster.coordinator.config import Settings
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
 from muster.coordinator.server.broker import Broker, Shared
+from muster.coordinator.server.listener import Listener
 from muster.coordinator.server.test_mode.advancing import Advancing, ClockFixed
 from muster.coordinator.server.test_mode.cluster_faults import ClusterFaults
 from muster.coordinator.server.test_mode.faults import FaultError, Faults, NotAsThingsAre, Rule
@@ -37,8 +39,9 @@ class Brokers:
     """Call `start`, then `stop`; a single broker can be stopped, killed, paused, resumed and started again by
     its index."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        """`clock` is the clock of groups and fetches; by default the loop's."""
+    def __init__(self, settings: Settings, clock: Clock | None = None, *, port_named: str = "--port") -> None:
+        """`clock` is the clock of groups and fetches; by default the loop's. `port_named` is what errors call
+        the setting of the port."""
         self.settings = settings
         self.brokers: list[Broker] = []
         self.page: Endpoint | None = None
@@ -47,6 +50,7 @@ class Brokers:
         self.faults = Faults()
         """Faults for the requests of all brokers, including those started again."""
         self._clock = clock
+        self._port_named = port_named
         self._shared: Shared | None = None
         self._advancing: Advancing | None = None
         self._watching: list[Watcher] = []
@@ -119,6 +123,7 @@ class Brokers:
             connections_max=max(connections_max() // settings.brokers, 1),
             page=self.page,
             faults=self.faults,
+            listen=partial(Listener, option=self._port_named),
         )
         try:
             if settings.store is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.server.admission import Admission
+from muster.coordinator.server.hanging_up import hang_up
 from muster.coordinator.server.unserved import Cause, CloseConnection, undecodable, unfinished
 from muster.coordinator.server.wire import GREETING_BYTES_MAX, Place, Response, Wire
 from muster.protocol.errors import DecodeError, TooLargeError
@@ -175,6 +176,8 @@ class Connection(asyncio.Protocol):
         if self._admission is not None:
             self._admission.left(self.client_host[1:])
             self._admission = None
+        if self._transport is not None:
+            hang_up(self._transport)
         # Break the reference cycle, to spare the garbage collector the work.
         self._transport = None
         self._connections.gone(self)

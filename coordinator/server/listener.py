@@ -8,6 +8,8 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from muster.coordinator.server.hanging_up import shut_down
+
 _BACKLOG: Final = 4096
 """Connections that wait to be accepted; systems have a limit of their own. One too many looks open to its
 client, which resends what nobody takes after 1, 3, 7 and more seconds."""
@@ -86,6 +88,8 @@ class Listener:
             # asyncio hands a connection to its server in the turn after it was accepted. If the server were
             # closed by then, the connection would stay open with nobody to answer.
             await asyncio.sleep(0)
+        for each in self._sockets:
+            shut_down(each)  # before the servers, which close them
         for server in self._servers:
             server.close()
         self.release()
@@ -93,6 +97,7 @@ class Listener:
     def release(self) -> None:
         """Release the port of a listener that has not begun to accept."""
         for each in self._sockets:
+            shut_down(each)
             each.close()
         self._servers, self._sockets = [], []
 
@@ -163,7 +168,7 @@ def _explain(error: OSError, host: str, port: int, option: str) -> str:
     at = f"{host or '*'}:{port}"
     match error.errno:
         case errno.EADDRINUSE:
-            return f"{at} is in use by another process; choose another {option}, or 0 for any free one"
+            return f"{at} is in use; choose another {option}, or 0 for any free one"
         case errno.EACCES:
             return f"not allowed to listen on {at} (ports below 1024 need privileges)"
         case errno.EADDRNOTAVAIL:

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.server.admission import Admission
 from muster.coordinator.server.certificates import Certificates
+from muster.coordinator.server.hanging_up import hang_up
 from muster.coordinator.server.turned_away import (
     SPOKEN_KAFKA,
     Spoken,
@@ -165,6 +166,8 @@ class Secured(asyncio.Protocol):
         if self._admitted and self._handshakes.admission is not None:
             self._admitted = False
             self._handshakes.admission.left(self._host[1:])
+        if self._transport is not None:
+            hang_up(self._transport)
         above, self._above = self._above, None
         self._transport = self._tls = None
         if above is not None:

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from muster.coordinator.base.clock import Clock as Time
-from muster.coordinator.config import Settings
+from muster.coordinator.config import SettingError, Settings
+from muster.coordinator.testing.arguments import check_text, check_whole_number
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, finished, waits
@@ -81,6 +82,9 @@ class ClusterCalls(Calls):
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
         """Index of the partition's leader. Raises KafkaError if there is none right now."""
+        __tracebackhide__ = True
+        check_text("topic", topic)
+        check_whole_number("partition", partition)
 
         async def index() -> int:
             node = self._core.leader(self._core.topic(topic), partition)
@@ -119,8 +123,8 @@ class ClusterCalls(Calls):
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, known to every broker on return. Raises KafkaError, and TypeError for an invalid
-        name, number or config."""
+        """Create a topic, known on return to every broker that is not paused. Raises KafkaError, TypeError
+        for an invalid name, number or config, and FaultError if all brokers are paused."""
         await create(self._core, name, partitions, configs)
 
     @both
@@ -240,6 +244,25 @@ class ClusterCalls(Calls):
         await asyncio.shield(asyncio.ensure_future(put_back(self._core.brokers, snapshot)))
 
 
+def _check_given(data: object, clock: object, settings: Mapping[str, Any]) -> None:
+    """Raises TypeError for what is not for brokers in a test, and SettingError for a contradiction."""
+    __tracebackhide__ = True
+    if not isinstance(data, str | Path | None):
+        raise TypeError(f"data: it takes the path of a directory, not {data!r}")
+    if clock is not None and not (hasattr(clock, "now_ms") and hasattr(clock, "at")):
+        raise TypeError(f"clock: it takes an object with now_ms() and at(), not {clock!r}")
+    for name in settings:
+        if name.startswith("http") or name == "advertised_http":
+            raise TypeError(
+                f"{name}: brokers in a test serve no HTTP; for that use `muster serve --test-mode --http`"
+            )
+        _check_known(name)
+    if data is not None and settings.get("ephemeral"):
+        raise SettingError("data", str(data), "nothing beside ephemeral=True, which keeps nothing there")
+    if data is not None and settings.get("store") is not None:
+        raise SettingError("data", str(data), "nothing beside store=..., a database, which keeps everything")
+
+
 def _check_known(setting: str) -> None:
     """Raises TypeError for unknown settings."""
     known = [each.name for each in fields(Settings)]
@@ -282,6 +305,7 @@ class Cluster(ClusterCalls, Blocking):
         **settings: Any,
     ) -> None:
         __tracebackhide__ = True
+        _check_given(data, clock, settings)
         secured = Security(security)
         defaults: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": 0,
@@ -293,8 +317,6 @@ class Cluster(ClusterCalls, Blocking):
             defaults["data"] = str(data)
         if secured.has_tls or secured.has_sasl:
             defaults |= secured.broker_settings(settings.get("host", "127.0.0.1"), port)
-        for name in settings:
-            _check_known(name)
         try:
             checked = Settings(**{**defaults, "brokers": brokers, "port": port, **settings})
         except ValueError as error:
@@ -354,14 +376,17 @@ class Cluster(ClusterCalls, Blocking):
 
     def group(self, group_id: str) -> Group:
         """A group: its facts, waits, and actions on it. It need not exist yet."""
+        __tracebackhide__ = True
         return Group(self._core, group_id)
 
     def transaction(self, transactional_id: str) -> Transaction:
         """A transactional id: its facts, waits, and actions on it. It need not exist yet."""
+        __tracebackhide__ = True
         return Transaction(self._core, transactional_id)
 
     def topic(self, name: str) -> Topic:
         """A topic: its facts and waits. It need not exist yet."""
+        __tracebackhide__ = True
         return Topic(self._core, name)
 
 
@@ -415,14 +440,17 @@ class AsyncCluster(ClusterCalls, Async):
 
     def group(self, group_id: str) -> AsyncGroup:
         """A group: its facts, waits, and actions on it. It need not exist yet."""
+        __tracebackhide__ = True
         return AsyncGroup(self._core, group_id)
 
     def transaction(self, transactional_id: str) -> AsyncTransaction:
         """A transactional id: its facts, waits, and actions on it. It need not exist yet."""
+        __tracebackhide__ = True
         return AsyncTransaction(self._core, transactional_id)
 
     def topic(self, name: str) -> AsyncTopic:
         """A topic: its facts and waits. It need not exist yet."""
+        __tracebackhide__ = True
         return AsyncTopic(self._core, name)
 
 
@@ -447,6 +475,8 @@ class Broker(Cluster):
         **settings: Any,
     ) -> None:
         __tracebackhide__ = True
+        if "brokers" in settings:
+            raise TypeError(f"brokers: a Broker is one broker; use Cluster({settings['brokers']!r})")
         super().__init__(1, data=data, port=port, clock=clock, security=security, **settings)
 
     @property

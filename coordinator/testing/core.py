@@ -16,6 +16,7 @@ from muster.coordinator.runtime.machine import Operation
 from muster.coordinator.runtime.ring import together
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.server.test_mode.faults import NotAsThingsAre
 from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.testing.security import Security
 from muster.coordinator.testing.thread import CALL_S, LoopThread
@@ -70,7 +71,7 @@ class Core:
         if self._brokers is not None:
             return
         self._news = None  # of the previous loop
-        brokers = Brokers(self.settings, self._clock)
+        brokers = Brokers(self.settings, self._clock, port_named="port")
         await brokers.start()
         try:
             await all_loaded(brokers.brokers)
@@ -110,6 +111,17 @@ class Core:
         if not running:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker runs: all were stopped or killed")
         return running
+
+    @property
+    def awake(self) -> list[Node]:
+        """The running brokers that are not paused, at least one. Raises FaultError if all are paused, and
+        KafkaError as `running`."""
+        running = self.running
+        awake = [node for node in running if not node.paused]
+        if not awake:
+            index = self.brokers.brokers.index(running[0])
+            raise NotAsThingsAre(f"broker {index} is paused: resume it first")
+        return awake
 
     # --- news -----------------------------------------------------------------------------------------------
 
@@ -171,11 +183,17 @@ class Core:
 
     def topic(self, name: str) -> Topic:
         """Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, BROKER_NOT_AVAILABLE."""
-        return self.running[0].catalogue.named(name)
+        return self._informed.catalogue.named(name)
 
     def find_topic(self, name: str) -> Topic | None:
         """The topic of that name, if any."""
-        return self.running[0].catalogue.by_name(name)
+        return self._informed.catalogue.by_name(name)
+
+    @property
+    def _informed(self) -> Node:
+        """A running broker that learns of changes, as a paused one does not, unless all are paused."""
+        running = self.running
+        return next((node for node in running if not node.paused), running[0])
 
     def leader(self, topic: Topic, partition: int) -> Node:
         """The partition's leader. Raises KafkaError if there is none right now, or no such partition."""

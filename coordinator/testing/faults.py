@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from muster.coordinator.peers.marker_holds import MarkerHold as Hold
 from muster.coordinator.server.test_mode.faults import FaultError, Firing, Rule, RuleStatus, read_count
+from muster.coordinator.testing.arguments import check_text
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.transactions import TransactionFacts, reached
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, WaitFailed, seconds
@@ -229,9 +230,9 @@ class FaultCalls(Calls):
     __slots__ = ()
 
     async def _hold_markers(self, transactional_id: str, topic: str | None) -> tuple[int, Hold]:
-        for name, given in (("transactional_id", transactional_id), ("topic", topic)):
-            if not isinstance(given, str) and not (name == "topic" and given is None):
-                raise TypeError(f"{name}: it takes text, not {given!r}")
+        check_text("transactional_id", transactional_id)
+        if topic is not None:
+            check_text("topic", topic)
         hold = Hold(transactional_id, topic)
         return self._core.brokers.faults.marker_holds.hold(hold), hold
 

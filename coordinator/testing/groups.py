@@ -12,6 +12,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as KnownMember
 from muster.coordinator.server.test_mode.faults import CLOSE_BEFORE, Rule
+from muster.coordinator.testing.arguments import check_count, check_text, check_whole_number
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
 from muster.coordinator.testing.timeline import Timeline
@@ -85,6 +86,8 @@ class GroupCalls(Calls):
     __slots__ = ("group_id",)
 
     def __init__(self, core: Core, group_id: str) -> None:
+        __tracebackhide__ = True
+        check_text("group_id", group_id)
         super().__init__(core)
         self.group_id = group_id
 
@@ -165,6 +168,7 @@ class GroupCalls(Calls):
         one, if given. Raises WaitFailed."""
         wanted = "to be Stable" if members is None else f"to be Stable with {_count(members)}"
         if generation is not None:
+            check_count("generation", generation, "a generation")
             wanted += f", in generation {generation} or later"
         return await self._until_view(
             wanted,
@@ -195,12 +199,15 @@ class GroupCalls(Calls):
     ) -> int:
         """Wait until the group has committed an offset of at least `at_least` for a partition; returns the
         offset. Raises WaitFailed."""
+        check_text("topic", topic)
+        check_whole_number("partition", partition)
+        check_count("at_least", at_least, "an offset")
 
         async def look() -> tuple[Seen, int]:
             view = await self._view()
             offset = view.committed.get((topic, partition), -1)
             how = "no commit for the partition" if offset < 0 else f"committed offset {offset}"
-            return Seen(offset >= max(at_least, 0), f"{how}; {view.short}"), offset
+            return Seen(offset >= at_least, f"{how}; {view.short}"), offset
 
         wanted = f"group {self.group_id} to commit {topic}-{partition} at {at_least} or more"
         return await wait_until(self._core.news, wanted, look, timeout, story=self._story)
@@ -232,6 +239,7 @@ class GroupCalls(Calls):
 
         if cause is not None:
             _check_known("cause", cause, [*Trigger, UNKNOWN_CAUSE])
+        check_count("after", after, "a generation")
 
         async def look() -> tuple[Seen, Explanation | None]:
             found = [
@@ -534,8 +542,7 @@ def _check_known(name: str, given: str, known: Iterable[str]) -> None:
 
 
 def _count(members: int) -> str:
-    if not isinstance(members, int) or isinstance(members, bool) or members < 0:
-        raise ValueError(f"members={members!r} is not allowed; it takes a number of members, 0 or more")
+    check_count("members", members, "a number of members")
     return f"{members} member" if members == 1 else f"{members} members"
 
 

@@ -175,8 +175,8 @@ def _ending(of_session: dict[tuple[object, ...], _Kept], key: tuple[object, ...]
 
 
 def _misused(why: str) -> NoReturn:
-    """Report a mistake in the test, without a traceback through muster."""
-    pytest.fail(f"@pytest.mark.muster: {why}", pytrace=False)
+    """Report a mistake in the test, without a traceback through muster or the error it came from."""
+    raise pytest.fail.Exception(f"@pytest.mark.muster: {why}", pytrace=False) from None
 
 
 def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncCluster:

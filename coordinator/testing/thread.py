@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -26,12 +27,19 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._calls: set[asyncio.Task[Any]] = set()
+        self._process = 0
         self.ended = False
         """Whether it has run and ended."""
 
     @property
     def running(self) -> bool:
-        return self._thread is not None
+        """Whether it runs, in this process."""
+        return self._thread is not None and not self._elsewhere
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether another process has the thread: this one was forked, which copies no threads."""
+        return self._process != os.getpid()
 
     def not_running(self) -> RuntimeError:
         """The error for calls while the brokers are not running."""
@@ -45,6 +53,7 @@ class LoopThread:
         """Idempotent."""
         if self._thread is None:
             self.ended = False
+            self._process = os.getpid()
             started = threading.Event()
             self._thread = threading.Thread(target=self._run, args=(started,), name=self._name, daemon=True)
             self._thread.start()
@@ -62,6 +71,11 @@ class LoopThread:
         __tracebackhide__ = True
         if self._loop is None or self._thread is None:
             raise self.not_running()
+        if self._elsewhere:
+            raise RuntimeError(
+                f"this broker belongs to process {self._process}, which forked this one: give it "
+                "broker.bootstrap instead"
+            )
         if threading.current_thread() is self._thread:
             raise RuntimeError("this is the brokers' own thread: waiting here would deadlock")
         return asyncio.run_coroutine_threadsafe(self._limited(call, limit_s), self._loop)
@@ -92,7 +106,10 @@ class LoopThread:
             self._calls.discard(task)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Cancel submitted calls and let them finish, call `last`, and end the thread. Idempotent."""
+        """Cancel submitted calls and let them finish, call `last`, and end the thread. Idempotent,
+        and without effect in another process."""
+        if self._elsewhere:
+            return
         thread, self._thread = self._thread, None
         if thread is not None:
             self.ended = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from muster.coordinator.testing.arguments import check_count, check_text, check_whole_number
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, wait_until
 from muster.coordinator.topics.aborted import AbortedRanges
@@ -41,6 +42,8 @@ class TopicCalls(Calls):
     __slots__ = ("name",)
 
     def __init__(self, core: Core, name: str) -> None:
+        __tracebackhide__ = True
+        check_text("name", name)
         super().__init__(core)
         self.name = name
 
@@ -94,6 +97,7 @@ class TopicCalls(Calls):
     async def has_records(self, *, at_least: int = 1, timeout: Duration = TIMEOUT_S) -> int:
         """Wait until its partitions hold that many records in total, counted by offsets; returns the number.
         Raises WaitFailed."""
+        check_count("at_least", at_least, "a number of records")
 
         async def look() -> tuple[Seen, int]:
             topic = self._core.topic(self.name)
@@ -168,17 +172,15 @@ async def _read(core: Core, topic: CatalogueTopic, number: int, committed: bool)
 
 
 async def create(core: Core, name: str, partitions: int, configs: Mapping[str, str] | None) -> None:
-    """Create a topic, known to every running broker on return."""
-    if not isinstance(name, str):
-        raise TypeError(f"name: it takes text, not {name!r}")
-    if not isinstance(partitions, int) or isinstance(partitions, bool):
-        raise TypeError(f"partitions: it takes a whole number, not {partitions!r}")
+    """Create a topic, known on return to every running broker that is not paused."""
+    check_text("name", name)
+    check_whole_number("partitions", partitions)
     if not isinstance(configs, Mapping | None):
         raise TypeError(f"configs: it takes text by name, not {configs!r}")
     for config, value in (configs or {}).items():
         if not isinstance(config, str) or not isinstance(value, str):
             raise TypeError(f"configs: {config}: it takes text such as '{value}', not {value!r}")
-    nodes = core.running
+    nodes = core.awake
     await nodes[0].catalogue.create(name, partitions=partitions, configs=configs)
     for node in nodes:
         await node.catalogue.refresh()
@@ -186,6 +188,8 @@ async def create(core: Core, name: str, partitions: int, configs: Mapping[str, s
 
 async def write(core: Core, name: str, records: Iterable[Sent], partition: int) -> int:
     """Append one batch; returns the offset of its first record."""
+    check_text("topic", name)
+    check_whole_number("partition", partition)
     topic = core.topic(name)
     leader = await core.next_leader(topic, partition)
     now_ms = leader.clock.now_ms()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.coordinator.cluster.coordinators import TRANSACTIONS
+from muster.coordinator.testing.arguments import check_text
 from muster.coordinator.testing.faces import Async, Blocking, Calls, waits
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, wait_until
 from muster.coordinator.transactions.shard import TransactionShard
@@ -66,6 +67,8 @@ class TransactionCalls(Calls):
     __slots__ = ("transactional_id",)
 
     def __init__(self, core: Core, transactional_id: str) -> None:
+        __tracebackhide__ = True
+        check_text("transactional_id", transactional_id)
         super().__init__(core)
         self.transactional_id = transactional_id
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -194,6 +195,17 @@ class Catalogue:
         self._taken = number
         return self._take(rows)
 
+    @asynccontextmanager
+    async def _refreshing(self) -> AsyncIterator[None]:
+        """Refresh at the end, even if the store fails: the change may have been made. But who is cancelled
+        must not wait again; the store's `revision()` tells of the change."""
+        try:
+            yield
+        except Exception:
+            await self.refresh()
+            raise
+        await self.refresh()
+
     def _take(self, rows: Sequence[TopicRow]) -> Change:
         created, altered = [], []
         before, self._rows = self._rows, {row.topic_id: row for row in rows}
@@ -364,11 +376,10 @@ class Catalogue:
             return self._topic(row)
         await self._number_lists(assigned)
         try:
-            await self._store.create_topic(row)
+            async with self._refreshing():
+                await self._store.create_topic(row)
         except StoreConflict:
             raise _exists(name) from None
-        finally:
-            await self.refresh()
         return self._by_id.get(row.topic_id) or self._topic(row)
 
     async def ensure(self, name: str) -> Topic:
@@ -396,10 +407,8 @@ class Catalogue:
     async def delete(self, topic: Topic) -> None:
         """DeleteTopics for one topic; UNKNOWN_TOPIC_ID if it was deleted meanwhile, 17 for a kept one."""
         self._check_changeable(topic)
-        try:
+        async with self._refreshing():
             found = await self._store.delete_topic(topic.topic_id)
-        finally:
-            await self.refresh()
         if not found:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic.name} has already been deleted")
 

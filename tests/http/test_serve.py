@@ -49,9 +49,27 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="ended with 1") as raised:
             Served(tmp_path / "data", "--http", f"127.0.0.1:{port}").start()
     assert str(raised.value).endswith(
-        f"muster serve: 127.0.0.1:{port} is in use by another process; "
-        "choose another port for --http, or 0 for any free one\n"
+        f"muster serve: 127.0.0.1:{port} is in use; choose another port for --http, or 0 for any free one\n"
     )
+
+
+def test_what_is_wrong_with_the_variable_of_muster_test_is_told_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is exported for `muster test`, in the shell where the next broker is started."""
+    said = "; the value is from the variable MUSTER_HTTP, which `muster test` reads too\n"
+    begun = ["serve", "--ephemeral", "--port", "0"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert cli.main(begun, {"MUSTER_HTTP": address}) == 1
+        in_use = f"muster serve: {address} is in use; choose another port for --http, or 0 for any free one"
+        assert capsys.readouterr().err == in_use + said
+        assert cli.main([*begun, "--http", address], {"MUSTER_HTTP": "127.0.0.1:0"}) == 1
+        assert capsys.readouterr().err == f"{in_use}\n"
+    assert cli.main(begun, {"MUSTER_HTTP": "https://broker.example:8443"}) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("muster serve: MUSTER_HTTP: 'https://broker.example:8443' is not allowed; ")
+    assert told.endswith(said)
 
 
 def test_without_the_packages_it_says_what_to_install(

@@ -100,8 +100,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         ended = run("serve", "--port", port, "--data", str(tmp_path / "data"))
     assert ended.returncode == 1
     assert ended.stderr == (
-        f"muster serve: 127.0.0.1:{port} is in use by another process; "
-        "choose another --port, or 0 for any free one\n"
+        f"muster serve: 127.0.0.1:{port} is in use; choose another --port, or 0 for any free one\n"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.config import SettingError
+from muster.coordinator.server.listener import BindError
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.testing import Broker, Cluster, FaultError, WaitFailed
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -111,6 +112,47 @@ def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
         Cluster(group_max_sise=1)
     with pytest.raises(TypeError, match="did you mean group_max_size"):
         Cluster(**{"group.max.size": 1})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"http": "127.0.0.1:0"},
+        {"advertised_http": "broker.example:80"},
+        {"http_token_file": "token"},
+        {"http_insecure": True},
+    ],
+)
+def test_settings_of_http_are_refused_since_brokers_in_a_test_serve_none(options: dict[str, Any]) -> None:
+    (name,) = options
+    said = rf"^{name}: brokers in a test serve no HTTP; for that use `muster serve --test-mode --http`$"
+    for make in (Broker, Cluster):
+        with pytest.raises(TypeError, match=said):
+            make(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"data": "d", "ephemeral": True}, ValueError, "data: 'd' is not allowed; .* ephemeral=True"),
+        ({"data": "d", "store": "postgresql://h/d"}, ValueError, "data: 'd' is not allowed; .* store=.*"),
+        ({"data": 5}, TypeError, "data: it takes the path of a directory, not 5"),
+        ({"clock": 5}, TypeError, r"clock: it takes an object with now_ms\(\) and at\(\), not 5"),
+        ({"brokers": 3}, TypeError, r"brokers: a Broker is one broker; use Cluster\(3\)"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_before_anything_starts(
+    options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=f"^{said}"):
+        Broker(**options)
+
+
+def test_a_port_in_use_is_called_by_its_argument() -> None:
+    with Broker() as one:
+        said = rf"^127\.0\.0\.1:{one.port} is in use; choose another port, or 0 for any free one$"
+        with pytest.raises(BindError, match=said):
+            Broker(port=one.port).start()
 
 
 def test_a_broker_says_where_it_is() -> None:
@@ -343,3 +385,18 @@ async def test_writing_and_reading_wait_for_the_next_leader() -> None:
         await cluster.clock.advance(TERM_MS / 1_000)
         assert await writing == 0
         assert {record.value for record in await reading} <= {b"v"}
+
+
+async def test_a_topic_is_created_by_a_broker_that_is_not_paused() -> None:
+    async with Cluster(2) as cluster:
+        await cluster.pause(0)
+        async with asyncio.timeout(DEADLINE_S):
+            await cluster.create_topic("orders", 2)
+        assert cluster.topic("orders").partitions == 2
+        await cluster.pause(1)
+        with pytest.raises(FaultError, match=r"^broker 0 is paused: resume it first$"):
+            await cluster.create_topic("bills")
+        await cluster.resume(0)
+        await cluster.resume(1)
+        assert await cluster.topic("orders").exists() == 2
+        assert await cluster.topic("bills").deleted() is None

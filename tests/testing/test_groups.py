@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -305,6 +306,41 @@ async def test_what_could_only_be_waited_for_in_vain_is_refused(broker: AsyncBro
     for cause in (*Trigger, "unknown"):
         with pytest.raises(WaitFailed):
             await group.rebalanced(cause=cause, timeout=0)
+
+
+async def test_a_number_to_wait_for_must_be_one(broker: AsyncBroker) -> None:
+    group, topic = broker.group(GROUP), broker.topic("t")
+    for given in ("2", -1, 1.5, True):
+        for call, said in (
+            (group.stable(generation=given), "generation={} is not allowed; it takes a generation"),  # type: ignore[arg-type]
+            (group.rebalanced(after=given), "after={} is not allowed; it takes a generation"),  # type: ignore[arg-type]
+            (group.committed("t", at_least=given), "at_least={} is not allowed; it takes an offset"),  # type: ignore[arg-type]
+            (topic.has_records(at_least=given), "at_least={} is not allowed; it takes a number of records"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ValueError, match=f"^{re.escape(said.format(repr(given)))}, 0 or more$"):
+                await call
+
+
+async def test_what_is_no_name_or_partition_is_told_by_its_field(broker: AsyncBroker) -> None:
+    await broker.create_topic("t")
+    for named, call in (
+        ("group_id", broker.group),
+        ("name", broker.topic),
+        ("transactional_id", broker.transaction),
+        ("group_id", broker.group_state),
+        ("topic", broker.leader_of),
+    ):
+        with pytest.raises(TypeError, match=f"^{named}: it takes text, not 5$"):
+            call(5)  # type: ignore[operator]
+    said = "^partition: it takes a whole number, not '0'$"
+    with pytest.raises(TypeError, match=said):
+        await broker.produce("t", [b"v"], partition="0")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=said):
+        await broker.topic("t").produce([b"v"], partition="0")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=said):
+        await broker.group(GROUP).committed("t", "0")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=said):
+        broker.leader_of("t", "0")  # type: ignore[arg-type]
 
 
 # --- several brokers ----------------------------------------------------------------------------------------

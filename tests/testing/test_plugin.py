@@ -177,6 +177,7 @@ def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
     ):
         assert said in plain.text
     assert "coordinator/testing/plugin.py" not in plain.text  # no traceback through our code
+    assert "During handling of the above exception" not in plain.text  # nor the same again
 
 
 AWAITED = """

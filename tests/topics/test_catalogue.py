@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.cluster.placement import EVENTS_TOPIC
+from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.store import TopicRow
 from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic
 from muster.coordinator.topics.config import ConfigChange, Operation
@@ -18,6 +19,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.each import each
 from tests.topics.support import NOW_MS, Brokers
 
+DEADLINE_S = 30
 TWO = Hosts({1: None, 2: None})
 THREE = Hosts({1: None, 2: None, 3: None})
 
@@ -336,3 +338,20 @@ async def test_all_topics_together_have_a_bound(brokers: Brokers) -> None:
     assert (await refusal(catalogue.create("second"))).code is ErrorCode.POLICY_VIOLATION
     await catalogue.delete(first)
     await catalogue.create("second", partitions=5)
+
+
+@pytest.mark.parametrize("deleting", [True, False])
+async def test_who_is_cancelled_while_the_store_does_not_answer_waits_no_longer(
+    brokers: Brokers, deleting: bool
+) -> None:
+    store = PausableStore(brokers.store)
+    catalogue = Catalogue(store.as_store(), brokers.clock)
+    await catalogue.refresh()
+    topic = await catalogue.create("orders")
+    store.pause()
+    waiting = asyncio.ensure_future(catalogue.delete(topic) if deleting else catalogue.create("bills"))
+    await asyncio.wait([waiting], timeout=0)
+    waiting.cancel()
+    done, _ = await asyncio.wait([waiting], timeout=DEADLINE_S)
+    assert done
+    assert waiting.cancelled()
