@@ -302,6 +302,7 @@ async def test_a_produce_is_answered_when_it_is_stored_whatever_its_timeout(
     assert values_in((await topic.fetch()).records) == [b"a"]
 
 
+@pytest.mark.interpreted  # for its constant
 @pytest.mark.parametrize("acks", [-1, 0, 1])
 async def test_a_produce_does_not_wait_for_ever_for_a_store_that_stands_still(
     topic: Topic, acks: int, went_on: threading.Event, monkeypatch: pytest.MonkeyPatch

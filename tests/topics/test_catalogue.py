@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -96,9 +96,10 @@ async def test_the_name_of_kafkas_metadata_log_is_taken(brokers: Brokers) -> Non
     assert refused.why == "Creation of internal topic __cluster_metadata is prohibited."
     asked_for = await refusal(catalogue.ensure("__cluster_metadata"))
     assert asked_for.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await brokers.store.create_topic(TopicRow(UUID(int=1), "__cluster_metadata", 1))
+    old = TopicRow(uuid4(), "__cluster_metadata", 1)
+    await brokers.store.create_topic(old)
     await catalogue.refresh()
-    assert (await catalogue.ensure("__cluster_metadata")).topic_id == UUID(int=1), "one from before stays"
+    assert (await catalogue.ensure("__cluster_metadata")).topic_id == old.topic_id, "one from before stays"
     assert not catalogue.named("__cluster_metadata").internal
 
 
