@@ -170,6 +170,10 @@ func (member *groupMember) committed(topic string, partition int32, err error) {
 	switch {
 	case err == nil:
 		member.tellCommit("committed", topic, partition)
+	case errors.Is(err, kerr.IllegalGeneration) && member.owned[place(topic, partition)]:
+		// A cooperative rebalance leaves it the partition, and does not have it read again: to be committed in the
+		// new generation.
+		return
 	case errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.UnknownMemberID),
 		errors.Is(err, kerr.FencedMemberEpoch):
 		// The group went on without this member; whoever owns the partition now reads it again.
