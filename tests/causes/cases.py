@@ -121,6 +121,18 @@ def _killed(scene: Scene) -> Truth:
     return Truth(generation + 1, "session expired", "crashed", "web-2")
 
 
+def _started_again(scene: Scene) -> Truth:
+    first, second = scene.pair()
+    generation = scene.generation
+    second.kill()
+    scene.cluster.group(GROUP).member("web-2").disconnected()
+    third = scene.start("web-2")
+    scene.cluster.group(GROUP).in_state("PreparingRebalance")
+    scene.cluster.clock.advance("46s")
+    scene.shared(first, third)
+    return Truth(generation + 1, "member joined", "crashed", "web-2")
+
+
 def _paused(scene: Scene) -> Truth:
     _, second = scene.pair(session_timeout_ms=SHORT_MS)
     generation = scene.generation
@@ -267,6 +279,7 @@ def _full(scene: Scene) -> Truth:
 
 CLASSIC: Final = (
     Case("killed", "a member's process is killed (SIGKILL)", CLIENTS, _killed),
+    Case("started-again", "… and started again before its session expires", CLIENTS, _started_again),
     Case("paused", "a member's process stands still for longer than its session (SIGSTOP)", CLIENTS, _paused),
     Case(
         "loop-blocked",

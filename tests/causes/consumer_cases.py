@@ -43,6 +43,18 @@ def _killed(scene: Scene) -> Truth:
     return Truth(epoch + 1, "session expired", "crashed", "web-2")
 
 
+def _started_again(scene: Scene) -> Truth:
+    first, second = _pair(scene)
+    epoch = scene.generation
+    second.kill()
+    scene.cluster.group(GROUP).member("web-2").disconnected()
+    third = scene.start("web-2")
+    scene.wait_for_entries("member_added", 3)
+    scene.cluster.clock.advance("46s")
+    scene.shared(first, third)
+    return Truth(epoch + 1, "member joined", "crashed", "web-2")
+
+
 def _paused(scene: Scene) -> Truth:
     _, second = _pair(scene)
     epoch = scene.generation
@@ -261,6 +273,7 @@ CONSUMER: Final = (
     _case("joined", "a second member starts", _joined, (JAVA, *_CLIENTS)),
     _case("closed", "a member is closed", _closed, (JAVA, *_CLIENTS)),
     _case("killed", "a member's process is killed (SIGKILL)", _killed),
+    _case("started-again", "… and started again before its session expires", _started_again),
     _case("paused", "a member's process stands still for longer than its session (SIGSTOP)", _paused),
     _case(
         "poll-deadline",
