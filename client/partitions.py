@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
+from muster.client.settings import check_text
+from muster.settings import INT32_MAX, INT64_MAX
+
 T = TypeVar("T")
 
 NO_LEADER_EPOCH: Final = -1
 """Stands for an unknown leader epoch."""
-_EPOCH_MAX: Final = 2**31 - 1
-_OFFSET_MAX: Final = 2**63 - 1
-_METADATA_BYTES_MAX: Final = 2**15 - 1
 
 
 class TopicPartition(NamedTuple):
@@ -48,27 +48,18 @@ def place_of(given: Any) -> OffsetAndMetadata:
     if (
         not isinstance(place, OffsetAndMetadata)
         or not isinstance(place.offset, int)
-        or not 0 <= place.offset <= _OFFSET_MAX
+        or not 0 <= place.offset <= INT64_MAX
     ):
         raise ValueError(
             f"offset {given!r}: it takes a whole number from 0 to 2**63 - 1, or OffsetAndMetadata with one"
         )
     if not isinstance(place.leader_epoch, int):
         raise TypeError(f"leader_epoch={place.leader_epoch!r}: it takes a whole number, -1 if unknown")
-    if not NO_LEADER_EPOCH <= place.leader_epoch <= _EPOCH_MAX:
+    if not NO_LEADER_EPOCH <= place.leader_epoch <= INT32_MAX:
         raise ValueError(f"leader_epoch={place.leader_epoch}: it takes a whole number from -1 to 2**31 - 1")
     if not isinstance(place.metadata, str):
         raise TypeError(f"metadata={place.metadata!r}: it takes text")
-    if place.metadata:
-        try:
-            fits = len(place.metadata.encode()) <= _METADATA_BYTES_MAX
-        except UnicodeEncodeError:
-            fits = False
-        if not fits:
-            raise ValueError(
-                f"metadata={place.metadata[:100]!r}: it takes Unicode text of at most"
-                f" {_METADATA_BYTES_MAX} bytes"
-            )
+    check_text("metadata", place.metadata)
     return place
 
 

@@ -15,7 +15,7 @@ from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
 from muster.coordinator.group.classic import rebalance
 from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.member import ClassicMember, Protocols
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.consumer import classic_members, membership, progress, targets
 from muster.coordinator.group.consumer import records as consumer_records
@@ -234,16 +234,22 @@ def downgrade_by(
 
 def _departed(group: ConsumerGroup, leaving: ConsumerMember) -> ClassicMember:
     """A member that leaves, as the owner of what it had."""
-    said = group.state.subscriptions[leaving.member_id]
+    return _member_of(group, leaving.member_id, leaving.session_timeout_ms, ())
+
+
+def _member_of(
+    group: ConsumerGroup, member_id: str, session_timeout_ms: int, protocols: Protocols
+) -> ClassicMember:
+    said = group.state.subscriptions[member_id]
     return ClassicMember(
-        member_id=leaving.member_id,
+        member_id=member_id,
         group_instance_id=said.instance_id,
         client_id=said.client_id,
         client_host=said.client_host,
         rebalance_timeout_ms=said.rebalance_timeout_ms,
-        session_timeout_ms=leaving.session_timeout_ms,
-        protocols=(),
-        heard_ms=leaving.heard_ms,
+        session_timeout_ms=session_timeout_ms,
+        protocols=protocols,
+        heard_ms=group.members[member_id].heard_ms,
     )
 
 
@@ -259,20 +265,11 @@ def _classic_of(group: ConsumerGroup, member_ids: list[str], shared: Shared, ste
     classic.generation_id = state.epoch
     classic.protocol_type = CONSUMER
     for member_id in member_ids:
-        said, former = state.subscriptions[member_id], group.members[member_id]
-        assert said.classic is not None
-        member = ClassicMember(
-            member_id=member_id,
-            group_instance_id=said.instance_id,
-            client_id=said.client_id,
-            client_host=said.client_host,
-            rebalance_timeout_ms=said.rebalance_timeout_ms,
-            session_timeout_ms=said.classic.session_timeout_ms,
-            protocols=said.classic.protocols,
-            heard_ms=former.heard_ms,
-        )
+        spoken = state.subscriptions[member_id].classic
+        assert spoken is not None
+        member = _member_of(group, member_id, spoken.session_timeout_ms, spoken.protocols)
         classic.add(member)
-        _keep_connection(group.group_id, former, member, shared)
+        _keep_connection(group.group_id, group.members[member_id], member, shared)
     classic.protocol_name = classic.select_protocol(classic.votes())
     for member_id, member in classic.members.items():
         metadata = member.metadata(classic.protocol_name)

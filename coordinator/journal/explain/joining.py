@@ -135,6 +135,11 @@ def subscription_changed(case: Case) -> Finding | None:
     )
 
 
+def _subscribes_otherwise(case: Case) -> bool:
+    """Whether its topics or its assignors are others."""
+    return bool(subscription_changed(case) or _lost_topics(case) or assignor_changed(case))
+
+
 def _lost_topics(case: Case) -> bool:
     """Whether its topics differ only by some that were deleted: clients drop those by themselves."""
     changed, grown = case.in_step("metadata_changed"), _growth(case)
@@ -160,7 +165,7 @@ def assignor_changed(case: Case) -> Finding | None:
 def cooperative_follow_up(case: Case) -> Finding | None:
     """The previous rebalance withheld partitions that were to move; those who gave them up rejoin."""
     changed = case.in_step("metadata_changed")
-    if changed is not None and (subscription_changed(case) or _lost_topics(case) or assignor_changed(case)):
+    if changed is not None and _subscribes_otherwise(case):
         return None
     if case.protocol is not None and "cooperative" not in case.protocol:
         return None  # with any other assignor, members give up everything in each rebalance
@@ -186,7 +191,7 @@ def other_metadata(case: Case) -> Finding | None:
     if changed is None:
         says = "its subscription or its assignor's data changed"
         return Finding(Diagnosis.SUBSCRIPTION_CHANGED, Certainty.POSSIBLE, says)
-    if subscription_changed(case) or _lost_topics(case) or assignor_changed(case):
+    if _subscribes_otherwise(case):
         return None
     owned = "the partitions it owns" if flag(changed, "owned_changed") else "its assignor's data"
     evidence = f"its topics and assignors are the same; of its metadata only {owned} changed"

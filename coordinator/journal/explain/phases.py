@@ -63,21 +63,27 @@ def _from_change(rebalance: Rebalance, change: Entry) -> list[Awaited]:
             elif each.type == "member_replaced":
                 waiting.pop(str(each.data.get("old_member_id")), None)
     until_ms = whole(change, "until_ms")
-    return [_rejoining(rebalance, each, change.at_ms, until_ms) for each in waiting.values()]
-
-
-def _rejoining(rebalance: Rebalance, who: Member, since_ms: int, until_ms: int | None) -> Awaited:
-    """A member that has yet to answer. Its session may end sooner than the wait; if its connection is closed,
-    it most likely will."""
-    newest = session_ms = None
+    newest: dict[str, Entry] = {}
+    sessions_ms: dict[str, int] = {}
     for index in range(rebalance.last - 1, max(-1, rebalance.last - LOOK_ENTRIES_MAX), -1):
         each = rebalance.stream[index]
-        if each.member is None or each.member.id != who.id:
+        if each.member is None or each.member.id not in waiting:
             continue
-        newest = newest or each
-        session_ms = whole(each, "session_timeout_ms") if session_ms is None else session_ms
+        newest.setdefault(each.member.id, each)
+        session_ms = whole(each, "session_timeout_ms")
         if session_ms is not None:
-            break
+            sessions_ms.setdefault(each.member.id, session_ms)
+    return [
+        _rejoining(who, newest.get(who.id), sessions_ms.get(who.id), change.at_ms, until_ms)
+        for who in waiting.values()
+    ]
+
+
+def _rejoining(
+    who: Member, newest: Entry | None, session_ms: int | None, since_ms: int, until_ms: int | None
+) -> Awaited:
+    """A member that has yet to answer, and the newest entry about it. Its session may end sooner than the
+    wait; if its connection is closed, it most likely will."""
     if newest is None or newest.type != "member_disconnected":
         return Awaited(who, False, since_ms, until_ms)
     if session_ms is not None:
