@@ -308,6 +308,12 @@ class JoinRefused(Event):
     error: str
     size_max: int | None
     """How many members the group may have, if that is the reason."""
+    protocol_types: tuple[str, str] | None = None
+    """Its protocol type and the group's, if they differ and that is the reason."""
+    offered: tuple[str, ...] | None = None
+    """The protocols it offers, if the members share none of them and that is the reason."""
+    shared: tuple[str, ...] | None = None
+    """The protocols that all members offer, if that is the reason."""
 
 
 @_event

@@ -158,6 +158,17 @@ TYPES: Final = (
         "A client was refused as a member; recorded once a minute per client id and host.",
         Field("error", _TEXT, "Kafka's name of the error"),
         Field("size_max", _or_null(_COUNT), "the size limit, if that is why"),
+        Field(
+            "protocol_types",
+            _or_null(_row(_TEXT, _TEXT)),
+            "[its protocol type, the group's], if they differ and that is why",
+        ),
+        Field(
+            "offered",
+            _or_null(_list_of(_TEXT)),
+            "the assignors it supports, if the members share none of them and that is why",
+        ),
+        Field("shared", _or_null(_list_of(_TEXT)), "the assignors that all members support, if that is why"),
     ),
     _type(
         "member_removed",

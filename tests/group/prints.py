@@ -362,6 +362,10 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
         case happenings.JoinRefused():
             limit = "" if event.size_max is None else f", {event.size_max} members at most"
             what = f"join refused: {event.error}{limit}"
+            if event.protocol_types is not None:
+                what += f", {' among '.join(event.protocol_types)}"
+            if event.offered is not None and event.shared is not None:
+                what += f", offers {' '.join(event.offered)} where all have {' '.join(event.shared)}"
         case happenings.MemberFenced():
             what = (
                 f"fences {cast.symbol(event.old_member_id)} of {event.old_client_id} at "

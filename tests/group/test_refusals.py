@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from muster.coordinator.base.rate_limiter import RateLimiter
@@ -59,20 +61,34 @@ def test_a_client_that_finds_the_group_full_is_told_once_a_minute() -> None:
 
 
 @each(
-    "offered, error, trigger, size_max",
+    "offered, kind, error, trigger, facts",
     [
-        ("range", "GROUP_MAX_SIZE_REACHED", Trigger.GROUP_FULL, 1),
-        ("sticky", "INCONSISTENT_GROUP_PROTOCOL", Trigger.REQUESTED, None),
+        ("range", "consumer", "GROUP_MAX_SIZE_REACHED", Trigger.GROUP_FULL, {"size_max": 1}),
+        (
+            "sticky",
+            "consumer",
+            "INCONSISTENT_GROUP_PROTOCOL",
+            Trigger.REQUESTED,
+            {"size_max": None, "offered": ("sticky",), "shared": ("range",)},
+        ),
+        (
+            "range",
+            "connect",
+            "INCONSISTENT_GROUP_PROTOCOL",
+            Trigger.REQUESTED,
+            {"size_max": None, "protocol_types": ("connect", "consumer")},
+        ),
     ],
 )
 def test_what_is_told_of_a_refused_join(
-    offered: str, error: str, trigger: Trigger, size_max: int | None
+    offered: str, kind: str, error: str, trigger: Trigger, facts: dict[str, Any]
 ) -> None:
-    config = GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=1 if size_max else 2)
+    config = GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=facts["size_max"] or 2)
     harness = Harness(config)
     stable(harness, "alice")
     harness.take_events()
     request = join_request("ghost", protocols=[(offered, b"")], instance_id="s", reason="to help")
+    request.protocol_type = kind
     join(harness, request, "bob")
     assert told(harness, JoinRefused) == [
         JoinRefused(
@@ -83,7 +99,7 @@ def test_what_is_told_of_a_refused_join(
             MemberIdentity("ghost", "bob", "/10.0.0.1", "s"),
             "to help",
             error=error,
-            size_max=size_max,
+            **facts,
         )
     ]
 

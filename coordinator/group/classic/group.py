@@ -471,15 +471,19 @@ class ClassicGroup:
         other groups, those that share their type and a protocol that all members offer."""
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and any(True for _ in protocol_names)
-        return protocol_type == self.protocol_type and any(
-            self._supporters[name] == len(self.members) for name in protocol_names
-        )
+        shared = self.shared_protocols
+        return protocol_type == self.protocol_type and any(name in shared for name in protocol_names)
+
+    @property
+    def shared_protocols(self) -> set[str]:
+        """The protocols that all members offer."""
+        return {name for name, count in self._supporters.items() if count == len(self.members)}
 
     def votes(self) -> Counter[str]:
         """Votes per protocol: each member votes for the first of its protocols that all offer."""
         if not self.members:
             raise BrokenInvariant(f"{self!r} has nobody to vote")
-        candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
+        candidates = self.shared_protocols
         return Counter(member.vote(candidates) for member in self.members.values())
 
     def select_protocol(self, votes: Counter[str]) -> str:

@@ -18,6 +18,7 @@ from muster.coordinator.group.events import (
     Trigger,
 )
 from muster.coordinator.group.group import Commit
+from muster.coordinator.group.mismatch import NONE, mismatch
 from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupRequest
@@ -28,11 +29,14 @@ class Refusing(Protocol):
 
     group_id: str
     config: GroupConfig
+    protocol_type: str
     rate_limiters: RateLimiters
     members: dict[str, ClassicMember]
     static_members: dict[str, str]
     ownership: ownership.Ownership
 
+    @property
+    def shared_protocols(self) -> set[str]: ...
     def stamp(self, step: Step, cause: Cause) -> Stamp: ...
     def ended_ms(self, generation_id: int) -> int | None: ...
 
@@ -68,6 +72,7 @@ def tell_join_refused(group: Refusing, request: JoinGroupRequest, error: ErrorCo
     full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
     who = (group.group_id, step.context.client_id, step.context.client_host)
     if group.rate_limiters.joins_refused.allows(who, step.now_ms):
+        protocol_type = group.protocol_type if group.members else request.protocol_type
         identity = MemberIdentity(
             request.member_id, step.context.client_id, step.context.client_host, request.group_instance_id
         )
@@ -75,8 +80,9 @@ def tell_join_refused(group: Refusing, request: JoinGroupRequest, error: ErrorCo
         step.events.append(
             JoinRefused(
                 *group.stamp(step, cause),
-                error=error.name,
-                size_max=group.config.group_max_size if full else None,
+                error.name,
+                group.config.group_max_size if full else None,
+                *(NONE if full else mismatch(request, protocol_type, group.shared_protocols)),
             )
         )
 

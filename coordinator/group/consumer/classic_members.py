@@ -24,6 +24,7 @@ from muster.coordinator.group.consumer.state import (
     partitions,
 )
 from muster.coordinator.group.events import Cause, MemberIdentity, Trigger
+from muster.coordinator.group.mismatch import NONE, Mismatch, mismatch
 from muster.coordinator.group.timers import TimerKind
 from muster.protocol.embedded import decode_subscription
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -130,12 +131,21 @@ def joining(
 def _require_protocols(group: ConsumerGroup, request: JoinGroupRequest, member_id: str) -> None:
     """Raises INCONSISTENT_GROUP_PROTOCOL unless the member offers a protocol that all other classic members
     do."""
-    state = group.state
-    names = [protocol.name for protocol in request.protocols]
-    classic = len(state.classic_members)
-    shared = not classic or any(state.classic_protocols[name] == classic for name in names)
-    if request.protocol_type != CONSUMER or not names or not shared:
+    if unsuited(group, request) is not NONE:
         raise _inconsistent(f"Member {member_id}'s protocols are not supported.")
+
+
+def unsuited(group: ConsumerGroup, request: JoinGroupRequest) -> Mismatch:
+    """What its protocols lack to join a group that classic members may join."""
+    if group.config.group_consumer_migration_policy is MigrationPolicy.DISABLED:
+        return NONE
+    state = group.state
+    classic = len(state.classic_members)
+    shared = {name for name, count in state.classic_protocols.items() if count == classic}
+    names = [protocol.name for protocol in request.protocols]
+    if request.protocol_type == CONSUMER and names and (not classic or not shared.isdisjoint(names)):
+        return NONE
+    return mismatch(request, CONSUMER, shared)
 
 
 def join(group: ConsumerGroup, joining: Joining, step: Step) -> None:

@@ -222,7 +222,10 @@ class ConsumerGroups:
         try:
             joining = classic_members.joining(group.alive(), request, self._ids, step)
         except KafkaError as refusal:
-            refusals.tell(group, "JoinGroup", request, request.group_instance_id, refusal, step)
+            unsuited = classic_members.unsuited(group, request)
+            refusals.tell(
+                group, "JoinGroup", request, request.group_instance_id, refusal, step, unsuited=unsuited
+            )
             raise
         if joining is None:
             return  # answered: the client is to come back with its id

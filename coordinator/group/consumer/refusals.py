@@ -15,6 +15,7 @@ from muster.coordinator.group.events import (
     Trigger,
 )
 from muster.coordinator.group.group import Commit
+from muster.coordinator.group.mismatch import NONE, Mismatch
 from muster.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -45,10 +46,11 @@ def tell(
     step: Step,
     *,
     sent_epoch: int | None = None,
+    unsuited: Mismatch = NONE,
 ) -> None:
     """Report a request that is refused because its sender is fenced, or may not join."""
     if refusal.code in _MAY_NOT_JOIN:
-        _tell_join_refused(group, request, instance_id, refusal.code, step)
+        _tell_join_refused(group, request, instance_id, refusal.code, unsuited, step)
     elif refusal.code is ErrorCode.FENCED_INSTANCE_ID and instance_id is not None:
         holder = group.member_of_instance(instance_id)
         if holder is not None and _allows(group, instance_id, step):
@@ -89,7 +91,12 @@ def _tell_fenced(
 
 
 def _tell_join_refused(
-    group: ConsumerGroup, request: Speaking, instance_id: str | None, error: ErrorCode, step: Step
+    group: ConsumerGroup,
+    request: Speaking,
+    instance_id: str | None,
+    error: ErrorCode,
+    unsuited: Mismatch,
+    step: Step,
 ) -> None:
     """Report it once a minute per client."""
     context = step.context
@@ -101,8 +108,9 @@ def _tell_join_refused(
     step.events.append(
         JoinRefused(
             *group.stamp(step, Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity)),
-            error=error.name,
-            size_max=group.config.group_consumer_max_size if full else None,
+            error.name,
+            group.config.group_consumer_max_size if full else None,
+            *unsuited,
         )
     )
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.coordinator.journal.entries import Entry
-from muster.coordinator.journal.explain.facts import everybody, present, text, whole
+from muster.coordinator.journal.explain.facts import everybody, present, text, texts, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, duration
 from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance, Start, kind_before
+from muster.coordinator.journal.explain.telling import mismatch
 from muster.coordinator.journal.explain.vocabulary import (
     RECONCILING,
     STABLE,
@@ -131,11 +132,22 @@ def _broker_before(stream: Sequence[Entry], at: int) -> int | None:
 
 
 def refused(case: Case) -> Finding | None:
-    """It supports no assignor that all members support."""
-    if text(case.start.entry, "error") == "UNRELEASED_INSTANCE_ID":
+    """It supports no assignor that all members support, or is of another protocol type."""
+    entry = case.start.entry
+    if text(entry, "error") == "UNRELEASED_INSTANCE_ID":
         return None
-    says = "it supports no assignor common to all members; the others are unaffected"
-    evidence = (f"refused with {text(case.start.entry, 'error') or 'an error'}",)
+    differs = mismatch(entry)
+    evidence = (f"refused with {text(entry, 'error') or 'an error'}", *([] if differs is None else [differs]))
+    if differs is None and "offered" in entry.data:
+        says = (
+            "group.consumer.migration.policy keeps clients of the classic protocol out of this group, or its "
+            "subscription is malformed"
+        )
+        return Finding(Diagnosis.UNKNOWN, Certainty.LIKELY, says, evidence)
+    if texts(entry, "protocol_types"):
+        says = "it is another kind of client with the same group id; the others are unaffected"
+    else:
+        says = "it supports no assignor common to all members; the others are unaffected"
     return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.LIKELY, says, evidence)
 
 

@@ -229,7 +229,22 @@ def _metadata(entry: Entry, names: Names) -> str:
 def _refused(entry: Entry, names: Names) -> str:
     size = whole(entry, "size_max")
     limit = "" if size is None else f"; the limit is {count(size, 'member')}"
-    return f"{text(entry, 'error') or 'refused'}: {_who(entry, names)} may not join{limit}"
+    other = mismatch(entry)
+    unlike = "" if other is None else f": {other}"
+    return f"{text(entry, 'error') or 'refused'}: {_who(entry, names)} may not join{limit}{unlike}"
+
+
+def mismatch(entry: Entry) -> str | None:
+    """How a refused client differs from the group's members."""
+    types = texts(entry, "protocol_types")
+    if len(types) == 2:
+        return f"its protocol type is {types[0] or 'empty'}, the group's is {types[1] or 'empty'}"
+    if entry.data.get("offered") is None:
+        return None
+    offered, shared = texts(entry, "offered"), texts(entry, "shared")
+    if not offered:
+        return "it offers no assignor"
+    return f"it offers {listed(offered)}; all members support {listed(shared) or 'none in common'}"
 
 
 # --- work ---------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ _FIELDS = [
     "assignment_ms", "restarts", "members", "dropped", "last_joined", "joins", "lag", "lag_before", "late_ms",
     "error", "committed_generation_id", "superseded_ms", "owner", "topic", "partition", "epoch", "took_ms",
     "from_broker", "why", "total", "recovered", "rule", "action", "by_ms", "after_removal_ms", "size_max",
+    "protocol_types", "offered", "shared",
     "assignor", "still_held", "member_epoch", "sent_epoch", "from_type", "to_type", "target_ms",
     "reconcile_ms", "regex",
 ]  # fmt: skip

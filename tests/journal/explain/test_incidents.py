@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC
+from typing import Any
 
 from muster.coordinator.journal.explain import Explanation, describe, explain
 from tests.journal.explain.writing import WEB_2, WEB_3, Life
+from tests.support.each import each
 
 
 def why(life: Life) -> Explanation:
@@ -106,6 +108,40 @@ def test_a_client_without_a_common_assignor() -> None:
         False,
     )
     assert found.evidence == ("refused with INCONSISTENT_GROUP_PROTOCOL",)
+
+
+@each(
+    "facts, diagnosis, meaning, evidence",
+    [
+        (
+            {"protocol_types": None, "offered": ["range", "roundrobin"], "shared": ["cooperative-sticky"]},
+            "assignor-changed",
+            "it supports no assignor common to all members; the others are unaffected",
+            "it offers range, roundrobin; all members support cooperative-sticky",
+        ),
+        (
+            {"protocol_types": ["connect", "consumer"], "offered": None, "shared": None},
+            "assignor-changed",
+            "it is another kind of client with the same group id; the others are unaffected",
+            "its protocol type is connect, the group's is consumer",
+        ),
+        (
+            {"protocol_types": None, "offered": None, "shared": None},
+            "unknown",
+            "group.consumer.migration.policy keeps clients of the classic protocol out of this group, or its "
+            "subscription is malformed",
+            None,
+        ),
+    ],
+)
+def test_how_a_refused_client_differs(
+    facts: dict[str, Any], diagnosis: str, meaning: str, evidence: str | None
+) -> None:
+    life = Life().at(0).rebalanced(WEB_2, "leader rejoined").at(5_000)
+    life.add("join_refused", WEB_3, error="INCONSISTENT_GROUP_PROTOCOL", size_max=None, **facts)
+    found = why(life)
+    assert (found.diagnosis.value, found.meaning) == (diagnosis, meaning)
+    assert found.evidence[1:] == (() if evidence is None else (evidence,))
 
 
 def test_what_a_test_did_is_evidence() -> None:
