@@ -17,7 +17,7 @@ from muster.coordinator.base.clock import Clock
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.sources import FetchedPartition, FetchPartition
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.data import FetchRequest
+from muster.protocol.messages.data import FetchRequest, FetchResponse
 from muster.protocol.types import ZERO_UUID
 
 NO_SESSION: Final = 0
@@ -93,6 +93,10 @@ class KeptPartition:
         self._told = before._told
         self._high_watermark = before._high_watermark
         self._log_start_offset = before._log_start_offset
+
+    def untold(self) -> None:
+        """The client did not get what it was last told."""
+        self._told = _NEVER
 
     def news(self, epoch: int, answer: FetchedPartition) -> bool:
         """Whether the response to the request of this epoch must include the partition; if not, it is
@@ -173,6 +177,15 @@ class FetchSession:
                 of_topic.partitions.append(kept)
         return self._topics
 
+    def untold(self, response: FetchResponse) -> None:
+        """The client does not get the partitions in this response."""
+        for topic in response.responses:
+            named = topic.topic_id if self.by_id else topic.topic
+            for part in topic.partitions:
+                kept = self._partitions.get((named, part.partition_index))
+                if kept is not None:
+                    kept.untold()
+
     def had_records(self, these: Iterable[KeptPartition]) -> None:
         """Move these partitions to the end of the line."""
         for kept in these:
@@ -242,6 +255,18 @@ class FetchSessions:
     def get(self, session_id: int) -> FetchSession | None:
         """The session of a completed request; None if it has none."""
         return self._kept.get(session_id)
+
+    def withheld(self, request: FetchRequest, response: FetchResponse) -> FetchResponse:
+        """What the client of a completed request gets in place of the response: nothing yet. As in Kafka, its
+        session goes on, but one that it has just opened is not kept."""
+        session = self.get(request.session_id)
+        session_id = NO_SESSION
+        if session is not None and request.session_epoch == _OPEN:
+            self._remove(session.session_id)
+        elif session is not None:
+            session.untold(response)
+            session_id = session.session_id
+        return FetchResponse(error_code=response.error_code, session_id=session_id, responses=[])
 
     def _keep(self, session: FetchSession) -> None:
         self._kept[session.session_id] = session

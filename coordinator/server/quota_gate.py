@@ -137,10 +137,10 @@ class QuotaGate:
             throttle_ms = max(throttle_ms, min(share_ms, SAMPLE_MS))
         if not throttle_ms:
             return answer if frame is None else frame
-        if consumed_bytes and not comes_alone:
+        if isinstance(answer, FetchResponse) and not comes_alone:
             # The client will read again what it does not get now.
             meters.record(CONSUMED, -consumed_bytes, context)
-            answer = FetchResponse(responses=[])
+            answer = self._sessions.broker.fetch_sessions.withheld(cast(FetchRequest, request), answer)
         self._throttle(asked, throttle_ms)
         return _telling(answer, throttle_ms, asked.header.api_version)
 

@@ -245,6 +245,43 @@ def consumer(side: Side) -> None:
         side.note("a batch above the quota", "comes" if answer.responses else "does not come")
 
 
+def sessions(side: Side) -> None:
+    """What a response that is held back does to the session of its request."""
+    side.create(t=1)
+    records = build([Record(0, 1_000, b"k", b"v" * 3_000)])
+    produced = ProduceRequest.PartitionProduceData(index=0, records=records)
+    topic = ProduceRequest.TopicProduceData(name=side.name("t"), partition_data=[produced])
+    side.quietly(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[topic]), 9)
+    part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
+    asked = FetchRequest.FetchTopic(topic=side.name("t"), partitions=[part])
+
+    def in_session(session_id: int, epoch: int) -> FetchRequest:
+        return FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=[] if epoch else [asked],
+        )
+
+    with limited(side, "in a session", "consumer_byte_rate", _RATE) as connection:
+        answer = call(connection, in_session(0, 0), 12)
+        session_id, epoch = answer.session_id, 0
+        while not answer.throttle_time_ms:
+            epoch += 1
+            answer = call(connection, in_session(session_id, epoch), 12)
+        side.note("the first to be throttled", epoch)
+        side.note(
+            "it gets nothing, and keeps its session", (answer.responses, answer.session_id == session_id)
+        )
+        with WireConnection(*side._address, "in a session") as another:
+            opening = call(another, in_session(0, 0), 12)
+            side.note("one that opens a session", (opening.throttle_time_ms > 0, opening.session_id))
+        with WireConnection(*side._address, "another") as another:
+            goes_on = call(another, in_session(session_id, epoch + 1), 12)
+            side.note("the session goes on", (goes_on.error_code, len(goes_on.responses)))
+
+
 def mutations(side: Side) -> None:
     """One partition per second allows eleven at once."""
 
@@ -281,7 +318,7 @@ def mutations(side: Side) -> None:
         told("validated again", call(connection, creating("v", 1, validate_only=True), 7), 0, 1_100)
 
 
-@pytest.mark.parametrize("story", [filters, alterations, producer, consumer, mutations])
+@pytest.mark.parametrize("story", [filters, alterations, producer, consumer, sessions, mutations])
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
     with Broker(auto_create_topics_enable=False) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

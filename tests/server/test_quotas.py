@@ -235,6 +235,44 @@ async def test_a_consumer_above_its_quota_gets_nothing_yet(start_brokers: StartB
         await alter(broker, setting(GREEDY, consumer_byte_rate=None))
 
 
+async def test_a_fetch_session_outlives_a_response_held_back(start_brokers: StartBrokers) -> None:
+    """As in Kafka, a session that is continued goes on, and the client is told later what it was not told; a
+    session that such a request opens is not kept."""
+    broker = await started(start_brokers)
+    await made(broker)
+
+    def in_session(session_id: int, epoch: int) -> FetchRequest:
+        request = fetching()
+        request.session_id, request.session_epoch, request.min_bytes = session_id, epoch, 0
+        request.topics[0].partitions[0].fetch_offset = 1 + epoch
+        if epoch > 1:
+            request.topics = []
+        return request
+
+    async with (
+        await Wire.connect(broker.port, client_id="greedy") as greedy,
+        await Wire.connect(broker.port, client_id="greedy") as another,
+        await Wire.connect(broker.port, client_id="modest") as modest,
+    ):
+        session_id = (await modest.call(in_session(0, 0), 12)).session_id
+        assert session_id
+        await modest.call(producing(10), 9)  # a new high watermark
+        await alter(broker, setting(GREEDY, consumer_byte_rate=5_100))
+        assert (await greedy.call(fetching(), 12)).throttle_time_ms == 0
+        await alter(broker, setting(GREEDY, consumer_byte_rate=1_000))
+        held_back = await greedy.call(in_session(session_id, 1), 12)
+        assert held_back.throttle_time_ms > 0
+        assert (held_back.session_id, held_back.responses) == (session_id, [])
+        later = await modest.call(in_session(session_id, 2), 12)
+        assert [part.high_watermark for topic in later.responses for part in topic.partitions] == [2]
+        assert (await modest.call(in_session(session_id, 3), 12)).responses == []
+        not_opened = await another.call(in_session(0, 0), 12)
+        assert not_opened.throttle_time_ms > 0
+        assert (not_opened.session_id, not_opened.responses) == (0, [])
+        assert len(broker.fetch_sessions) == 1
+        await alter(broker, setting(GREEDY, consumer_byte_rate=None))
+
+
 async def test_a_batch_above_the_quota_comes_alone(start_brokers: StartBrokers) -> None:
     broker = await started(start_brokers)
     await made(broker)
