@@ -95,6 +95,11 @@ _LISTENER: Final = f"{_NAME}://"
 _LISTENER_SHAPE: Final = "NAME://HOST:PORT[,...]"
 
 
+_SUPER_USER: Final = r"\s*(User:[^;\s][^;]*|[^;:]+)"
+# A list with commas would be the name of one user, whom nobody is.
+_SUPER_USERS: Final = rf"(?!.*,\s*User:){_SUPER_USER}(;{_SUPER_USER})*"
+"""Every client's principal is of the type User, so one of another type, such as user, is nobody's either."""
+
 _PER_ADDRESS: Final = r"([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,9}"
 
 
@@ -346,8 +351,8 @@ class Settings:
     super_users: str | None = _kafka(
         None,
         "users who may do everything; ACLs are in force if there are any",
-        pattern=r"[^;]+(;[^;]+)*",
-        shape="User:NAME[;...]",
+        pattern=_SUPER_USERS,
+        shape="User:NAME[;...], with semicolons in between",
         optional=True,
     )
     allow_everyone_if_no_acl_found: bool = _kafka(
