@@ -69,6 +69,7 @@ def client_context(
 
 
 def _trust(context: ssl.SSLContext, cafile: str | None, cadata: str | None, name: str) -> None:
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java: any CA given, not just a root
     try:
         if cadata is not None:
             name = "ssl_cadata"

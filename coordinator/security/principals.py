@@ -22,7 +22,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
 }
 """The attributes that RFC 2253 names; others are written as their OID, with their value in hexadecimal."""
-_ESCAPED: Final = re.compile(r'[,=+<>#;"\\]|^ | $')
+_ESCAPED: Final = re.compile(r'[,=+<>#;"\\\0]|^[ \r]+|[ \r]+$')
 
 _RULES: Final = re.compile(r",\s*(?=RULE:|DEFAULT\s*(?:,|$))")
 _RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])+)/((?:\\.|[^\\/])*)/([LU]?)", re.DOTALL)
@@ -43,7 +43,11 @@ def _written(attribute: NameAttribute[str | bytes]) -> str:
     keyword = _KEYWORDS.get(number)
     if keyword is None:
         return f"{number}=#{_der_of(attribute).hex()}"
-    return f"{keyword}={_ESCAPED.sub(lambda found: chr(92) + found[0], str(attribute.value))}"
+    return f"{keyword}={_ESCAPED.sub(_escaped, str(attribute.value))}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(r"\00" if each == "\0" else rf"\{each}" for each in found[0])
 
 
 def _der_of(attribute: NameAttribute[str | bytes]) -> bytes:

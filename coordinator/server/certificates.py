@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +17,9 @@ _log: Final = Logger(part="tls")
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+_NOT_NOW: Final = (9, 10)
+"""OpenSSL's codes for certificates that are not valid yet, or have expired."""
 
 
 class Given(NamedTuple):
@@ -89,6 +93,14 @@ class Certificates:
         context.maximum_version = max(_VERSIONS[each] for each in pem.versions)
         context.options |= ssl.OP_NO_RENEGOTIATION
         _load_key(context, pem.keystore, pem.password)
+        why = _why_not_valid(pem.keystore, pem.password)
+        if why is not None:
+            _log.warning(
+                "clients will not accept the broker's certificate",
+                file=pem.keystore.value,
+                option=pem.keystore.option,
+                why=why,
+            )
         if pem.client_auth != "none":
             _load_trusted(context, pem.truststore)
             context.verify_mode = _VERIFY[pem.client_auth]
@@ -107,6 +119,29 @@ def _load_key(context: ssl.SSLContext, keystore: Given, password: Given) -> None
     except OSError as error:  # includes SSLError
         guess = "" if password.value is None else f"; {password.option} may be wrong"
         raise SecurityError(f"{keystore.option} {path}: {_why_no_key(error, path, guess)}") from None
+
+
+def _why_not_valid(keystore: Given, password: Given) -> str | None:
+    """Why the broker's certificate is not valid at this time; None if it is. Found out as clients do, by a
+    handshake: `ssl` reads no certificate of one's own."""
+    path = keystore.value
+    assert path is not None
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # whoever issued it
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        _load_key(server, keystore, password)
+        client.load_verify_locations(path)
+        ends = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+        for end in (*ends, ends[0]):  # hello; hello and certificate; verified
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message if error.verify_code in _NOT_NOW else None
+    except OSError:  # includes SSLError
+        return None
+    return None
 
 
 def _why_no_key(error: OSError, path: str, guess: str) -> str:
@@ -128,6 +163,7 @@ def _why_no_key(error: OSError, path: str, guess: str) -> str:
 def _load_trusted(context: ssl.SSLContext, truststore: Given) -> None:
     path = truststore.value
     assert path is not None
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java: any CA in the file, not just a root
     try:
         context.load_verify_locations(path)
     except ssl.SSLError:

@@ -151,7 +151,7 @@ def _oauth_bearer(on: OnListener) -> Mechanism:
     settings = on.settings
     try:
         from muster.coordinator.security.oauth import Claims, OAuthBearer
-        from muster.coordinator.server.jwks import Jwks
+        from muster.coordinator.server.jwks import Jwks, parsed, read_url
     except ImportError:
         raise SecurityError("OAUTHBEARER needs more packages: pip install 'muster-kafka[security]'") from None
     url = settings.sasl_oauthbearer_jwks_endpoint_url
@@ -160,6 +160,12 @@ def _oauth_bearer(on: OnListener) -> Mechanism:
             f"OAUTHBEARER needs the keys that sign tokens: {on.option('sasl_oauthbearer_jwks_endpoint_url')} "
             "https://... or file:///..."
         )
+    if url.startswith("file:"):
+        try:
+            parsed(read_url(url))
+        except (OSError, ValueError, RecursionError) as error:
+            why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+            raise SecurityError(f"{on.option('sasl_oauthbearer_jwks_endpoint_url')} {url}: {why}") from None
     for what, expected, waived in (
         (
             "audience",

@@ -201,7 +201,7 @@ def test_it_may_not_take_long(site: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 COMPLETE = {
-    "sasl_oauthbearer_jwks_endpoint_url": "file:///keys.json",
+    "sasl_oauthbearer_jwks_endpoint_url": "https://issuer/keys",
     "sasl_oauthbearer_expected_audience": ("muster",),
     "sasl_oauthbearer_expected_issuer": "https://issuer",
 }
@@ -228,11 +228,29 @@ def test_what_it_does_not_start_without(lacking: str) -> None:
         made(**settings)
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "no such file or directory"),
+        ("{", "Expecting property name"),
+        ("[]", 'not a JWKS: {"keys": [...]} was expected'),
+    ],
+)
+def test_a_file_of_keys_has_to_be_there_at_startup(tmp_path: Path, content: str | None, why: str) -> None:
+    """As in Apache Kafka. A server may come later."""
+    file = tmp_path / "keys.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SecurityError) as raised:
+        made(**{**COMPLETE, "sasl_oauthbearer_jwks_endpoint_url": file.as_uri()})
+    assert str(raised.value).startswith(f"--sasl-oauthbearer-jwks-endpoint-url {file.as_uri()}: {why}")
+
+
 def test_what_may_be_waived() -> None:
     claims = made(**COMPLETE).claims
     assert (claims.audience, claims.issuer, claims.user) == (("muster",), "https://issuer", "sub")
     waived = made(
-        sasl_oauthbearer_jwks_endpoint_url="file:///keys.json",
+        sasl_oauthbearer_jwks_endpoint_url="https://issuer/keys",
         sasl_oauthbearer_allow_unverified_audience=True,
         sasl_oauthbearer_allow_unverified_issuer=True,
     ).claims

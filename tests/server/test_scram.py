@@ -105,6 +105,8 @@ async def test_the_shapes_that_there_are(start_brokers: StartBrokers) -> None:
 async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: StartBrokers) -> None:
     broker = (await start_brokers()).brokers[0]
     await alter(broker, made("twice"), made("gone"))
+    empty = made("empty")
+    empty.salted_password = b""
     answer = await alter(
         broker,
         Deletion(name="twice", mechanism=SHA_256),
@@ -115,6 +117,7 @@ async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: Star
         made("weak", iterations=ITERATIONS[0] - 1),
         made("slow", iterations=ITERATIONS[-1] + 1),
         made("strange", mechanism=9),
+        empty,
         made("good", iterations=ITERATIONS[0]),
         made("better", iterations=ITERATIONS[-1]),
     )
@@ -126,6 +129,7 @@ async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: Star
         "weak": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "slow": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "strange": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "empty": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "good": 0,
         "better": 0,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,16 +28,26 @@ class Pem(NamedTuple):
 class Authority:
     """Puts its files into `folder`, each under its own name."""
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", *, above: Authority | None = None) -> None:
+        """`above` certifies it; without one, it is a root."""
         self._folder = folder
         self._name = name
-        self._ca = trustme.CA(organization_name="muster tests")
+        self._ca = trustme.CA(above and above._ca, organization_name="muster tests")
         self.certificate = folder / f"{name}.pem"
         self._ca.cert_pem.write_to_path(str(self.certificate))
 
-    def issue(self, *hosts: str, common_name: str | None = None, password: str | None = None) -> Pem:
+    def issue(
+        self,
+        *hosts: str,
+        common_name: str | None = None,
+        password: str | None = None,
+        not_before: datetime | None = None,
+        not_after: datetime | None = None,
+    ) -> Pem:
         """A certificate for these names; with `password`, its key is encrypted."""
-        issued = self._ca.issue_cert(*hosts, common_name=common_name)
+        issued = self._ca.issue_cert(
+            *hosts, common_name=common_name, not_before=not_before, not_after=not_after
+        )
         encryption: KeySerializationEncryption = NoEncryption()
         if password is not None:
             encryption = BestAvailableEncryption(password.encode())

@@ -123,6 +123,8 @@ def _checked(broker: Broker, asked: _Deletion | _Upsertion) -> tuple[str, ScramC
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"iterations must be {ITERATIONS[0]} to {ITERATIONS[-1]}, not {asked.iterations}",
         )
+    if not asked.salted_password:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the salted password is empty")
     return mechanism, ScramCredential.of_salted(
         mechanism, asked.salted_password, asked.salt, asked.iterations
     )

@@ -73,8 +73,10 @@ async def test_tokens_and_their_keys(
     assert await cluster_id(port, token("new", NEW))
 
 
-async def test_unsigned_tokens(start_brokers: StartBrokers) -> None:
+async def test_unsigned_tokens(start_brokers: StartBrokers, tmp_path: Path) -> None:
     """They are accepted only where this is enabled by name, and signed ones are not accepted there."""
+    file = tmp_path / "keys.json"
+    file.write_text(keys())
     brokers = await start_brokers(
         listeners="OPEN://127.0.0.1:0,CLOSED://127.0.0.1:0",
         listener_security_protocol_map="OPEN:SASL_PLAINTEXT,CLOSED:SASL_PLAINTEXT",
@@ -82,7 +84,7 @@ async def test_unsigned_tokens(start_brokers: StartBrokers) -> None:
         listener_name={
             "open": {"sasl_oauthbearer_allow_unsecured": True},
             "closed": {
-                "sasl_oauthbearer_jwks_endpoint_url": "file:///none.json",
+                "sasl_oauthbearer_jwks_endpoint_url": file.as_uri(),
                 "sasl_oauthbearer_allow_unverified_audience": True,
                 "sasl_oauthbearer_allow_unverified_issuer": True,
             },

@@ -9,17 +9,20 @@ import shutil
 import socket
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.client.security.tls import client_context
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.config import Settings
 from muster.coordinator.security.exchange import SecurityError
 from muster.coordinator.server import certificates, renewed, unserved
 from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.certificates import Certificates, Pem
 from muster.coordinator.server.tls import HANDSHAKE_MS, UNDER_WAY_MAX, Handshakes, Secured
 from muster.coordinator.server.unserved import Unserved
 from muster.protocol.messages.connection import ApiVersionsRequest
@@ -27,6 +30,7 @@ from muster.protocol.messages.metadata import MetadataRequest
 from tests.server.conftest import StartBrokers
 from tests.server.security.conftest import Keys
 from tests.server.test_unserved import Lines
+from tests.support.certificates import Authority
 from tests.support.facts import until
 from tests.support.wire import DEADLINE_S, Wire
 
@@ -188,6 +192,33 @@ async def test_who_has_none_or_that_of_a_stranger(
     ]
 
 
+async def test_an_issuing_authority_is_trusted_without_its_root(
+    start_brokers: StartBrokers, tmp_path: Path
+) -> None:
+    """As in Apache Kafka: then its clients are let in, and no others of the root. So do muster's clients with
+    the broker's."""
+    root = Authority(tmp_path)
+    issuing, other = Authority(tmp_path, "issuing", above=root), Authority(tmp_path, "other", above=root)
+    settings = {
+        "ssl_keystore_location": str(issuing.issue("127.0.0.1").both),
+        "ssl_truststore_location": str(issuing.certificate),
+        "ssl_client_auth": "required",
+    }
+    (broker,) = (await start_brokers(listeners=SSL, **settings)).brokers
+
+    def context(trusted: Authority, issuer: Authority) -> ssl.SSLContext:
+        return client_context(
+            cafile=str(trusted.certificate), certfile=str(issuer.issue("client", common_name="client").both)
+        )
+
+    for trusted in (root, issuing):
+        async with await Wire.connect(broker.port, tls=context(trusted, issuing)) as wire:
+            assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
+    assert await refused(broker.port, context(root, other)) == "TLSV1_ALERT_UNKNOWN_CA"
+    assert await refused(broker.port, context(root, root)) == "TLSV1_ALERT_UNKNOWN_CA"
+    assert await refused(broker.port, context(other, issuing)) == "CERTIFICATE_VERIFY_FAILED"
+
+
 async def test_requested_ones_may_be_missing_but_not_a_strangers(
     start_brokers: StartBrokers, keys: Keys
 ) -> None:
@@ -267,6 +298,43 @@ async def test_new_certificates_are_read_and_open_connections_go_on(
         os.replace(shutil.copy(renewed.both, tmp_path / "new"), store)
         assert before != await served_by(port, ca)
         assert (await wire.call(ApiVersionsRequest(), 0)).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("validity", "password", "why"),
+    [
+        ({}, None, None),
+        ({}, "open sesame", None),
+        ({"not_after": datetime(2020, 1, 1, tzinfo=UTC)}, None, "certificate has expired"),
+        ({"not_after": datetime(2020, 1, 1, tzinfo=UTC)}, "open sesame", "certificate has expired"),
+        (
+            {"not_before": datetime(2300, 1, 1, tzinfo=UTC), "not_after": datetime(2301, 1, 1, tzinfo=UTC)},
+            None,
+            "certificate is not yet valid",
+        ),
+    ],
+)
+async def test_a_certificate_that_is_not_valid_now_is_used_with_a_warning(
+    keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+    validity: dict[str, datetime],
+    password: str | None,
+    why: str | None,
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Log:
+        def warning(self, event: str, **fields: Any) -> None:
+            assert event == "clients will not accept the broker's certificate"
+            told.append(fields)
+
+    monkeypatch.setattr(certificates, "_log", Log())
+    kept = keys.authority.issue("127.0.0.1", common_name="validity", password=password, **validity)
+    store = str(kept.both)
+    settings = Settings(listeners=SSL, ssl_keystore_location=store, ssl_key_password=password)
+    assert Certificates(Pem.on_listener(settings.on("SSL")), ManualClock()).context()
+    expected = {"file": store, "option": "--ssl-keystore-location", "why": why}
+    assert told == ([] if why is None else [expected])
 
 
 @pytest.mark.parametrize(
