@@ -41,5 +41,5 @@ class Mechanism(Protocol):
     name: str
     """Its name in SASL, such as `SCRAM-SHA-256`."""
 
-    def begin(self) -> Exchange:
-        """Begin a new authentication."""
+    def begin(self, host: str = "") -> Exchange:
+        """Begin a new authentication, of a client at this address."""

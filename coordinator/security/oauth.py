@@ -65,7 +65,7 @@ class OAuthBearer:
         self.keys = keys
         self.claims = claims
 
-    def begin(self) -> OAuthBearerExchange:
+    def begin(self, host: str = "") -> OAuthBearerExchange:
         """See exchange.Mechanism."""
         return OAuthBearerExchange(self)
 

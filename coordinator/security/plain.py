@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
+from weakref import WeakValueDictionary
 
 from muster.coordinator.security.exchange import Authenticated, AuthenticationRefused
 from muster.coordinator.security.scram import (
@@ -24,7 +25,8 @@ from muster.coordinator.security.scram import (
 NAME: Final = "PLAIN"
 _CHECKS_AT_ONCE: Final = 2
 """A check takes some 13 ms of CPU time; this limits what strangers can use. Checks have their own threads,
-since a check that has begun outlives its connection."""
+since a check that has begun outlives its connection. An address has no more in line, so that whoever guesses
+keeps those at other addresses waiting for no longer."""
 _PARTS: Final = 3
 _WRONG: Final = "Authentication failed: Invalid username or password"
 
@@ -40,17 +42,22 @@ class Plain:
         self.made_up = made_up
         self.hashes = hashes
         self.threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="passwords")
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By address, as long as a client there is being authenticated."""
 
-    def begin(self) -> PlainExchange:
+    def begin(self, host: str = "") -> PlainExchange:
         """See exchange.Mechanism."""
-        return PlainExchange(self)
+        turns = self._turns.setdefault(host, asyncio.Semaphore(_CHECKS_AT_ONCE))
+        return PlainExchange(self, turns)
 
 
 class PlainExchange:
     """One authentication: one token."""
 
-    def __init__(self, mechanism: Plain) -> None:
+    def __init__(self, mechanism: Plain, turns: asyncio.Semaphore) -> None:
+        """`turns` lets checks for the client's address begin."""
         self._mechanism = mechanism
+        self._turns = turns
 
     async def step(self, token: bytes) -> tuple[bytes, Authenticated | None]:
         """See exchange.Exchange."""
@@ -87,9 +94,10 @@ class PlainExchange:
             name: each if each is not None and name in usable else mechanism.made_up.of(user, name)
             for name, each in kept.items()
         }
-        right = await asyncio.get_running_loop().run_in_executor(
-            mechanism.threads, _passed, credentials, password
-        )
+        async with self._turns:
+            right = await asyncio.get_running_loop().run_in_executor(
+                mechanism.threads, _passed, credentials, password
+            )
         return bool(usable), not usable.isdisjoint(right)
 
 

@@ -125,7 +125,7 @@ class Scram:
         self.lookup = lookup
         self.made_up = made_up
 
-    def begin(self) -> ScramExchange:
+    def begin(self, host: str = "") -> ScramExchange:
         """See exchange.Mechanism."""
         return ScramExchange(self)
 

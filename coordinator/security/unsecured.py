@@ -41,7 +41,7 @@ class UnsecuredOAuthBearer:
         self.claims = claims
         self.now = now
 
-    def begin(self) -> OAuthBearerExchange:
+    def begin(self, host: str = "") -> OAuthBearerExchange:
         """See exchange.Mechanism."""
         return OAuthBearerExchange(self)
 

@@ -218,7 +218,8 @@ class Authentication:
         if self.is_in:
             self._again_ms = self._door.clock.now_ms() + _AGAIN_MS
         self._mechanism = request.mechanism
-        self._exchange = mechanism.begin()
+        assert self._connection is not None
+        self._exchange = mechanism.begin(self._connection.client_host)
         answer = SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=enabled)
         return encode_response(*header[:3], answer)
 

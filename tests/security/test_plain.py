@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import threading
 from collections import Counter
@@ -166,6 +167,40 @@ async def test_only_so_many_passwords_are_hashed_at_once(monkeypatch: pytest.Mon
     outcomes = await asyncio.gather(*tasks[15:], return_exceptions=True)
     assert all(isinstance(each, AuthenticationRefused) for each in outcomes)
     assert (checks, most) == (7, 2)
+
+
+async def test_who_guesses_keeps_nobody_elsewhere_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those at another address are checked as soon as the checks under way are done."""
+    checked: list[str] = []
+    gate, full = threading.Event(), threading.Semaphore(0)
+
+    def passed(credentials: object, password: str) -> set[str]:
+        checked.append(password)
+        full.release()
+        gate.wait(10)
+        return set()
+
+    monkeypatch.setattr(plain, "_passed", passed)
+    mechanism = server()
+
+    def asked(host: str, password: str) -> asyncio.Task[object]:
+        return asyncio.create_task(mechanism.begin(host).step(f"\0alice\0{password}".encode()))
+
+    try:
+        tasks = [asked("/10.0.0.6", "guess") for _ in range(20)]
+        for _ in range(2):
+            assert await asyncio.to_thread(full.acquire, timeout=10)
+        tasks.append(asked("/10.0.0.7", PASSWORD))
+        await asyncio.sleep(0)  # it is in line
+    finally:
+        gate.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(each, AuthenticationRefused) for each in outcomes)
+    assert (checked.index(PASSWORD), len(checked)) == (2, 21)
+    del tasks, outcomes
+    await asyncio.sleep(0)  # the loop lets go of them, too
+    gc.collect()
+    assert not mechanism._turns
 
 
 @given(st.binary(max_size=100))

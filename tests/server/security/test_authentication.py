@@ -55,7 +55,7 @@ class _Mechanism:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def begin(self) -> _Exchange:
+    def begin(self, host: str = "") -> _Exchange:
         return _Exchange(self.gate)
 
 
