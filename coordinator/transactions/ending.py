@@ -70,13 +70,13 @@ def _second_generation(transaction: Transaction, asked: End) -> bool:
     # its producer's next one, but that of the producer that came after (Kafka does not tell them apart).
     completed = transaction.state in _COMPLETED.values() and transaction.client_version >= _RAISES_EPOCH
     rotated = (
-        completed
-        and asked.producer_id == transaction.previous_producer_id
-        and (asked.producer_epoch, transaction.producer_epoch) == (LAST_EPOCH, 0)
+        asked.producer_id == transaction.previous_producer_id
+        and asked.producer_epoch == LAST_EPOCH
+        and transaction.producer_epoch == 0
     )
     if asked.producer_id != transaction.producer_id and not rotated:
         raise other_producer_id(asked.transactional_id, transaction, asked.producer_id)
-    if rotated or (completed and asked.producer_epoch + 1 == transaction.producer_epoch):
+    if completed and (rotated or asked.producer_epoch + 1 == transaction.producer_epoch):
         if transaction.state is not _COMPLETED[asked.commits]:
             raise wrong_state(asked.transactional_id, transaction, asked.wish)
         return False

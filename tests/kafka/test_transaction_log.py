@@ -125,6 +125,8 @@ def partition_log(side: Side) -> None:
     put("a new epoch within a transaction", S, 0, epoch=4)
     end("of the last epoch", T, True, epoch=2**15 - 1)
     end("of the last epoch again", T, True, epoch=2**15 - 1, version=2)
+    end("of no producer", -1, True)
+    end("of no epoch", S, True, epoch=-1)
     for version in (1, 2):
         both = [marker(S, False, epoch=4, coordinator=2), marker(R, True, coordinator=9)]
         side.ask(f"two in one, v{version}", WriteTxnMarkersRequest(markers=both), version)

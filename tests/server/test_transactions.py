@@ -169,6 +169,15 @@ async def test_markers_are_answered_by_producer_topic_and_partition(topic: Trans
     assert await topic.mark() == []
 
 
+async def test_a_marker_of_no_producer_is_refused(topic: Transactional) -> None:
+    for producer_id, epoch in ((-1, 0), (P, -1)):
+        for where in ("t", "__consumer_offsets"):
+            (result,) = await topic.mark(marker(producer_id, True, (where, [0]), epoch=epoch))
+            assert result.topics[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
+    assert await topic.latest(0) == 0
+    assert await topic.described() == []
+
+
 async def test_a_marker_of_a_lower_epoch_is_refused(topic: Transactional) -> None:
     await topic.put(P, b"a")
     assert await topic.end(P, False, epoch=2, coordinator_epoch=5, version=2) == 0

@@ -336,6 +336,16 @@ def test_an_end_in_the_last_epoch_goes_on_with_another_producer_id(core: Core, c
     assert core.code(lambda: core.end(last, commits=commits, raises_epoch=True)) is MAPPING
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_producer_in_the_last_epoch_is_fenced_by_the_next_one(core: Core, commits: bool) -> None:
+    last = at_epoch(core, LAST_EPOCH)
+    core.start()
+    assert core.code(lambda: core.end(last, commits=commits, raises_epoch=True)) is FENCED
+    assert core.code(lambda: core.end(last, commits=commits)) is MAPPING
+    core.reload()
+    assert core.code(lambda: core.end(last, commits=commits, raises_epoch=True)) is FENCED
+
+
 def test_each_generation_may_end_what_the_other_began(core: Core) -> None:
     producer = core.start()
     core.add(producer, T0, version=2)

@@ -31,18 +31,20 @@ _Assigned = ConsumerGroupHeartbeatResponse.Assignment
 _MEMBER_IDS_FROM: Final = 1
 """The first version in which members generate their own ids (KIP-1082)."""
 _LATE_TOLD_MAX: Final = 10
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""What Kafka takes for blank: control characters and the space, as Java's `trim` does."""
 
 
 def require_valid(request: ConsumerGroupHeartbeatRequest, version: int, config: GroupConfig) -> None:
     """Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
-    if (version >= _MEMBER_IDS_FROM or epoch > 0 or epoch == LEFT) and request.member_id == "":
+    if (version >= _MEMBER_IDS_FROM or epoch > 0 or epoch == LEFT) and _is_blank(request.member_id):
         raise _invalid("MemberId can't be empty.")
-    if request.group_id == "":
+    if _is_blank(request.group_id):
         raise _invalid("GroupId can't be empty.")
-    if request.instance_id == "":
+    if _is_blank(request.instance_id):
         raise _invalid("InstanceId can't be empty.")
-    if request.rack_id == "":
+    if _is_blank(request.rack_id):
         raise _invalid("RackId can't be empty.")
     if epoch == JOINING:
         if request.rebalance_timeout_ms == -1:
@@ -65,6 +67,10 @@ def require_valid(request: ConsumerGroupHeartbeatRequest, version: int, config: 
             f"ServerAssignor {assignor} is not supported. Supported assignors: "
             f"{', '.join(config.group_consumer_assignors)}.",
         )
+
+
+def _is_blank(text: str | None) -> bool:
+    return text is not None and not text.strip(_TRIMMED)
 
 
 def _invalid(why: str) -> KafkaError:

@@ -31,7 +31,7 @@ async def list_groups(
 ) -> ListGroupsResponse:
     """The groups of the shards this broker holds that the client may see; clients ask every broker and merge
     the answers."""
-    states = {state.lower() for state in request.states_filter}
+    states = {state.strip().lower() for state in request.states_filter}
     types = {type.lower() for type in request.types_filter}
     groups: list[ListGroupsResponse.ListedGroup] = []
     for of_shard in await broker.runtime.call_shards(Shard.list_groups, None, context):

@@ -104,8 +104,18 @@ def _marker(asked: WriteTxnMarkersRequest.WritableTxnMarker) -> Marker:
     )
 
 
+def _require_producer(marker: Marker) -> None:
+    """Raises INVALID_REQUEST unless the marker can be some producer's."""
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"a marker of producer {marker.producer_id} at epoch {marker.producer_epoch} ends nothing",
+        )
+
+
 def _append_marker(broker: Broker, name: str, partition: int, marker: Marker) -> asyncio.Future[Any]:
     try:
+        _require_producer(marker)
         topic = broker.catalogue.named(name)
     except KafkaError as refusal:
         refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
