@@ -21,7 +21,7 @@ from muster.coordinator.observe.lag import PartitionLag
 from muster.coordinator.runtime.recorder import member_of
 from muster.coordinator.web import facts
 from muster.coordinator.web.entries_json import entries_json
-from muster.coordinator.web.guard import refusal, whole_number
+from muster.coordinator.web.guard import refusal, route, whole_number
 from muster.coordinator.web.keys import BROKERS, LATELY, TALLIES, TRENDS
 from muster.coordinator.web.lately import Digest
 from muster.coordinator.web.tallies import LastRebalance
@@ -41,9 +41,9 @@ _OFFSET_MINUTES_MAX: Final = 24 * 60 - 1
 def add_routes(app: web.Application) -> None:
     """Add `/api/groups` and below. Slashes in a group id are %2F in the path."""
     app.router.add_get("/api/groups", groups)
-    app.router.add_get("/api/groups/{group}", group)
-    app.router.add_get("/api/groups/{group}/timeline", timeline)
-    app.router.add_get("/api/groups/{group}/why", why)
+    app.router.add_get(route("/api/groups/{group}"), group)
+    app.router.add_get(route("/api/groups/{group}/timeline"), timeline)
+    app.router.add_get(route("/api/groups/{group}/why"), why)
 
 
 # --- all groups ---------------------------------------------------------------------------------------------

@@ -31,6 +31,9 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow
 from muster.coordinator.web.guard import refusal
 
+NOT_SERVED: Final = "right now: its shard is moving, or the database does not respond"
+"""The end of a sentence about something that no broker has."""
+
 _TURN_S: Final = 0.002
 _LAG_S: Final = 2.0
 _CONSUMER: Final = "consumer"
@@ -105,7 +108,7 @@ def shard_of(
                 return broker, shard
     node = topology.coordinator(key, kind)
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
-        why = f"no broker coordinates {what} {key!r} right now: its shard is moving"
+        why = f"no broker coordinates {what} {key!r} {NOT_SERVED}"
         raise refusal(web.HTTPServiceUnavailable, why)
     why = f"{what} {key!r} is coordinated by broker {node.node_id}, {page_words(node)}"
     raise refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from typing import Final, overload
 
 from aiohttp import web
@@ -32,6 +33,8 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+_PLACEHOLDER: Final = re.compile(r"{(\w+)}")
+
 _DIGITS_MAX: Final = 19
 """The digits of an int64, the largest number used here."""
 
@@ -43,6 +46,12 @@ def install(app: web.Application, host: str, advertised: str | None = None, *, h
     app[ADVERTISED], app[HAS_LOGIN] = advertised, has_login
     app.middlewares.append(_middleware(is_loopback(host)))
     app.on_response_prepare.append(_add_headers)
+
+
+def route(path: str) -> str:
+    """A route whose placeholders match every character but a slash: group and transactional ids may have
+    braces, which aiohttp's own do not match."""
+    return _PLACEHOLDER.sub(r"{\1:[^/]+}", path)
 
 
 def refusal(kind: type[web.HTTPException], why: str, **more: object) -> web.HTTPException:

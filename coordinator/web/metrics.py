@@ -201,8 +201,6 @@ def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
     }
     for group in scrape.groups:
         tally = group.tally
-        if tally is None:
-            continue
         for (cause, diagnosis), count in tally.rebalances.items():
             rebalances.add_metric([group.group_id, cause, diagnosis], count)
         for phase, (count, total) in tally.phases.items():

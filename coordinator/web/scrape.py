@@ -10,9 +10,12 @@ from typing import Final
 
 from muster.coordinator.base.histogram import Histogram
 from muster.coordinator.cluster.coordinators import GROUPS, TRANSACTIONS
+from muster.coordinator.group.classic import states as classic
+from muster.coordinator.group.consumer import group as consumer
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import explain_all
 from muster.coordinator.observe.lag import PartitionLag
+from muster.coordinator.runtime.shard_host import HostState
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.connections import Counts
@@ -35,6 +38,14 @@ groups with longer ids have no series, and other labels are truncated."""
 
 _EXPLAINED_AT_ONCE: Final = 200
 """Maximum groups explained for one response."""
+
+_NO_SHARDS: Final = {state.value: 0 for state in HostState if state is not HostState.CLOSED}
+"""Each state has a series, so that an alert sees shards go away."""
+_NO_GROUPS: Final = {
+    **{("classic", state.value): 0 for state in classic.GroupState},
+    **{("consumer", state.value): 0 for state in consumer.GroupState},
+}
+"""As in Kafka, each state has a series."""
 
 _LOOK_S: Final = 5.0
 """How long to wait for the ends of partitions."""
@@ -63,7 +74,7 @@ class Group:
     """Topic, partition, committed offset."""
     lags: dict[tuple[str, int], PartitionLag]
     owners: dict[tuple[str, int], Owner]
-    tally: GroupTally | None
+    tally: GroupTally
 
 
 @dataclass(slots=True)
@@ -103,7 +114,7 @@ class Scrape:
     partitions: list[tuple[str, int, int, int]] = field(default_factory=list)
     """Topic, partition, oldest and current offset."""
     groups: list[Group] = field(default_factory=list)
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    counts: dict[tuple[str, str], int] = field(default_factory=_NO_GROUPS.copy)
     """Number of groups, by type and state."""
     epochs: int = 0
     """New epochs of consumer groups since the process started."""
@@ -177,7 +188,7 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
         await turns.next()
         listed = each.group.listed()
         kind = listed.group_type, listed.group_state
-        scrape.counts[kind] = scrape.counts.get(kind, 0) + 1
+        scrape.counts[kind] += 1
     held = [each for each in found if len(each.group.group_id) <= LABEL_MAX][:GROUPS_MAX]
     _note_left_out(scrape, "groups", len(found) - len(held))
     room = GROUP_PARTITIONS_MAX
@@ -192,7 +203,7 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
             owner = Owner(*(label[:LABEL_MAX] for label in labels))
             owners.update((each, owner) for each in facts.assignment_of(group.view(), member) or ())
         await turns.next()
-        tally, view = tallies.groups.get(group.group_id), group.view()
+        view = group.view()
         scrape.groups.append(
             Group(
                 group_id=group.group_id,
@@ -201,7 +212,7 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
                 offsets=committed,
                 lags={(each.topic, each.partition): each for each in broker.lag.of(group.group_id)},
                 owners=owners,
-                tally=None if tally is None else tally.copy(),
+                tally=tallies.copy_of(group.group_id),
             )
         )
 
@@ -246,7 +257,7 @@ def _broker(broker: Broker) -> ScrapedBroker:
         coordinators=[
             Coordinator(
                 kind.lease,
-                Counter(status.state for status in runtime.shards()),
+                Counter({**_NO_SHARDS, **Counter(status.state for status in runtime.shards())}),
                 runtime.loads.copy(),
                 runtime.unloads,
             )

@@ -113,6 +113,9 @@ class GroupTally:
         _count(self.rebalances, (cause, diagnosis), (OTHER, UNKNOWN))
 
 
+_UNHEARD: Final = GroupTally(-1)
+
+
 class Tallies:
     """Counts of entries, by group, since the process started."""
 
@@ -136,6 +139,10 @@ class Tallies:
                 self.groups.pop(entry.group, None)
             else:
                 self._of_group(entry.group, entry)
+
+    def copy_of(self, group_id: str) -> GroupTally:
+        """A copy of a group's counts, for another thread; all 0 if nothing has been heard of it."""
+        return self.groups.get(group_id, _UNHEARD).copy()
 
     def keep(self, groups: Collection[str], shards: Collection[int]) -> None:
         """Forget groups that are not in `groups`, unless one of `shards` may bring them back: they are gone,

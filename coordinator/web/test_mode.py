@@ -28,7 +28,7 @@ from muster.coordinator.server.test_mode.faults import (
 )
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.web.facts import group_of, names_of
-from muster.coordinator.web.guard import TEST_PREFIX, refusal
+from muster.coordinator.web.guard import TEST_PREFIX, refusal, route
 
 NOT_IN_TEST_MODE: Final = "this broker is not in test mode: start it with muster serve --test-mode"
 _ADVANCE_MAX_MS: Final = 1_000 * 365 * 86_400_000
@@ -70,7 +70,7 @@ def add_routes(app: web.Application, brokers: Brokers) -> None:
     ):
         known = None if fields is None else fields.split()
         handler = _handler(work, [], known) if method == "GET" else _handler(work, known, [])
-        app.router.add_route(method, TEST_PREFIX + path, handler)
+        app.router.add_route(method, route(TEST_PREFIX + path), handler)
 
 
 async def _refuse(request: web.Request) -> web.StreamResponse:

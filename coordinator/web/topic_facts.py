@@ -65,7 +65,7 @@ def leader_here(brokers: Brokers, topic: Topic, partition: int) -> Broker:
     node = known.topology.nodes.get(known.leader(topic, partition).node_id)
     name = f"{topic.name}-{partition}"
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
-        why = f"no broker leads {name} right now: its shard is moving"
+        why = f"no broker leads {name} {facts.NOT_SERVED}"
         raise refusal(web.HTTPServiceUnavailable, why)
     raise refusal(
         web.HTTPMisdirectedRequest,
@@ -141,6 +141,6 @@ def as_http(error: KafkaError, name: str) -> web.HTTPException:
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return refusal(web.HTTPNotFound, f"there is no partition {name}")
         case ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            why = f"no broker leads {name} right now: its shard is moving"
+            why = f"no broker leads {name} {facts.NOT_SERVED}"
             return refusal(web.HTTPServiceUnavailable, why)
     return refusal(web.HTTPServiceUnavailable, f"{name} cannot be read: {error.why}")

@@ -11,7 +11,7 @@ from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.transactions.states import BY_WIRE_NAME
 from muster.coordinator.transactions.transaction import NO_TIME
 from muster.coordinator.web import facts, transaction_facts
-from muster.coordinator.web.guard import refusal, whole_number
+from muster.coordinator.web.guard import refusal, route, whole_number
 from muster.coordinator.web.keys import BROKERS
 from muster.coordinator.web.transaction_facts import Known
 
@@ -25,7 +25,7 @@ _GROUPS_SHOWN: Final = 1_000
 def add_routes(app: web.Application) -> None:
     """Add `/api/transactions` and below. Slashes in a transactional id are %2F in the path."""
     app.router.add_get("/api/transactions", transactions)
-    app.router.add_get("/api/transactions/{id}", transaction)
+    app.router.add_get(route("/api/transactions/{id}"), transaction)
 
 
 async def transactions(request: web.Request) -> web.Response:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
+from yarl import URL
 
 from muster.coordinator.web import api
 from muster.protocol.errors import ErrorCode
@@ -231,8 +234,11 @@ async def test_a_parameter_that_is_no_number_in_range_is_refused(shown: Shown, q
     assert "is not a whole number from 1 to 1000" in answer["error"]
 
 
-async def test_a_group_id_may_be_anything(shown: Shown) -> None:
-    async with await Member.connect(shown.port, "a/b <i>ü?#") as member:
+@pytest.mark.parametrize("name", ["a/b <i>ü?#", "${APP}-{env}", "50%", "a%2Fb", "tab\tline\nnul\0"])
+async def test_a_group_id_may_be_anything(shown: Shown, name: str) -> None:
+    async with await Member.connect(shown.port, name) as member:
         await member.alone([])
-    status, group = await shown.get("/api/groups/a%2Fb%20%3Ci%3E%C3%BC%3F%23")
-    assert (status, group["group"]) == (200, "a/b <i>ü?#")
+    path = URL(f"{shown.page.url}/api/groups/{quote(name, safe='')}", encoded=True)
+    for more in ("", "/timeline", "/why"):
+        async with shown.http.get(URL(f"{path}{more}", encoded=True)) as answer:
+            assert (answer.status, (await answer.json())["group"]) == (200, name)

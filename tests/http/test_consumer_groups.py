@@ -38,6 +38,10 @@ async def test_a_consumer_group_with_one_member(shown: Shown) -> None:
         kafka = "kafka_server_group_coordinator_metrics"
         assert found.value(f"{kafka}_group_count", protocol="consumer") == 1
         assert found.value(f"{kafka}_consumer_group_count", state="Stable") == 1
+        for state in ("Empty", "Assigning", "Reconciling", "Dead"):
+            assert found.value(f"{kafka}_consumer_group_count", state=state) == 0
+        for state in ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"):
+            assert found.value(f"{kafka}_classic_group_count", state=state) == 0
         assert found.value(f"{kafka}_consumer_group_rebalance_count") == 1
         assert found.value(f"{kafka}_group_completed_rebalance_count") == 0
         for phase in ("target", "reconcile"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -157,6 +158,8 @@ async def test_of_brokers_connections_requests_and_the_journal(shown: Shown, mem
     for kind in ("group", "transaction"):
         shards = {"broker": "1", "kind": kind, "state": "active"}
         assert found.value("muster_coordinator_shards", **shards) == shown.brokers.shards
+        for state in ("loading", "failed"):
+            assert found.value("muster_coordinator_shards", **{**shards, "state": state}) == 0
 
 
 async def test_a_shard_that_moves_is_counted_and_its_group_goes_on(show: Show) -> None:
@@ -178,6 +181,21 @@ async def test_a_shard_that_moves_is_counted_and_its_group_goes_on(show: Show) -
     assert found.value("muster_coordinator_load_seconds_count", broker="1", kind="transaction") == 0
     assert found.value("muster_group_members_joined_total", group=names[2]) == 1
     assert len(found.of("kafka_topic_partition_current_offset")) == 3
+
+
+async def test_a_group_has_its_counters_before_anything_happens_in_it(show: Show, tmp_path: Path) -> None:
+    """Otherwise the first late heartbeat after a restart is a new series, and no increase."""
+    store = {"ephemeral": False, "data": str(tmp_path)}
+    before = await show(**store)
+    await before.create_topic()
+    async with await Member.connect(before.port) as member:
+        await member.alone([0])
+    await before.page.close()
+    await before.brokers.stop()
+    found = await scrape(await show(**store))
+    assert found.value("kafka_consumergroup_members", consumergroup="billing") == 1
+    for each in ("members_joined", "members_left", "heartbeats_late", "partitions_moved"):
+        assert found.value(f"muster_group_{each}_total", group="billing") == 0
 
 
 async def test_what_is_too_much_is_left_out_and_counted(

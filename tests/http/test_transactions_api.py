@@ -84,6 +84,13 @@ async def test_ids_say_where_they_stand_open_ones_first(shown: Shown) -> None:
         )
 
 
+async def test_an_id_may_have_braces(shown: Shown) -> None:
+    async with await Transactional.connect(shown.port, "${APP}") as open:
+        await open.begin(1)
+        status, body = await shown.get("/api/transactions/$%7BAPP%7D")
+        assert (status, body["transactional_id"]) == (200, "${APP}")
+
+
 async def test_an_id_has_its_partitions_and_the_groups_whose_offsets_it_commits(shown: Shown) -> None:
     async with await Transactional.connect(shown.port, "b/open") as open:
         await open.begin(1)

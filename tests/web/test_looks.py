@@ -8,6 +8,7 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import LeaveGroupRequest
 from tests.http.conftest import Shown
 from tests.http.member import Member
 from tests.http.test_transactions_api import MINUTE_MS, now_ms
@@ -147,6 +148,35 @@ async def test_a_member_that_left_is_seen(shown: Shown, member: Member, open_pag
     )
     assert min(width, height) >= 10
     assert ink == text, "as dark as text"
+
+
+async def test_a_member_that_an_admin_removed_was_evicted(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    async with await Member.connect(shown.port, client_id="admin") as admin:
+        removed = LeaveGroupRequest.MemberIdentity(member_id=member.id)
+        await admin.wire.call(LeaveGroupRequest(group_id="billing", members=[removed]), 5)
+    await shown.journalled("member_removed")
+    page = await open_page(shown, "/#/groups/billing")
+    await expect(page.locator("#timeline path.end.bad")).to_have_count(1)
+    await expect(page.locator("#timeline path.end.left")).to_have_count(0)
+
+
+_MANY = """async () => {
+  const { draw } = await import("/static/timeline.js"), holder = document.createElement("div");
+  const members = Array.from({ length: 200 }, (_, each) => ({ id: `m-${each}`, client_id: "m", host: "h" }));
+  const timeline = { entries: [], rebalances: [], at_ms: 9000 };
+  const span = { now: 9000, from: 0, to: 9000 };
+  draw(holder, { timeline, group: { members }, ...span, chosen: null, label: (each) => each.id });
+  return [holder.firstChild.getAttribute("aria-label"), holder.querySelector(".more").textContent];
+}"""
+
+
+async def test_a_timeline_with_more_members_than_rows_says_how_many(shown: Shown, open_page: Open) -> None:
+    page = await open_page(shown)
+    label, more = await page.evaluate(_MANY)
+    assert label.startswith("Timeline of 200 members")
+    assert more == "and 160 more members"
 
 
 async def test_rows_that_open_have_a_mark(shown: Shown, member: Member, open_page: Open) -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from muster.coordinator.web import app
 from muster.coordinator.web.binding import prepare
@@ -14,7 +14,8 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.group_admin import DeleteGroupsRequest
 from tests.http.conftest import Show, Shown
 from tests.http.member import Member
-from tests.web.conftest import Open
+from tests.support.facts import until
+from tests.web.conftest import Open, look_again
 
 
 def row(page: Page, table: str, text: str):  # type: ignore[no-untyped-def]
@@ -139,6 +140,72 @@ async def test_what_was_opened_and_focused_stays_so_when_figures_change(
     await expect(summary).to_be_focused()
 
 
+async def test_events_of_the_same_moment_are_shown_once_each(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    """They are alike to the last character."""
+    now_ms = shown.broker.clock.now_ms()
+    shown.broker.clock.now_ms = lambda: now_ms  # type: ignore[method-assign]
+    for _ in range(3):
+        assert await member.commit({0: 1}, generation=77) is ErrorCode.ILLEGAL_GENERATION
+    await shown.journalled("commit_refused", times=3)
+    page = await open_page(shown, "/#/groups/billing")
+    refused = page.locator("#events li", has_text="ILLEGAL_GENERATION")
+    await expect(refused).to_have_count(3)
+    for times in (4, 5):
+        assert await member.commit({0: 1}, generation=77) is ErrorCode.ILLEGAL_GENERATION
+        await expect(refused).to_have_count(times)
+        # The answer of a look replaces what was heard meanwhile.
+        async with page.expect_response(re.compile("/api/groups/billing/timeline")):
+            await look_again(page)
+        await expect(refused).to_have_count(times)
+
+
+async def test_a_tab_that_nobody_sees_holds_no_connection(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    """A browser has six for all tabs of a broker; with as many streams, no tab would get an answer."""
+    page = await open_page(shown, "/#/groups/billing")
+    await expect(page.locator("#live")).to_have_text("live")
+    assert shown.page_feed.subscribers == 1
+    await page.evaluate(_BE_SEEN, False)
+    await until(lambda: shown.page_feed.subscribers == 0)
+    await member.leave()
+    await page.evaluate(_BE_SEEN, True)
+    await expect(page.locator("#group-state")).to_contain_text("Empty")
+    await until(lambda: shown.page_feed.subscribers == 1)
+    await expect(page.locator("#live")).to_have_text("live")
+
+
+_BE_SEEN = """seen => {
+  Object.defineProperty(document, "hidden", { value: !seen, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+async def test_shards_without_a_broker_are_said_and_not_taken_for_no_groups(
+    shown: Shown, open_page: Open
+) -> None:
+    page = await open_page(shown)
+    await expect(page.locator("#groups-empty")).to_contain_text("No consumer groups yet.")
+
+    async def as_without_database(route: Route) -> None:
+        """What this says once leases have run out."""
+        answer = await route.fetch()
+        await route.fulfill(response=answer, json={**await answer.json(), "without_broker": 150})
+
+    await page.route("**/api/brokers", as_without_database)
+    await look_again(page)
+    await expect(page.locator("#notice")).to_contain_text("150 shards have no broker, and what is in them is")
+    await expect(page.locator("#groups-empty")).to_contain_text("while shards have no broker")
+    await page.get_by_role("link", name="Transactions").click()
+    await expect(page.locator("#transactions-empty")).to_contain_text("while shards have no broker")
+    await page.unroute("**/api/brokers")
+    await look_again(page)
+    await expect(page.locator("#notice")).to_be_hidden()
+    await expect(page.locator("#transactions-empty")).to_contain_text("No transactional ids yet.")
+
+
 async def test_names_are_text_whatever_is_in_them(shown: Shown, open_page: Open) -> None:
     name = '<img src=x onerror="document.title=1">/ä #?%'
     async with await Member.connect(shown.port, name, client_id="<b>web</b>") as member:
@@ -234,12 +301,13 @@ async def test_text_has_contrast_in_both_schemes(shown: Shown, open_page: Open, 
     assert bright is (scheme == "light")
 
 
+@pytest.mark.parametrize("width", [420, 320])
 async def test_a_narrow_window_needs_no_scrolling_sideways(
-    shown: Shown, member: Member, open_page: Open
+    shown: Shown, member: Member, open_page: Open, width: int
 ) -> None:
-    page = await open_page(shown, "/#/groups/billing", viewport={"width": 420, "height": 800})
+    page = await open_page(shown, "/#/groups/billing", viewport={"width": width, "height": 800})
     await expect(page.locator("#members tbody tr")).to_have_count(1)
-    assert await page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 async def test_tables_and_regions_have_names_for_screen_readers(

@@ -37,10 +37,15 @@ export function otherPages() {
   return [...pages].map(([page, node]) => tag("a", { href: page }, `broker ${node}`));
 }
 
+/** Whether every shard of the cluster has a broker that serves it; otherwise much is there that no list shows. */
+export const isWhole = () => !state.known?.without_broker && !state.known?.brokers.some((each) => each.loading);
+
 function goneText(body) {
-  if (!state.gone.size) return null;
+  const one = body.without_broker === 1, without = `${count(body.without_broker, "shard")} ${one ? "has" : "have"} no broker`;
+  if (!state.gone.size && !body.without_broker) return null;
+  if (!state.gone.size) return `${without}, and what is in ${one ? "it" : "them"} is not shown: ${one ? "it is" : "they are"} moving, or the database does not respond.`;
   const names = [...state.gone.values()].map((each) => `Broker ${each.node_id} (${each.address}) left at ${clock(each.gone_ms, now())} ${zone()}`);
-  const left = body.without_broker ? `${count(body.without_broker, "shard")} ${body.without_broker === 1 ? "has" : "have"} no broker yet` : "other brokers lead its shards now";
+  const left = body.without_broker ? `${without} yet` : "other brokers lead its shards now";
   return `${names.join("; ")}: ${left}.`;
 }
 

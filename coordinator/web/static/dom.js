@@ -46,12 +46,14 @@ export function redraw(holder, said, make) {
   holder.replaceChildren(...make());
 }
 
-/** Bring the children of `holder` in line with `items`, keeping those that stay. */
+/** Bring the children of `holder` in line with `items`, keeping those that stay. Items may have the same key. */
 export function sync(holder, items, keyOf, make, fill) {
-  const known = new Map([...holder.children].map((child) => [child.dataset.key, child]));
+  const known = new Map([...holder.children].map((child) => [child.dataset.key, child])), times = new Map();
   let place = holder.firstElementChild;
   for (const item of items) {
-    const name = String(keyOf(item));
+    const key = String(keyOf(item)), before = times.get(key) ?? 0;
+    times.set(key, before + 1);
+    const name = before ? `${key}\n${before}` : key;
     let child = known.get(name);
     known.delete(name);
     if (!child) {

@@ -1,8 +1,9 @@
 // The list of groups.
 
 import { ask, groupLink, now } from "/static/ask.js";
+import { isWhole } from "/static/brokers.js";
 import { $, lines, put, redraw, tag } from "/static/dom.js";
-import { elsewhereText } from "/static/elsewhere.js";
+import { elsewhereText, notServed } from "/static/elsewhere.js";
 import { age, behind, duration, number, often } from "/static/format.js";
 import { diagnosisTag } from "/static/rebalances.js";
 import { showSpark } from "/static/spark.js";
@@ -65,7 +66,7 @@ function show() {
   groups.show(found);
   const empty = $("groups-empty");
   empty.hidden = found.length > 0;
-  if (found.length === 0) redraw(empty, [total > 0, wanted, listed.brokers[0]?.address], () => (total > 0 ? noMatch(wanted) : noGroups()));
+  if (found.length === 0) redraw(empty, [total > 0, wanted, listed.brokers[0]?.address, isWhole()], () => (total > 0 ? noMatch(wanted) : isWhole() ? noGroups() : notServed("groups")));
   elsewhereText($("elsewhere"), listed.elsewhere, "Other brokers show the groups they coordinate: ", "#/");
 }
 

@@ -71,8 +71,11 @@ function notice(text, more = []) {
 
 // --- listening -------------------------------------------------------------------------------------------
 
+/** Listen while somebody looks: a browser has six connections to a broker at most, for all of its tabs. */
 function listen() {
   stream?.close();
+  stream = null;
+  if (document.hidden) return;
   const mine = stream = new EventSource(`/api/events/stream${shown.stream?.(...given) ?? ""}`);
   live("", "connecting");
   mine.onopen = () => { live("on", "live"); lookAgain(0); };
@@ -124,7 +127,10 @@ function route() {
   lookAgain(0);
 }
 
-document.addEventListener("visibilitychange", () => { if (!document.hidden) lookAgain(0); });
+document.addEventListener("visibilitychange", () => {
+  listen();
+  if (!document.hidden) lookAgain(0);
+});
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address goes on naming the view
   $("main").focus();

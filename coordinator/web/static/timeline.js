@@ -5,7 +5,8 @@ import { moment, zone } from "/static/format.js";
 import { keyOf } from "/static/rebalances.js";
 
 const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40, TARGET = 12;
-const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full"]);
+const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full", "revocation timed out"]);
+const REVOKES = "has partitions to give up that others wait for";
 
 /** What the entries tell of each member: from when to when it was there, and what it owed meanwhile. */
 export function lives(timeline, group) {
@@ -34,7 +35,7 @@ export function lives(timeline, group) {
       case "member_added": opened(member, at); break;
       case "member_removed": {
         there(member);
-        closed(member.id, at, EVICTIONS.has(entry.trigger) ? "evicted" : "left");
+        closed(member.id, at, EVICTIONS.has(entry.trigger) || entry.requested_by ? "evicted" : "left");
         break;
       }
       case "member_replaced": {
@@ -87,9 +88,9 @@ export function duties(life, rebalances, now) {
 /** When a member of a consumer group had partitions to revoke. */
 function held(life, rebalance, end) {
   const found = (rebalance.phases?.revocations ?? []).filter((one) => one.member.id === life.member.id)
-    .map((one) => ({ from: one.since_ms, to: one.since_ms + one.ms, kind: "owe" }));
+    .map((one) => ({ from: one.since_ms, to: one.since_ms + one.ms, kind: "owe", said: REVOKES }));
   const waited = (rebalance.waiting ?? []).filter((one) => one.member.id === life.member.id && one.partitions?.length);
-  return [...found, ...waited.map((one) => ({ from: one.since_ms, to: end, kind: "owe" }))];
+  return [...found, ...waited.map((one) => ({ from: one.since_ms, to: end, kind: "owe", said: REVOKES }))];
 }
 
 /** Draw it from `from` to `to` (epoch ms); what is under way goes on until `now`. */
@@ -107,7 +108,7 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
   const bottom = HEAD + rows * ROW;
   const height = bottom + FOOT + (all.length > shown.length ? 18 : 0);
   const svg = node("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
-  svg.setAttribute("aria-label", describe(shown, timeline.rebalances.filter(within)));
+  svg.setAttribute("aria-label", describe(all, timeline.rebalances.filter(within)));
 
   for (const tick of ticks(from, to, right - left)) {
     svg.append(node("line", { class: "grid", x1: x(tick), x2: x(tick), y1: HEAD - 4, y2: bottom }));
@@ -181,7 +182,7 @@ function row(svg, life, { y, x, left, right, from, to, now, label, rebalances })
     bar(span.from, end, "calm", `in the group${span.to === null ? "" : ` until ${moment(span.to)}: ${span.how}`}`);
   }
   for (const part of duties(life, rebalances, now)) {
-    bar(part.from, part.to, part.kind, part.kind === "owe" ? "its JoinGroup is waited for" : "waits for the assignment");
+    bar(part.from, part.to, part.kind, part.said ?? (part.kind === "owe" ? "its JoinGroup is waited for" : "waits for the assignment"));
   }
   for (const span of life.spans) {
     if (span.to === null || span.to < from || span.to > to || span.how === "replaced") continue;
@@ -208,8 +209,8 @@ function order(a, b) {
   return gone(a) - gone(b) || name(a).localeCompare(name(b), undefined, { numeric: true }) || (a.member.id < b.member.id ? -1 : 1);
 }
 
-function describe(shown, rebalances) {
-  return `Timeline of ${shown.length} members with ${rebalances.length} rebalances; the lists below say the same in words.`;
+function describe(lives, rebalances) {
+  return `Timeline of ${lives.length} members with ${rebalances.length} rebalances; the lists below say the same in words.`;
 }
 
 function ticks(from, now, width) {

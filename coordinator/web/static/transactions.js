@@ -1,8 +1,9 @@
 // Transactions: who holds back whom since when, and where transactional ids stand.
 
 import { ask, groupLink, now, topicLink } from "/static/ask.js";
+import { isWhole } from "/static/brokers.js";
 import { $, lines, put, redraw, tag } from "/static/dom.js";
-import { elsewhereText } from "/static/elsewhere.js";
+import { elsewhereText, notServed } from "/static/elsewhere.js";
 import { age, count, duration, moment, number } from "/static/format.js";
 import { table } from "/static/table.js";
 
@@ -106,7 +107,7 @@ function show() {
   ids.show(found);
   const empty = $("transactions-empty");
   empty.hidden = found.length > 0;
-  if (!found.length) redraw(empty, [total > 0, wanted], () => (total > 0 ? [`No transactional id here has “${wanted}” in its name or its topics.`] : none()));
+  if (!found.length) redraw(empty, [total > 0, wanted, isWhole()], () => (total > 0 ? [`No transactional id here has “${wanted}” in its name or its topics.`] : isWhole() ? none() : notServed("transactional ids")));
   elsewhereText($("transactions-elsewhere"), listed.elsewhere, "Other brokers show the transactional ids they coordinate, and what is held back on the partitions they lead: ", "#/transactions");
 }
 
