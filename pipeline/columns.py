@@ -7,18 +7,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from muster.client.fetch.records import Batch
 from muster.client.partitions import TopicPartition
+from muster.pipeline.errors import OptionError, PipelineError
 from muster.protocol.record_reader import Headers
 
-_COLUMNS: Final = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
-    " timestampType INT"
-)
-_HEADERS: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-
 _US_PER_MS: Final = 1_000
+_MS_MAX: Final = (2**63 - 1) // _US_PER_MS
+"""Spark's timestamps are microseconds in 64 bits: they end in the year 294247."""
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS_TYPE: Final = pa.list_(pa.field("element", _HEADER))
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -38,21 +37,43 @@ RecordBatch = Any
 """A pyarrow.RecordBatch."""
 
 
-def ddl(*, headers: bool) -> str:
-    """The schema as Spark DDL; `headers`: include that column."""
-    return f"{_COLUMNS}, {_HEADERS}" if headers else _COLUMNS
+def schema(*, headers: bool) -> StructType:
+    """The same for Spark; `headers`: include that column."""
+    return from_arrow_schema(_SCHEMA_WITH_HEADERS if headers else _SCHEMA)
+
+
+def check_schema(given: StructType, *, headers: bool) -> None:
+    """Raises OptionError for another schema, which a user gave with `.schema(...)`."""
+    told, ours = given.simpleString(), schema(headers=headers).simpleString()
+    if told != ours:
+        raise OptionError(
+            f"schema: it is always {ours}, not {told}. Leave out .schema(...), and cast or parse columns"
+            " after load()"
+        )
+
+
+def have_times(timestamps: Any) -> Any:
+    """Which of these times, in epoch ms, Spark's timestamps can express."""
+    return (timestamps >= -_MS_MAX) & (timestamps <= _MS_MAX)
 
 
 def as_arrow(batch: Batch[bytes | None, bytes | None], *, headers: bool) -> RecordBatch:
     """The records of a batch; without headers there is no Python loop over them. A record without a timestamp
-    has -1 ms, as in Spark's source."""
+    has -1 ms, as in Spark's source. Raises PipelineError for a time that Spark cannot express."""
     offsets = batch.offsets
+    timestamps = np.array(batch.timestamps, np.int64)
+    for index in np.flatnonzero(~have_times(timestamps)):
+        raise PipelineError(
+            f"{batch.topic_partition}: the record at offset {offsets[index]} has the timestamp"
+            f" {timestamps[index]} ms, too large for Spark; startingOffsets and endingOffsets can leave it"
+            " out"
+        )
     return assembled(
         batch.topic_partition,
         keys=pa.array(batch.keys, pa.binary()),
         values=pa.array(batch.values, pa.binary()),
         offsets=np.arange(offsets.start, offsets.stop) if isinstance(offsets, range) else offsets,
-        timestamps=np.array(batch.timestamps, np.int64),
+        timestamps=timestamps,
         timestamp_type=batch.timestamp_type,
         headers=headers_column(batch.headers) if headers else None,
     )
@@ -69,7 +90,7 @@ def assembled(
     headers: Any | None,
 ) -> RecordBatch:
     """A batch of rows. Keys, values and `headers` (None: no such column) are Arrow arrays; offsets and
-    `timestamps`, in epoch ms, are numpy arrays."""
+    `timestamps`, in epoch ms, are numpy arrays; times that Spark cannot express must not be among them."""
     count = len(keys)
     columns = [
         keys,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from muster.client.fetch.fetched import Packed, Part
 from muster.client.fetch.records import CREATE_TIME, LOG_APPEND_TIME, Batch
 from muster.client.partitions import TopicPartition
-from muster.pipeline.columns import RecordBatch, as_arrow, assembled, headers_column
+from muster.pipeline.columns import RecordBatch, as_arrow, assembled, have_times, headers_column
 from muster.protocol.errors import DecodeError, KafkaError
 from muster.protocol.record_batch import CODEC_MASK, HEADER_BYTES, payload, read_headers, read_unsigned
 from muster.protocol.record_reader import Headers, read_records
@@ -146,6 +146,8 @@ def together(
         timestamps = np.repeat([header.max_timestamp for header, _ in group], counts)[first:last]
     else:
         timestamps = np.repeat([timestamp for _, timestamp in bases], counts)[first:last] + found.time_deltas
+    if not have_times(timestamps).all():
+        return None
     of_records = None
     if headers:
         of_records = found.headers(joined)

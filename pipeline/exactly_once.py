@@ -17,7 +17,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from muster.client.admin.offsets import alter_group_offsets, list_group_offsets
 from muster.client.admin.transactions import fence_producers, list_transactions
@@ -28,6 +28,7 @@ from muster.client.network.connection import deadline
 from muster.client.network.servers import parse_servers
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.client.produce.settings import ProducerOptions
+from muster.client.produce.transaction import Transaction
 from muster.client.producer import Producer
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.marks import (
@@ -38,6 +39,7 @@ from muster.pipeline.marks import (
     Part,
     check_repeated,
     check_surplus,
+    forgotten,
     is_written,
 )
 from muster.pipeline.rows import Headers, Rows, Sent
@@ -82,7 +84,10 @@ class ExactlyOnce:
         """Begin an attempt at a batch, before its tasks start. Returns the attempt's id."""
 
         async def begin(notes: _Notes) -> str:
-            ledger = (await notes.ledger()).begun(uuid.uuid4().hex)
+            found = await notes.ledger()
+            if found == Ledger() and await notes.tasks():
+                raise PipelineError(forgotten(self.names))
+            ledger = found.begun(uuid.uuid4().hex)
             await notes.write(ledger)
             if ledger.cut_off:
                 await notes.write(ledger.with_tasks(await notes.tasks()))
@@ -148,21 +153,27 @@ class ExactlyOnce:
                     for record in each:
                         digest.add(record)
                 check_repeated(part, mark, digest)
+                # Again, or brokers might forget it while the batch is still being repeated.
+                async with producer.transaction() as transaction:
+                    await self._commit(transaction, part, digest)
             else:
                 async with producer.transaction() as transaction:
                     sent = Sent(transaction.post)
                     try:
                         for each in records:
                             await sent.send(digest.through(each))
-                        place = OffsetAndMetadata(part.batch, Mark.of(part, digest).text)
-                        await transaction.commit_offsets(
-                            GroupMetadata(own, -1, "", None), {_place(options): place}
-                        )
-                        await transaction.commit()
+                        await self._commit(transaction, part, digest)
                     except BaseException:
                         sent.look_away()
                         raise
             return Committed(digest.rows, part.query, attempt)
+
+    async def _commit(self, transaction: Transaction[Any, Any], part: Part, digest: Digest) -> None:
+        """Commit the transaction, with the part's mark."""
+        place = OffsetAndMetadata(part.batch, Mark.of(part, digest).text)
+        group = GroupMetadata(self.names.task(part.task), -1, "", None)
+        await transaction.commit_offsets(group, {_place(self.options): place})
+        await transaction.commit()
 
 
 class _Notes:

@@ -198,8 +198,9 @@ def _job(given: Namespace) -> Ingest:
 
 def check_options(job: Ingest) -> None:
     """Raises OptionError for options that the source would refuse, in terms of the command line."""
+    options = reader_options(job)
     try:
-        source_options(reader_options(job), streaming=True)
+        source_options(options, streaming=True)
     except OptionError as error:
         told = str(error)
         for option, argument in _ARGUMENTS.items():

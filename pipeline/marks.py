@@ -222,6 +222,16 @@ def check_surplus(part_of: Mapping[int, Mark | None], query: str, batch: int) ->
             raise PipelineError(f"batch {batch}: {_not_the_same(what)}")
 
 
+def forgotten(names: Names) -> str:
+    """What to say if there is no ledger although tasks have begun, which is after the first ledger."""
+    return (
+        f"{names.prefix} has transactional ids, but group {names.ledger} holds nothing: brokers forget it"
+        " after offsets.retention.minutes, or it was deleted, or option topic named another one before. So it"
+        " cannot be told what is in the topic already. Begin with another checkpoint and prefix, behind what"
+        " is there"
+    )
+
+
 def _not_the_same(what: str) -> str:
     return (
         f"{what}. The batch is not repeated as it was, so some of its records may be there twice, or missing,"

@@ -57,7 +57,8 @@ class Rows:
         """Raises OptionError."""
         if overwrite:
             raise OptionError(
-                'a topic is not overwritten: write with mode("append"), streams with outputMode("append")'
+                'a topic is not overwritten: write with mode("append"), streams with outputMode("append");'
+                " those that need another mode write each batch in foreachBatch"
             )
         for field in schema.fields:
             if field.name not in _COLUMNS:

@@ -25,15 +25,17 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from muster.client.partitions import TopicPartition
 from muster.pipeline.asking import BlockingCluster, Look, first_look, look, resolved
-from muster.pipeline.columns import RecordBatch, ddl
+from muster.pipeline.columns import RecordBatch, check_schema, schema
 from muster.pipeline.commits import Commits
+from muster.pipeline.errors import PipelineError
 from muster.pipeline.fetching import read_rows
 from muster.pipeline.losses import checked_starts
 from muster.pipeline.offsets import Offsets, OffsetsJson, Place, Range, divided, limited
-from muster.pipeline.options import SourceOptions, check_names, include_headers, source_options
+from muster.pipeline.options import Edge, SourceOptions, check_names, include_headers, source_options
 
 _IDLE_S: Final = 0.2
 """How long an answer of nothing new stays valid: Spark asks a hundred times a second."""
@@ -53,16 +55,18 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "muster"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         check_names(self.options)
-        return ddl(headers=include_headers(self.options))
+        return schema(headers=include_headers(self.options))
 
     def reader(self, schema: Any) -> DataSourceReader:
         options = source_options(self.options, streaming=False)
+        check_schema(schema, headers=options.include_headers)
         return BatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         options = source_options(self.options, streaming=True)
+        check_schema(schema, headers=options.include_headers)
         return StreamReader(options)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
@@ -101,6 +105,13 @@ class BatchReader(DataSourceReader):
             )
         finally:
             cluster.close()
+        for where in sorted(ends):
+            # Retention may have moved the start of a log beyond the end that was looked up before it.
+            if starts[where] > ends[where] and options.ending is not Edge.LATEST:
+                raise PipelineError(
+                    f"{where} would start at offset {starts[where]}, and end before it, at {ends[where]}:"
+                    " check the options about where to start and where to end"
+                )
         ranges = [
             Range(where, starts[where], ends[where], found.topic_ids.get(where.topic)) for where in ends
         ]

@@ -4,6 +4,7 @@ sink, and producer settings under Kafka's names with the prefix `kafka.`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -69,6 +70,13 @@ _PRODUCER: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "transaction.timeout.ms": ("transaction_timeout_ms", _whole),
 }
 """By Kafka's name: the producer's keyword argument, and how to parse the text."""
+
+_OPTIONS: Final = {
+    "bootstrap_servers": SERVERS,
+    **{setting: f"kafka.{name}" for name, (setting, _) in _PRODUCER.items()},
+}
+"""By the producer's keyword argument."""
+_SETTING: Final = re.compile(rf"\b(?:{'|'.join(each for each in _OPTIONS if '_' in each)}|^acks)\b")
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark passes these along with the sink's own options."""
@@ -137,7 +145,7 @@ class WriterOptions:
     def explained(self, error: Exception) -> str:
         """The broker's message and error code; or the client's message, and the servers it was given."""
         if isinstance(error, KafkaError):
-            return f"{error.why} ({error.code.name})"
+            return f"{_in_options_names(error.why)} ({error.code.name})"
         return f"{self.access.in_options(str(error))} (kafka.bootstrap.servers: {self.bootstrap_servers})"
 
 
@@ -179,9 +187,6 @@ def _unknown(name: str) -> str:
 
 
 def _in_options_names(text: str) -> str:
-    """The producer's message about a setting, with the name that the user wrote."""
-    text = text.replace("bootstrap_servers", f"option {SERVERS}")
-    for option, (setting, _) in sorted(_PRODUCER.items(), key=lambda each: -len(each[1][0])):
-        if text.startswith(setting):
-            return f"option kafka.{option}{text.removeprefix(setting)}"
-    return text
+    """The producer's message, with the names that the user wrote."""
+    text = _SETTING.sub(lambda found: _OPTIONS[found[0]], text)
+    return f"option {text}" if text.startswith(tuple(_OPTIONS.values())) else text

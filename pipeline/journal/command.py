@@ -99,7 +99,7 @@ def _from_files(given: Namespace, to: str) -> int:
     spark = open_session(given)
     try:
         check_events(spark, given.events)
-        print(told(build(_events(spark, given.events), to), to), flush=True)
+        print(told(build(events(spark, given.events), to), to), flush=True)
         return 0
     finally:
         end_session(spark)
@@ -113,14 +113,15 @@ def check_events(spark: SparkSession, path: str) -> None:
         raise PipelineError(f"--events: there is no {path}")
 
 
-def _events(spark: SparkSession, path: str) -> DataFrame:
-    """The bronze table."""
+def events(spark: SparkSession, path: str) -> DataFrame:
+    """The bronze table. A record that is there twice, in dumps that overlap for example, counts once."""
     from muster.pipeline.journal.folders import Folders
 
     columns = BRONZE.names
     if path.endswith(_SUFFIXES):
         lines = spark.read.schema(_LINES).json(path)
-        return lines.selectExpr("CAST(key AS binary)", "CAST(value AS binary)", "partition", "offset")
+        told = lines.selectExpr("CAST(key AS binary)", "CAST(value AS binary)", "partition", "offset")
+        return told.distinct()
     # A killed job may have left a merged folder beside those that it replaces: the same rows twice.
     bronze = Folders(spark, path, BRONZE.ddl)
     if bronze.spans():
@@ -131,4 +132,4 @@ def _events(spark: SparkSession, path: str) -> DataFrame:
         raise PipelineError(f"--events: {path} has no column {missing[0]}; it takes {', '.join(columns)}")
     if "topic" in found.columns:
         found = found.where(found.topic == TOPIC)
-    return found.select(*columns)
+    return found.select(*columns).distinct()

@@ -86,7 +86,7 @@ class Cutter(StatefulProcessor):
 
 def _entries(frame: pd.DataFrame) -> Iterator[Told]:
     for offset, value in zip(frame["offset"].tolist(), frame["value"].tolist(), strict=True):
-        told = read(offset, bytes(value))
+        told = None if value is None else read(offset, bytes(value))
         if told is not None:
             yield told
 

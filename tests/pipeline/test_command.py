@@ -149,6 +149,7 @@ def test_a_wrong_command_line(
         (["--topics", " , ", "--to", "lake"], "--topics ' , ': it takes names"),
         (["--topics", "orders", "--to", ""], "--to '': it takes a folder"),
         (["--topics", "a", "--to", "b", "--option", "minPartition=4"], "minPartition"),
+        (["--topics", "a", "--to", "b", "--option", "subscribe=c"], ": --option subscribe: ingest has"),
         (["--topics", "a", "--to", "b", "--from", "last"], "--from: "),
         (["--topics", "a b", "--to", "b"], "--topics: "),
         (["--pattern", "(", "--to", "b"], "--pattern: "),

@@ -244,10 +244,34 @@ def test_notes_that_are_gone(servers: str, topic: str) -> None:
             (await admin.delete_groups([f"{topic}-query"])).raise_for_failures()
 
     asyncio.run(forget())
+    with pytest.raises(PipelineError, match=f"{topic} has transactional ids, but group {topic}-query"):
+        once.begin()
+    assert values(servers, topic) == [b"a"]
+
+
+def test_a_batch_is_repeated_for_longer_than_brokers_keep_offsets() -> None:
+    with Broker(offsets_retention_minutes=60) as broker:
+        topic = created(broker.bootstrap)
+        once = writer(broker.bootstrap, topic)
+        for _ in range(4):
+            attempt = once.begin()
+            told = task(once, attempt, 0, 0, b"a")
+            broker.clock.advance("40m")
+        once.finish(0, [told])
+        assert values(broker.bootstrap, topic) == [b"a"]
+        attempt = once.begin()
+        task(once, attempt, 1, 0, b"b")
+        broker.clock.advance("2h")
+        with pytest.raises(PipelineError, match=f"group {topic}-query holds nothing"):
+            once.begin()
+
+
+def test_a_checkpoint_that_was_begun_without_the_option(servers: str, topic: str) -> None:
+    once = writer(servers, topic)
     attempt = once.begin()
     with pytest.raises(PipelineError, match="known to have finished is none "):
         task(once, attempt, 1, 0, b"b")
-    assert values(servers, topic) == [b"a"]
+    assert values(servers, topic) == []
 
 
 def test_what_will_not_do(servers: str) -> None:

@@ -132,5 +132,5 @@ def test_the_events_of_a_job_that_was_killed_as_it_merged(
     monkeypatch.setattr(Folders, "_read", lambda _, there: there)
     for name in ("batches=0-1", "batches=0-0", "batches=1-1", "batches=2-2"):
         (tmp_path / name).mkdir()
-    read: Any = command._events(None, str(tmp_path))  # type: ignore[arg-type]
+    read: Any = command.events(None, str(tmp_path))  # type: ignore[arg-type]
     assert read == [Span(0, 1), Span(2, 2)], "no row is there twice"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from muster.pipeline.cli import main
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.journal import tables
-from muster.pipeline.journal.command import check_events
+from muster.pipeline.journal.command import TOPIC, check_events, events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,19 @@ def test_events_that_are_not_there(spark: SparkSession, tmp_path: Path) -> None:
             check_events(spark, path)
     where.touch()
     check_events(spark, where.as_uri())
+
+
+def test_an_event_that_is_in_two_dumps_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A dump of lines, and Parquet as ingest writes it, which has more columns."""
+    lines = [{"key": None, "value": f"{offset}", "partition": 0, "offset": offset} for offset in (0, 1, 1, 2)]
+    dump, lake = tmp_path / "dump.jsonl", tmp_path / "topics"
+    dump.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    once = events(spark, str(dump))
+    found = sorted((row.offset, bytes(row.value)) for row in once.collect())
+    assert found == [(0, b"0"), (1, b"1"), (2, b"2")]
+    twice = once.union(once).selectExpr("*", f"'{TOPIC}' AS topic", "uuid() AS more")
+    twice.write.parquet(str(lake))
+    assert sorted(row.offset for row in events(spark, str(lake)).collect()) == [0, 1, 2]
 
 
 def test_somewhere_to_write_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

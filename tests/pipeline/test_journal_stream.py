@@ -248,7 +248,7 @@ def test_what_is_remembered_is_read_back() -> None:
 
 
 def test_records_go_through_as_they_came_and_rows_beside_them() -> None:
-    """Through Spark's own test harness for stateful functions. A value that is no entry still goes to
+    """Through Spark's own test harness for stateful functions. Values that are no entries still go to
     bronze."""
     import pandas as pd
     from pyspark.sql.streaming.tws_tester import TwsTester
@@ -259,8 +259,9 @@ def test_records_go_through_as_they_came_and_rows_beside_them() -> None:
     found = []
     for batch in batches(a_rebalance(0, 1), 2):
         came = [{"shard": 3, "offset": offset, "key": key, "value": value} for key, value, _, offset in batch]
-        found.append(tester.testInPandas(3, pd.DataFrame([*came, {**came[0], "offset": 90, "value": b"?"}])))
-    assert [list(each[each.rebalance.isna()].offset) for each in found] == [[0, 1, 90], [2, 3, 90]]
+        came += [{**came[0], "offset": offset, "value": value} for offset, value in ((90, b"?"), (91, None))]
+        found.append(tester.testInPandas(3, pd.DataFrame(came)))
+    assert [list(each[each.rebalance.isna()].offset) for each in found] == [[0, 1, 90, 91], [2, 3, 90, 91]]
     begun, over = (json.loads(each.rebalance.dropna().item()) for each in found)
     assert (begun["rebalance_id"], begun["outcome"], begun["end_offset"]) == ("3-0", "under way", 1)
     assert (over["rebalance_id"], over["outcome"], over["members"], over["lag"]) == (

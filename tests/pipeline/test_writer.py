@@ -201,7 +201,7 @@ def test_what_will_not_do_is_named(columns: dict[str, DataType], given: dict[str
 def test_brokers_are_needed_and_topics_not_overwritten() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is missing"):
         batch_writer(schema(value=BYTES), {"topic": "orders"}, False)
-    with pytest.raises(OptionError, match="not overwritten"):
+    with pytest.raises(OptionError, match=r"not overwritten.* foreachBatch"):
         stream_writer(
             schema(value=BYTES), {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders"}, True
         )
@@ -233,6 +233,13 @@ def test_a_record_that_the_broker_refuses(broker: Broker, caplog: pytest.LogCapt
         writer.write(iter([rows(value=binary(*[b"x" * 5_000] * 100))] * 3))
     gc.collect()  # asyncio reports unretrieved exceptions at this point
     assert caplog.records == []
+
+
+def test_a_setting_is_named_as_the_option_that_it_is(broker: Broker) -> None:
+    broker.create_topic("orders")
+    writer = batch_writer(schema(value=BYTES), options(broker, topic="orders"), False)
+    with pytest.raises(PipelineError, match=r", kafka\.max\.request\.size is 1048576 \(MESSAGE_TOO_LARGE\)"):
+        writer.write(iter([rows(value=binary(b"x" * 2_000_000))]))
 
 
 def test_a_cluster_that_does_not_answer() -> None:
