@@ -270,6 +270,15 @@ def elect_leaders(side: Side) -> None:
     side.ask("a partition twice", electing(t=[0, 0]), 2)
     side.ask("no partition", electing(t=[]), 2)
     side.ask("none", electing(), 2)
+    for timeout_ms, version in ((0, 0), (0, 2), (-1, 2)):
+        for title, hurried in {
+            "some": electing(t=[0, 9], none=[0]),
+            "of another type": electing(7 if version else 0, t=[0]),
+            "all": electing(everything=True),
+            "none": electing(),
+        }.items():
+            hurried.timeout_ms = timeout_ms
+            side.ask(f"{title}, within {timeout_ms} ms, v{version}", hurried, version)
     for election_type in range(2):
         every = side.quietly(electing(election_type, everything=True), 2)
         assert every.error_code == 0
@@ -313,6 +322,12 @@ def reassign_partitions(side: Side) -> None:
         side.ask(f"{title}, with as many replicas", fixed, 1)
     side.ask("no partition", reassigning(lists={}), 1)
     side.ask("nothing", Alter(topics=[], timeout_ms=10_000), 1)
+    for timeout_ms in (0, -1):
+        hurried = reassigning(lists={0: [1], 9: [1]})
+        hurried.topics += reassigning("none", lists={0: None}).topics
+        hurried.timeout_ms = timeout_ms
+        side.ask(f"within {timeout_ms} ms", hurried, 1)
+        side.ask(f"nothing, within {timeout_ms} ms", Alter(topics=[], timeout_ms=timeout_ms), 1)
     side.ask("all that go on", Listing(), 0)
     for name, partitions in {"t": [0, 9], "none": [0]}.items():
         named = Listing.ListPartitionReassignmentsTopics(name=side.name(name), partition_indexes=partitions)

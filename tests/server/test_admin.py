@@ -20,6 +20,7 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.cluster import DescribeLogDirsRequest, ElectLeadersRequest
 from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import DescribeTopicPartitionsRequest
+from muster.protocol.messages.reassignments import AlterPartitionReassignmentsRequest
 from muster.protocol.messages.transactions import DescribeProducersRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch
@@ -199,6 +200,43 @@ async def test_a_partition_without_a_leader_has_nobody_to_elect(
             }
             assert ("t", orphan, code) in named
             assert ("t", led, ErrorCode.ELECTION_NOT_NEEDED) not in named
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_an_election_or_a_reassignment_without_time_is_refused_as_a_whole(
+    start_brokers: StartBrokers, timeout_ms: int
+) -> None:
+    broker = (await start_brokers()).brokers[0]
+    await broker.catalogue.create("t", partitions=1)
+    of_topic = AlterPartitionReassignmentsRequest.ReassignableTopic(
+        name="t",
+        partitions=[
+            AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=each, replicas=[1])
+            for each in (0, 9)
+        ],
+    )
+    late = ErrorCode.REQUEST_TIMED_OUT
+    async with await Wire.connect(broker.port) as wire:
+        for asked, answered in ((electing(0, 0, 9), [late, late]), (electing(7, 0), [late])):
+            asked.timeout_ms = timeout_ms
+            elected = await wire.call(asked, 2)
+            assert elected.error_code == late
+            (outcomes,) = elected.replica_election_results
+            assert [each.error_code for each in outcomes.partition_result] == answered
+        everything = electing(0)
+        everything.timeout_ms = timeout_ms
+        elected = await wire.call(everything, 2)
+        assert (elected.error_code, elected.replica_election_results) == (late, [])
+        moved = await wire.call(
+            AlterPartitionReassignmentsRequest(topics=[of_topic], timeout_ms=timeout_ms), 1
+        )
+        assert moved.error_code == late
+        assert [each.error_code for each in moved.responses[0].partitions] == [late, late]
+        for nothing in (
+            ElectLeadersRequest(election_type=0, topic_partitions=[], timeout_ms=timeout_ms),
+            AlterPartitionReassignmentsRequest(topics=[], timeout_ms=timeout_ms),
+        ):
+            assert (await wire.call(nothing, 1)).error_code == ErrorCode.NONE
 
 
 async def test_the_name_of_a_missing_topic_is_not_repeated_for_each_of_its_partitions(

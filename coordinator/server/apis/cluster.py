@@ -120,7 +120,12 @@ async def elect_leaders(
 
     Without a replica list, the current leader is preferred. Any live broker may lead in an unclean election,
     as soon as the previous leader's lease has expired (ELIGIBLE_LEADERS_NOT_AVAILABLE until then).
+
+    A request that allows no time is refused as a whole.
     """
+    attempts = Attempts(ApiKey.ELECT_LEADERS, context, request.timeout_ms)
+    if request.topic_partitions != []:
+        attempts.check()
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
     asked = request.topic_partitions
@@ -130,7 +135,6 @@ async def elect_leaders(
             ElectLeadersRequest.TopicPartitions(topic=topic.name, partitions=list(range(topic.partitions)))
             for topic in broker.catalogue.topics()
         ]
-    attempts = Attempts(ApiKey.ELECT_LEADERS, context, request.timeout_ms)
     await heard_of_all(broker, attempts, None not in (broker.catalogue.by_name(each.topic) for each in asked))
     until = asyncio.get_running_loop().time() + request.timeout_ms / 1_000
     response = ElectLeadersResponse(replica_election_results=[])

@@ -76,9 +76,11 @@ async def alter_partition_reassignments(
     """Assign partitions to other brokers. Each is checked on its own; those of a topic are changed together.
 
     What has been assigned but is not led within the request's timeout is refused with REQUEST_TIMED_OUT, and
-    stays assigned.
+    stays assigned. A request that allows no time is refused as a whole.
     """
     attempts = Attempts(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context, request.timeout_ms)
+    if request.topics:
+        attempts.check()
     known = None not in (broker.catalogue.by_name(each.name) for each in request.topics)
     await heard_of_all(broker, attempts, known)
     until = asyncio.get_running_loop().time() + request.timeout_ms / 1_000

@@ -69,11 +69,18 @@ class Attempts:
             if timeout_ms <= 0:
                 self._failure = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
+    def check(self) -> None:
+        """Raise what the next attempt is refused with, if it is."""
+        if self._failure is not None:
+            raise KafkaError(self._failure.code, self._failure.why)
+
     async def make(self, attempt: Coroutine[Any, Any, T]) -> T:
         """What `attempt` returns; a StoreError in it becomes the KafkaError that the client gets."""
-        if self._failure is not None:
+        try:
+            self.check()
+        except KafkaError:
             attempt.close()
-            raise KafkaError(self._failure.code, self._failure.why)
+            raise
         try:
             return await self._in_time(attempt)
         except StoreError as error:
