@@ -128,7 +128,7 @@ class Brokers:
         try:
             if settings.store is None:
                 await self._refuse_a_second(store)
-            await self._remove_left_over_logs()
+            await self._settle_left_over_logs()
             await self._start_all()
         except BaseException:
             await self.stop()
@@ -140,19 +140,27 @@ class Brokers:
         if await store.nodes():
             raise StoreLocked(f"{self.settings.data} is in use by other brokers of this process")
 
-    async def _remove_left_over_logs(self) -> None:
-        """Remove the logs of topics that were deleted before the process died, if they are still there."""
+    async def _settle_left_over_logs(self) -> None:
+        """Remove or put aside the logs of topics that the store does not list (`Logs.settle`)."""
         assert self._shared is not None
         topic_ids = [topic.topic_id for topic in await self._shared.store.topics()]
         try:
-            gone = await asyncio.get_running_loop().run_in_executor(
-                self._shared.file_threads, self._shared.logs.delete_except, topic_ids
+            left = await asyncio.get_running_loop().run_in_executor(
+                self._shared.file_threads, self._shared.logs.settle, topic_ids
             )
         except OSError as error:
             where = self.settings.data if self.settings.store is None else "the database"
             raise StoreError(f"cannot use the logs in {where}: {error}") from error
+        gone = [str(topic_id) for topic_id, kept_in in left.items() if kept_in is None]
         if gone:
-            _log.warning("removed the logs of deleted topics", topic_ids=[str(topic_id) for topic_id in gone])
+            _log.warning("removed the logs of deleted topics", topic_ids=gone)
+        kept = {str(topic_id): kept_in for topic_id, kept_in in left.items() if kept_in is not None}
+        if kept:
+            _log.warning(
+                "put aside the logs of topics that the store does not list: they were deleted just before "
+                "the process died, or the store is from an older backup",
+                kept_in=kept,
+            )
 
     async def _start_all(self) -> None:
         assert self._shared is not None

@@ -76,7 +76,7 @@ class Folder(Protocol):
         """Replace a small file: after a crash it has either all of the old or all of the new contents."""
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a file, replacing any file named `to`."""
+        """Rename a file, replacing any file named `to`; or a folder, if nothing is named `to`."""
 
     def remove(self, name: str) -> None:
         """Remove a file; harmless if it does not exist."""

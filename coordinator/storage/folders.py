@@ -1,15 +1,20 @@
-"""Partition logs as folders of segment files: `<topic id>/<partition>/` below one folder, created at the
-first append."""
+"""Partition logs as folders of segment files, below one folder:
+
+<topic id>/<partition>/    created at the first append
+<topic id>*.discarded/     of a topic that the store did not list at a start, for people: nothing reads or
+                           removes it
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from uuid import UUID
 
 from muster.coordinator.storage.files import Folder
 from muster.coordinator.storage.records import Derived, Limits, RecordLog
-from muster.coordinator.storage.segments import LOG_ENDING, SegmentLog
+from muster.coordinator.storage.segments import DISCARDED, LOG_ENDING, SegmentLog
 from muster.coordinator.storage.store import Lease
 
 
@@ -72,14 +77,24 @@ class Folders:
     def delete(self, topic_id: UUID) -> None:
         self._root.remove_folder(str(topic_id))
 
-    def delete_except(self, topic_ids: set[UUID]) -> list[UUID]:
-        gone = [topic_id for topic_id in self._topic_ids() if topic_id not in topic_ids]
-        for topic_id in gone:
+    def settle(self, topic_ids: set[UUID]) -> dict[UUID, str | None]:
+        """Folders cannot tell a topic that was deleted just before the process died from one that is newer
+        than the store, which was restored from a backup: so records are kept."""
+        return {each: self._put_aside(each) for each in list(self._topic_ids()) if each not in topic_ids}
+
+    def _put_aside(self, topic_id: UUID) -> str | None:
+        partitions = [partition for each, partition in self.stored() if each == topic_id]
+        if not any(self.size(topic_id, partition) for partition in partitions):
             self.delete(topic_id)
-        return gone
+            return None
+        taken = set(self._root.names())
+        names = (f"{topic_id}{f'.{number}' if number else ''}{DISCARDED}" for number in count())
+        name = next(name for name in names if name not in taken)
+        self._root.rename(str(topic_id), name)
+        return self._root.folder(name).path
 
     def remove_left_over(self) -> list[UUID]:
-        return []  # one process has them all, and checks when it starts: see `delete_except`
+        return []  # one process has them all, and checks when it starts: see `settle`
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -34,10 +34,15 @@ def inspect(store: Path, topics: Path) -> None:
     if not _size(store):
         if _size(wal):
             _refuse_missing(store, wal, "changes not yet merged into it")
-        if topics.is_dir() and any(topics.iterdir()):
-            _refuse_missing(store, topics, "records of topics that only that file lists")
+        refuse_records_without(store, topics)
     elif _size(wal):
         _check(wal)
+
+
+def refuse_records_without(store: Path, topics: Path) -> None:
+    """Raise StoreDamaged if `topics` has records: `store`, which alone lists their topics, has nothing."""
+    if topics.is_dir() and any(topics.iterdir()):
+        _refuse_missing(store, topics, "records of topics that only that file lists")
 
 
 def _size(path: Path) -> int:
@@ -49,8 +54,8 @@ def _size(path: Path) -> int:
 
 def _refuse_missing(store: Path, beside: Path, what: str) -> None:
     raise StoreDamaged(
-        f"{store} is missing or empty, but {beside} holds {what}: restore the file, or move {beside} away "
-        "to start over"
+        f"{store} is missing or empty, but {beside} holds {what}: restore the file, with its -wal file if "
+        f"the backup has one, or move {beside} away to start over"
     )
 
 

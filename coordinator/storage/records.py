@@ -345,9 +345,10 @@ class RecordStorage(Protocol):
     def delete(self, topic_id: UUID) -> None:
         """Remove a topic's records; harmless if there are none."""
 
-    def delete_except(self, topic_ids: set[UUID]) -> list[UUID]:
-        """Remove the records of all topics but these, which are all that the store has. Returns the topics
-        removed."""
+    def settle(self, topic_ids: set[UUID]) -> Mapping[UUID, str | None]:
+        """Remove the records of all topics but these, which are all that the store has, or put them aside if
+        their topics may not have been deleted. Returns the topics, each with the place where its records are
+        kept; None: removed."""
 
     def remove_left_over(self) -> list[UUID]:
         """Remove what deleted topics left behind, if the storage itself knows which topics exist. Returns

@@ -48,7 +48,7 @@ SNAPSHOT_ENDING: Final = ".snapshot"
 LOG_ENDING: Final = ".log"
 _INDEX: Final = ".index"
 SNAPSHOT_CRC = Struct(">I")
-_DISCARDED: Final = ".discarded"
+DISCARDED: Final = ".discarded"
 
 
 class SegmentLog:
@@ -478,7 +478,7 @@ class SegmentLog:
     def _cut(self, segment: Segment, cut_bytes: int, behind: Sequence[tuple[int, int]]) -> Recovery:
         """Cut the unsound end off a segment, which becomes the last one, and put aside what came after."""
         damaged = bool(behind) or segment.sound_behind(segment.size) is not None
-        aside = [segment.save_rest(_DISCARDED)] if damaged else []
+        aside = [segment.save_rest(DISCARDED)] if damaged else []
         aside += self._put_aside(behind)
         # Last: until it is done, the next opening gets here again.
         segment.open_to_write().truncate(segment.size)
@@ -491,9 +491,9 @@ class SegmentLog:
         aside = []
         for base_offset, generation in found:
             segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
-            self._folder.rename(segment.log_name, segment.log_name + _DISCARDED)
+            self._folder.rename(segment.log_name, segment.log_name + DISCARDED)
             self._folder.remove(segment.index_name)
-            aside.append(segment.log_name + _DISCARDED)
+            aside.append(segment.log_name + DISCARDED)
         return aside
 
     def _stored_offset(self, name: str) -> int:

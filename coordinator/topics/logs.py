@@ -3,7 +3,7 @@ process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -169,11 +169,12 @@ class Logs:
                     holder.log.fence()
         self._storage.delete(topic_id)
 
-    def delete_except(self, topic_ids: Iterable[UUID]) -> list[UUID]:
-        """Remove what is left of topics that were deleted when nobody could remove their logs (the process
-        died in between); return which. Only before the first broker of the process serves, with all topics of
-        the store."""
-        return self._storage.delete_except(set(topic_ids))
+    def settle(self, topic_ids: Iterable[UUID]) -> Mapping[UUID, str | None]:
+        """Remove or put aside what there is of other topics: deleted ones whose logs nobody could remove (the
+        process died in between), or ones that a store restored from a backup does not know. Returns which,
+        each with the place where its records are kept; None: removed. Only before the first broker of the
+        process serves, with all topics of the store."""
+        return self._storage.settle(set(topic_ids))
 
     def remove_left_over(self) -> list[UUID]:
         """Remove what topics deleted since then have left behind; return which. OSError."""

@@ -10,6 +10,8 @@ import pytest
 from muster.coordinator.storage.files import DiskFolder, Folder, MemoryFolder
 from muster.coordinator.storage.folders import Folders
 
+LOG = "00000000000000000000.log"
+
 
 def _folder(root: Folder, topic_id: UUID, partition: int) -> Folder:
     return root.folder(str(topic_id)).folder(str(partition))
@@ -18,6 +20,23 @@ def _folder(root: Folder, topic_id: UUID, partition: int) -> Folder:
 @pytest.fixture(params=["disk", "memory"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     return DiskFolder(tmp_path) if request.param == "disk" else MemoryFolder()
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_records_of_a_topic_that_the_store_does_not_list_are_put_aside(root: Folder, before: int) -> None:
+    kept, unlisted, empty = uuid4(), uuid4(), uuid4()
+    folders = Folders(root)
+    for _ in range(before + 1):
+        for topic_id in (kept, unlisted):
+            _folder(root, topic_id, 1).open(LOG, create=True).append([b"records"])
+        _folder(root, empty, 0).open(LOG, create=True)
+        settled = folders.settle({kept})
+    name = f"{unlisted}{f'.{before}' if before else ''}.discarded"
+    assert settled == {unlisted: root.folder(name).path, empty: None}
+    assert root.folder(name).folder("1").load(LOG) == b"records"
+    assert folders.stored() == [(kept, 1)]
+    assert folders.settle({kept}) == {}
+    assert len(root.names()) == 2 + before
 
 
 def test_of_a_deleted_topic_nothing_is_left(root: Folder) -> None:

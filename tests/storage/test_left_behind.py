@@ -304,6 +304,19 @@ def test_a_store_that_is_missing_is_not_begun_anew_over_what_it_knew(
     DataDirectory.acquire(tmp_path).release()
 
 
+async def test_a_copy_without_the_log_that_has_all_is_not_begun_anew(tmp_path: Path) -> None:
+    """A store that has not been closed yet may have everything in its write-ahead log."""
+    topics = tmp_path / "topics"
+    connect(tmp_path / "store.sqlite").close()
+    (topics / str(UUID(int=1))).mkdir(parents=True)
+    with pytest.raises(StoreDamaged, match=r"store\.sqlite is missing or empty, .* -wal file"):
+        await SqliteStore(tmp_path).open()
+    topics.rename(tmp_path / "away")
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.close()
+
+
 async def test_a_store_of_the_second_schema_learns_of_replica_lists(tmp_path: Path) -> None:
     left = tmp_path / "left"
     everything = await filled(left)

@@ -85,9 +85,9 @@ class Rows:
             while left and delete_slice(self.database, segment_id):
                 left -= 1
 
-    def delete_except(self, topic_ids: set[UUID]) -> list[UUID]:
+    def settle(self, topic_ids: set[UUID]) -> dict[UUID, str | None]:
         """The database itself knows which topics exist, including those created since."""
-        return self.remove_left_over()
+        return dict.fromkeys(self.remove_left_over())
 
     def remove_left_over(self) -> list[UUID]:
         gone = self.database.run(statements.left_over, repeatable=True)

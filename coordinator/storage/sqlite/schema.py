@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 from zlib import crc32
 
+from muster.coordinator.storage.left_behind import refuse_records_without
 from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 
 SCHEMA_VERSION = 4
@@ -114,9 +115,12 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[LeaseKind, int]) -> StoreCounts:
+def prepare(
+    connection: sqlite3.Connection, path: Path, topics: Path, lease_counts: Mapping[LeaseKind, int]
+) -> StoreCounts:
     """Create the tables in an empty file, check those in an old one, and move the revision on: earlier lease
-    holders and registered nodes may be gone.
+    holders and registered nodes may be gone. Raises StoreDamaged if `topics` has records but the file has no
+    tables: a copy without the write-ahead log that they were in.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
@@ -127,7 +131,7 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
     connection.execute("BEGIN IMMEDIATE")
     with connection:  # commits, or rolls back on an exception
         if version == 0:
-            _create(connection, path, lease_counts)
+            _create(connection, path, topics, lease_counts)
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         if application_id != APPLICATION_ID:
             raise StoreError(f"{path} is a sqlite database, but not muster's")
@@ -142,7 +146,9 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
     return StoreCounts(UUID(bytes=cluster_id), {LeaseKind(kind): count for kind, count in counts})
 
 
-def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[LeaseKind, int]) -> None:
+def _create(
+    connection: sqlite3.Connection, path: Path, topics: Path, lease_counts: Mapping[LeaseKind, int]
+) -> None:
     # Checked inside the transaction: two stores of one process may be opening a new file at once.
     tables = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -150,6 +156,7 @@ def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
         return
     if tables:
         raise StoreError(f"{path} is a sqlite database, but not muster's")
+    refuse_records_without(path, topics)
     for statement in _TABLES.split(";"):
         connection.execute(statement)
     connection.execute(_REPLICA_LISTS)

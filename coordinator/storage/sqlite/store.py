@@ -131,7 +131,7 @@ class SqliteStore:
             try:
                 with directory.turn:
                     writing = undo.enter_context(closing(connect(path)))
-                    counts = prepare(writing, path, self._lease_counts)
+                    counts = prepare(writing, path, directory.topics_path, self._lease_counts)
                     reading = connect(path)
             except sqlite3.Error as error:
                 raise _failure("opening", path, error) from error
