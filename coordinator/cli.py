@@ -14,7 +14,7 @@ from os import environ
 from typing import TYPE_CHECKING, Any
 
 from muster.coordinator import command_line, config
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, fail
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, fail, give_up
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -88,12 +88,13 @@ def _run(settings: config.Settings, began: float, http_from_variable: bool) -> i
     import asyncio
 
     from muster.coordinator.base.log import configure, end_background
-    from muster.coordinator.base.system import raise_open_files_limit
+    from muster.coordinator.base.system import open_standard_files, raise_open_files_limit
     from muster.coordinator.security.exchange import SecurityError
     from muster.coordinator.server.listener import BindError
     from muster.coordinator.storage.store import NodeIdTaken, StoreError
     from muster.coordinator.web.binding import MissingPackages
 
+    open_standard_files()
     configure(settings.log_level, settings.log_format, background=True)
     raise_open_files_limit()
     try:
@@ -140,7 +141,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float, http_fro
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
-    print(_ready(brokers, page, time.perf_counter() - began), flush=True)
+    _say(_ready(brokers, page, time.perf_counter() - began))
     keep_freed_memory()
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
     superseded = asyncio.create_task(brokers.superseded())
@@ -189,6 +190,17 @@ def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
         where = f"postgresql, {server_of(settings.store)}"
     text = f"muster ready on {brokers.bootstrap} ({where}, {brokers.shards} shards, {took_s * 1000:.0f} ms)"
     return text if page is None else f"{text}, {page.url}"
+
+
+def _say(line: str) -> None:
+    """Print on standard output. That nobody can read it (a closed pipe, a full disk) is no reason to stop."""
+    from muster.coordinator.base.log import Logger
+
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        give_up(sys.stdout)
+        Logger(part="broker").warning("cannot write to standard output", said=line, why=error.strerror)
 
 
 def _read_certificates_on_hangup(brokers: Brokers, page: Running | None) -> None:

@@ -92,11 +92,13 @@ def warm_up() -> None:
 
     Only in a process of our own: where rich and pygments are installed, structlog imports them (5 MB, and as
     long again) for tracebacks that we do not print. So rich is hidden from the whole process meanwhile.
+    If the import fails, because clients have taken all open files, the next line that is logged tries again.
     """
     hidden: dict[str, Any] = {} if "rich" in sys.modules else {"rich": None}
     sys.modules.update(hidden)
     try:
-        _structlog()
+        with suppress(OSError):
+            _structlog()
     finally:
         for name in hidden:
             del sys.modules[name]

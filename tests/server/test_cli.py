@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from muster.coordinator import cli, command_line, config
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from muster.protocol.messages.metadata import MetadataRequest
 from muster.protocol.record_batch import Record, build
+from tests.support.ports import free_ports
 from tests.support.served import Served
 from tests.support.wire import Wire
 
@@ -145,6 +147,47 @@ async def test_it_says_when_it_is_ready_and_where(tmp_path: Path) -> None:
             response = await wire.call(MetadataRequest(topics=None), 12)
             assert [each.node_id for each in response.brokers] == [1, 2]
         assert served.stop() == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_it_serves_and_stops_in_good_order_without_standard_files(tmp_path: Path, closed: str) -> None:
+    """Nothing else gets their numbers: uvloop aborts the process when it is to close one of them."""
+    port = free_ports(1)
+    line = f'exec "{sys.executable}" -m muster serve --port {port} --data "{tmp_path}/data" {closed}'
+    with subprocess.Popen(["bash", "-c", line], stderr=subprocess.PIPE) as process:
+        try:
+            until_ready(port, process)
+            if sys.platform == "linux":
+                files = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)]
+                assert files.count(os.devnull) >= closed.count("&-")
+                assert not any(each.startswith(("socket:", "anon_inode:", str(tmp_path))) for each in files)
+            process.terminate()
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_it_serves_though_its_standard_output_is_full() -> None:
+    line = f'exec "{sys.executable}" -m muster serve --port 0 --ephemeral > /dev/full'
+    with subprocess.Popen(["bash", "-c", line], stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            logged = json.loads(process.stderr.readline())
+            assert logged["event"] == "cannot write to standard output"
+            assert logged["why"] == "No space left on device"
+            until_ready(int(logged["said"].split()[3].rpartition(":")[2]), process)
+            process.terminate()
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+
+
+def until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while run("cluster", "ready", "--bootstrap-server", f"127.0.0.1:{port}").returncode:
+        assert process.poll() is None, "the broker ended"
+        assert time.monotonic() < deadline, "the broker does not become ready"
 
 
 def test_in_memory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -216,3 +217,17 @@ def test_a_reason_the_client_gave_is_told() -> None:
         "member left: c at 10.0.0.7 (shutting down)"
     )
     assert cause(completed(Trigger.REBALANCE_TIMED_OUT, member=None), names) == "rebalance timed out"
+
+
+def test_a_line_is_logged_though_there_was_no_open_file_left_to_import_with(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many_open_files() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    log.configure("info", stream=stream)
+    with monkeypatch.context() as clients:
+        clients.setattr(log, "_structlog", too_many_open_files)
+        log.warm_up()
+    log.Logger().info("stopping")
+    assert [line["event"] for line in lines(stream)] == ["stopping"]
