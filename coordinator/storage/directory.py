@@ -94,7 +94,7 @@ class DataDirectory:
                 else:
                     lock = _held[path] = _take(path)
         except OSError as error:
-            raise StoreError(f"cannot use data directory {path}: {error.strerror or error}") from error
+            raise StoreError(f"cannot use data directory {path}: {_why(path, error)}") from error
         return cls(path, lock.lease_table, lock.mailboxes, lock.turn)
 
     def release(self) -> None:
@@ -108,6 +108,13 @@ class DataDirectory:
             if lock.users == 0:
                 del _held[self.path]
                 os.close(lock.descriptor)
+
+
+def _why(path: Path, error: OSError) -> str:
+    if isinstance(error, FileExistsError):
+        return "it is not a directory"
+    inside = error.filename if str(error.filename) != str(path) else None
+    return f"{f'{inside}: ' if inside else ''}{error.strerror or error}"
 
 
 def _take(path: Path) -> _Lock:

@@ -122,7 +122,8 @@ async def test_a_read_only_disk_is_named_at_the_start(lived: Lived, disk: SmallD
     disk.read_only()
     said = lived.refusal()
     assert said.startswith(
-        f"muster serve: cannot use data directory {lived.served.data}: Read-only file system"
+        f"muster serve: cannot use data directory {lived.served.data}: "
+        f"{lived.served.data}/muster.lock: Read-only file system"
     )
     assert "\n" not in said
     disk.writable()

@@ -251,6 +251,8 @@ async def test_a_server_that_is_not_there(postgres: Postgres) -> None:
         ("postgresql://muster:open#sesame@db:5432/muster", "percent-encode"),
         ("postgresql://muster:open?sesame@db:5432/muster", "percent-encode"),
         ("postgresql://muster:[sesame@db:5432/muster", "must be postgresql://"),
+        ("postgresql://muster:sesame@db:99999/muster", "a port is a number from 1 to 65535"),
+        ("postgresql://muster:sesame@one,two/muster?port=5432,0", "a port is a number from 1 to 65535"),
     ],
 )
 def test_a_url_that_is_none(url: str, why: str) -> None:
@@ -294,7 +296,7 @@ async def test_a_server_of_another_kind() -> None:
 
 async def test_a_certificate_that_is_missing_is_named(postgres: Postgres) -> None:
     url = f"{postgres.url('muster')}?sslmode=verify-full&sslrootcert=/nowhere/root.crt"
-    with pytest.raises(StoreError, match="No such file") as refusal:
+    with pytest.raises(StoreError, match=r": sslrootcert /nowhere/root\.crt: No such file") as refusal:
         await PostgresStore(url).open()
     assert no_secret(refusal.value)
 

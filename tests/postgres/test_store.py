@@ -611,6 +611,15 @@ def test_which_errors_mean_that_nothing_was_written() -> None:
     assert "session pooling" in str(failure("writing", asyncpg.InvalidSQLStatementNameError("x")))
 
 
+async def test_a_pooler_that_mixes_sessions_is_named(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def set_up(*_: object) -> None:
+        raise asyncpg.DuplicatePreparedStatementError('prepared statement "s" already exists')
+
+    monkeypatch.setattr("muster.coordinator.storage.postgres.connect._set_up", set_up)
+    with pytest.raises(StoreError, match=r"^connecting to .*already exists; a pooler .* session pooling$"):
+        await PostgresStore(store).open()
+
+
 async def test_a_shard_of_many_rows_is_loaded_in_the_order_of_their_writes(store: str) -> None:
     async with opened(store) as store_:
         grant = await claim(store_)

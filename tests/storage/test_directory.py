@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.store import StoreLocked
+from muster.coordinator.storage.store import StoreError, StoreLocked
 
 ROOT = Path(__file__).parents[2]
 ACQUIRE = """
@@ -69,6 +69,16 @@ def test_a_forked_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
     _, status = os.waitpid(child, 0)
     directory.release()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"cannot use data directory .*/file: it is not a directory$"):
+        DataDirectory.acquire(tmp_path / "file")
+    lock = tmp_path / "muster.lock"
+    lock.mkdir()  # root may write to any file
+    with pytest.raises(StoreError, match=rf"cannot use data directory .*: {lock}: Is a directory$"):
+        DataDirectory.acquire(tmp_path)
 
 
 def test_the_lock_file_that_a_dead_process_left_means_nothing(tmp_path: Path) -> None:

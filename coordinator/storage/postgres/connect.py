@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ CONNECT_TIMEOUT_MS_DEFAULT: Final = 3_000
 STATEMENT_TIMEOUT_MS_DEFAULT: Final = 5_000
 
 _DEFAULT_PORT: Final = "5432"
+_PORT_MAX: Final = 65_535
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
+"""Options of a URL that name a file."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IDLE_IN_TRANSACTION_MS: Final = 1_000
 """A broker's transaction never waits for the broker between two statements, unless the broker has stalled:
@@ -102,6 +106,9 @@ def parse(url: str) -> Server:
     database = unquote(parts.path.lstrip("/"))
     if not database:
         raise StoreError(f"{usage}; the database name is missing")
+    for port in (*ports, *(host.rpartition(":")[2] for host in hosts if _has_port(host))):
+        if port.isdecimal() and not 0 < int(port) <= _PORT_MAX:
+            raise StoreError(f"{usage}; a port is a number from 1 to {_PORT_MAX}")
     named = ",".join(
         unquote(host) if _has_port(host) else f"{unquote(host)}:{ports[min(place, len(ports) - 1)]}"
         for place, host in enumerate(hosts)
@@ -149,10 +156,12 @@ async def connect(
     except ssl.SSLCertVerificationError as error:
         raise StoreError(f"connecting to {server.name}: {_not_accepted(error)}") from None
     except OSError as error:
-        raise StoreBusy(f"connecting to {server.name}: {error.strerror or error}") from error
+        said = f"{_unreadable(server.url)}{error.strerror or error}"
+        raise StoreBusy(f"connecting to {server.name}: {said}") from error
     except asyncpg.PostgresError as error:
         later = error.sqlstate in _NOT_NOW or error.sqlstate.startswith("08")
-        raise (StoreBusy if later else StoreError)(f"connecting to {server.name}: {_said(error)}") from error
+        said = f"connecting to {server.name}: {_said(error)}{_about_poolers(error)}"
+        raise (StoreBusy if later else StoreError)(said) from error
     except asyncpg.TargetServerAttributeNotMatched as error:
         raise StoreBusy(f"connecting to {server.name}: none of these hosts accepts writes") from error
     except (asyncpg.InterfaceError, ValueError) as error:
@@ -324,12 +333,26 @@ def failure(where: str, error: Exception) -> StoreError:
     """The StoreError for an error of a statement that was sent: StoreBusy or StoreFull if nothing was
     changed."""
     state = getattr(error, "sqlstate", None)
-    said = f"{where}: {_said(error)}"
-    if state in _NOT_PREPARED:
-        said += "; a pooler in front of the database must use session pooling"
+    said = f"{where}: {_said(error)}{_about_poolers(error)}"
     if state == _DISK_FULL:
         return StoreFull(f"{said}; free some space there")
     return StoreBusy(said) if state in _BUSY else StoreError(said)
+
+
+def _about_poolers(error: Exception) -> str:
+    if getattr(error, "sqlstate", None) not in _NOT_PREPARED:
+        return ""
+    return "; a pooler in front of the database must use session pooling"
+
+
+def _unreadable(url: str) -> str:
+    """Names the first file in the URL that cannot be read: the system's error does not. "" if all can."""
+    options = parse_qs(urlsplit(url).query)
+    for name in _FILES:
+        for path in options.get(name, ()):
+            if not os.access(path, os.R_OK):
+                return f"{name} {path}: "
+    return ""
 
 
 def _not_accepted(error: ssl.SSLCertVerificationError) -> str:
