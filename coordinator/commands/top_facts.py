@@ -47,7 +47,7 @@ class Row(NamedTuple):
     records_per_second: float | None
     """How fast the committed offsets move; None before the second refresh."""
     rebalances: int | None
-    """Rebalances completed within the last hour; None if there is no journal."""
+    """Rebalances completed within the last hour; None if there is no journal, or not all of it was read."""
 
 
 class Look(NamedTuple):
@@ -157,8 +157,9 @@ class _Journal:
         """Completion times in epoch ms, by group."""
 
     def rebalances(self, group: str) -> int | None:
-        """How many rebalances the group had in the last hour; None if there is no journal."""
-        if self._fetcher is None:
+        """How many rebalances the group had in the last hour; None if there is no journal, or it is still
+        being read."""
+        if self._fetcher is None or self._is_behind():
             return None
         times = self._completed[group]
         since_ms = now_ms() - _REBALANCES_WINDOW_MS

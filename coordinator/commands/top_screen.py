@@ -13,6 +13,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -25,6 +26,11 @@ from muster.coordinator.commands.top_rows import COLUMNS, KEYS, SORTS, cells, mo
 
 _AROUND_LINES: Final = 5
 """Lines around the rows: two above, the headings, two below."""
+_GAP: Final = 2  # between columns
+_GROUP_MIN: Final = 12
+"""Characters of a group's name that a narrow window shows at least."""
+_LEFT_OUT_FIRST: Final = ("partitions", "rebalances", "records_per_second", "members", "state", "lag")
+"""The columns that a narrow window leaves out, in this order, except the one it is sorted by."""
 _KEYS: Final = "  ".join(f"{key} {name}" for key, name in KEYS.items())
 
 _ESCAPES: Final = re.compile(rb"\x1b(\[[0-9;]*[A-Za-z~]|O.)?")
@@ -94,7 +100,9 @@ class Screen:
         return Group(
             Text(head, style="bold", no_wrap=True, overflow="ellipsis"),
             Text(self._said(), style="bold red", no_wrap=True, overflow="ellipsis"),
-            _table(rows[: room if not below else max(room - 1, 1)], SORTS[self._by]),
+            _table(
+                rows[: room if not below else max(room - 1, 1)], SORTS[self._by], self._console.size.width
+            ),
             *[Text("; ".join(below), style="bright_black", no_wrap=True, overflow="ellipsis")] * bool(below),
             Text(
                 f"sorted by {self._by}: {_KEYS}  q quit",
@@ -112,21 +120,32 @@ class Screen:
         return f"{printable(self._trouble)}{stale}"
 
 
-def _table(rows: list[Row], sorted_by: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for field, heading in COLUMNS.items():
-        right = field not in ("group_id", "state")
+def _table(rows: list[Row], sorted_by: str, width: int) -> Table:
+    """The rows in a window of this width. Where it is narrow, groups' names are cut off and columns left out:
+    a figure that is cut off says nothing."""
+    shown = [dict(zip(COLUMNS, map(_cell, cells(each)), strict=True)) for each in rows]
+    widths = {
+        field: _GAP + max(cell_len(each) for each in (heading, *(row[field] for row in shown)))
+        for field, heading in COLUMNS.items()
+    }
+    for_group = min(widths.pop("group_id"), _GAP + _GROUP_MIN)
+    for field in _LEFT_OUT_FIRST:
+        if for_group + sum(widths.values()) > width and field != sorted_by:
+            del widths[field]
+    for_group = max(width - sum(widths.values()), for_group)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
+    for field in ("group_id", *widths):
         table.add_column(
-            heading,
-            justify="right" if right else "left",
+            COLUMNS[field],
+            justify="right" if field not in ("group_id", "state") else "left",
             no_wrap=True,
             overflow="ellipsis",
             header_style="bold reverse" if field == sorted_by else "bold",
+            max_width=for_group - _GAP if field == "group_id" else None,
         )
-    for row in rows:
-        shown = [_cell(each) for each in cells(row)]
+    for row, cell in zip(rows, shown, strict=True):
         style = "" if row.state in ("Stable", "Empty") else "yellow"
-        table.add_row(*(Text(each) for each in shown), style=style)
+        table.add_row(*(Text(cell[field]) for field in ("group_id", *widths)), style=style)
     return table
 
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import top_facts
-from muster.coordinator.commands.top_facts import Row
+from muster.coordinator.commands.top_facts import Row, Watched
 from muster.coordinator.commands.top_rows import SORTS, sort
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
@@ -171,6 +172,45 @@ def test_a_small_window_shows_what_fits(broker: Broker) -> None:
         assert "mail" not in terminal.text
         terminal.type(b"q")
         assert terminal.ended() == 0
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize(
+    ("columns", "by", "headings", "row"),
+    [
+        (60, "lag", "GROUP    STATE   MEMBERS  LAG  RECORDS/S  REBALANCES/H", "billing  Empty +0 +2 "),
+        (30, "lag", "GROUP    STATE   LAG", "billing  Empty +2 "),
+        (20, "lag", "GROUP    LAG", "billing    2 "),
+        (20, "members", "GROUP    MEMBERS", "billing        0 "),
+        (20, "group", "GROUP    LAG", "billing    2 "),
+    ],
+)
+def test_a_narrow_window_shows_whole_figures(
+    broker: Broker, columns: int, by: str, headings: str, row: str
+) -> None:
+    with Terminal(broker.bootstrap, "top", "--sort", by, columns=columns) as terminal:
+        terminal.until(rf"\n{headings} *\n(.*\n)?{row}")
+        terminal.type(b"q")
+        assert terminal.ended() == 0
+
+
+async def test_rebalances_are_not_known_before_the_whole_hour_is_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    run(broker.bootstrap, "consume", "t", "--group", "g", "--idle-timeout", "0.1")
+    monkeypatch.setattr(top_facts, "_AT_ONCE", 1)
+    monkeypatch.setattr(top_facts, "_ENTRIES_MAX", 1)
+    async with Cluster(parse_bootstrap(broker.bootstrap)) as cluster:
+        watched = Watched(cluster, ["g"])
+        try:
+            (first,) = (await watched.look(DEADLINE_S)).rows
+            assert first.rebalances is None
+            monkeypatch.undo()
+            (whole,) = (await watched.look(DEADLINE_S, whole_journal=True)).rows
+            assert whole.rebalances == 2
+        finally:
+            await watched.close()
 
 
 @pytest.mark.usefixtures("groups")
