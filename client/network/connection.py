@@ -175,6 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: dict[int, _Waiting] = {}
         self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._correlation_id = 0
+        self._accepted = False  # whether a request has been answered, other than the first, for versions
         self._ended: ClientError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None  # set while the socket accepts no more
@@ -439,9 +440,16 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(NotKafka(_not_kafka(self.address, error)))
 
     def eof_received(self) -> bool:
-        cut = ", in the middle of an answer" if self._receiver.unfinished else ""
+        cut = ", in the middle of an answer" if self._receiver.unfinished else self._unless_logged_in()
         self._fail(ConnectionLost(f"{self.address} closed the connection{cut}"))
         return False
+
+    def _unless_logged_in(self) -> str:
+        """What a listener for SASL does at the first request of a client that did not log in."""
+        has_sasl = self._security is not None and self._security.mechanism is not None
+        if has_sasl or self._accepted or not (self.versions and self._waiting):
+            return ""
+        return " at the first request: it may be a listener for SASL (security_protocol)"
 
     def connection_lost(self, error: Exception | None) -> None:
         why: ClientError = ConnectionLost(f"{self.address} closed the connection")
@@ -475,6 +483,7 @@ class Connection(asyncio.BufferedProtocol):
             _, offset = header.decode_response_header(api_key, version, frame)
             decode = codec.decode_with_views if api_key == ApiKey.FETCH else codec.decode
             message = decode(api.response_class(api_key), version, frame, offset)
+            self._accepted = True
         del self._waiting[correlation_id]
         self.suspect = False
         timer.cancel()

@@ -196,7 +196,10 @@ async def _leases(cluster: Cluster, node_id: int, until: float) -> Leases:
     """The leases; fails unless this is a muster cluster that has the broker."""
     facts = await cluster_calls.describe_cluster(cluster, until, leases=True)
     if facts.leases is None:
-        raise Failed("only muster brokers can be drained; the broker that responded is not one")
+        raise Failed(
+            "only muster brokers can be drained; the broker that responded is not one, or you may not "
+            "describe the cluster"
+        )
     if node_id not in facts.leases.registrations:
         there = ", ".join(str(each) for each in facts.leases.registrations)
         raise Failed(f"broker {node_id} is not in the cluster; its brokers are {there}")

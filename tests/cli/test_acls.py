@@ -142,3 +142,9 @@ def test_what_the_broker_refuses_is_told_of_each(muster: Muster) -> None:
     assert ended.code == 1
     assert ended.out == "User:alice may read topic t\n"
     assert "10.0.0.0/99" in ended.err
+
+
+def test_draining_without_the_right_to_describe_the_cluster(capfd: pytest.CaptureFixture[str]) -> None:
+    with Broker(super_users="admin") as broker:
+        said = Muster(broker.bootstrap, capfd).refused("cluster", "drain", "1")
+    assert said.endswith("or you may not describe the cluster\n")

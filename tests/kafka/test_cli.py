@@ -225,7 +225,7 @@ def test_what_only_brokers_of_muster_tell(kafka_of_configs: KafkaOfConfigs) -> N
         assert (ended.code, ended.out) == (1, "")
         assert ended.err == (
             f"muster cluster {action}: only muster brokers can be drained; "
-            "the broker that responded is not one\n"
+            "the broker that responded is not one, or you may not describe the cluster\n"
         )
     watched = run(bootstrap, "top", "--output", "json")
     assert (watched.code, watched.err) == (0, "")
