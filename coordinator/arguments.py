@@ -33,10 +33,21 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Reject unknown arguments in the command they were given to."""
+        self._refuse_early_option(args[0] if args else "")
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self._refuse(unknown[0])
         return parsed, unknown
+
+    def _refuse_early_option(self, first: str) -> None:
+        """Say where options go: argparse would take the value of one given too early for a command."""
+        name = first.partition("=")[0]
+        below = next((each for each in self._actions if isinstance(each, argparse._SubParsersAction)), None)
+        if below is None or not name.startswith("--") or name in ("--", *self._option_string_actions):
+            return
+        meant = did_you_mean(name, {*self._option_string_actions} - {"-h", "--help"})
+        why = meant or f": options come after the {below.metavar}"
+        self._end(f"unknown option {name}{why}", "lists them")
 
     def _refuse(self, unknown: str) -> NoReturn:
         name = unknown.partition("=")[0]
@@ -81,6 +92,16 @@ def fail(command: str, why: str, code: int) -> int:
     except OSError:  # the terminal is gone, and with it whoever would have read this
         give_up(sys.stderr)
     return code
+
+
+def output_failed(command: str, error: OSError) -> int:
+    """End the output, say why it failed, and return the exit code. A reader that is gone (`| head`) has all
+    it wanted, which is no failure."""
+    if sys.stdout is not None:
+        give_up(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return 0
+    return fail(command, f"I/O error: {error.strerror or error}", EXIT_FAILED)
 
 
 def give_up(stream: TextIO) -> None:

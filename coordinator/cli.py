@@ -14,7 +14,14 @@ from os import environ
 from typing import TYPE_CHECKING, Any
 
 from muster.coordinator import command_line, config
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, fail, give_up
+from muster.coordinator.arguments import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    fail,
+    give_up,
+    output_failed,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -56,7 +63,7 @@ def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> i
     if command in command_line.CLIENTS:
         return _run_client(parsed, variables)
     if command in command_line.OTHERS:
-        return int(parsed.work(parsed, variables))
+        return _run_other(parsed, variables)
     try:
         settings = config.read_settings(given, variables)
     except config.SettingError as error:
@@ -70,6 +77,16 @@ def _run_client(parsed: Namespace, variables: Mapping[str, str]) -> int:
     from muster.coordinator.commands.run import run
 
     return run(parsed.work, parsed, variables)
+
+
+def _run_other(parsed: Namespace, variables: Mapping[str, str]) -> int:
+    try:
+        code = int(parsed.work(parsed, variables))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except OSError as error:
+        return output_failed(parsed.prog, error)
 
 
 # --- serve --------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ because it may run where the broker does not.
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -285,8 +284,6 @@ def run(given: Namespace, variables: Mapping[str, str]) -> int:
         print(json.dumps(answer, ensure_ascii=False), flush=True)
     except Failed as error:
         return fail(given.prog, str(error), EXIT_FAILED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 
 

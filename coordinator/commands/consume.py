@@ -155,8 +155,10 @@ class _Printed:
         self.progress = progress
 
     async def print(self, records: list[Record]) -> None:
-        """Write the records, then count them."""
-        if records:
+        """Write the records, then count them. Raises BrokenPipeError when the reader is gone."""
+        if not records:
+            streams.check_reader()
+        else:
             text = b"".join([self._show(each) for each in records])
             await streams.write(text)
             self.progress.advance(len(records), len(text))

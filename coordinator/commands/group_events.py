@@ -84,11 +84,9 @@ class GroupEvents:
         return entries
 
     async def follow(self) -> AsyncIterator[list[Entry]]:
-        """Yields events written after those read; never ends."""
+        """Yields events written after those read, now and then none; never ends."""
         while True:
-            entries = await self._poll()
-            if entries:
-                yield entries
+            yield await self._poll()
 
     async def members(self) -> list[Member] | None:
         """The current members; None if unknown, for example when the group is gone."""

@@ -18,7 +18,7 @@ from muster.coordinator.commands import output
 from muster.coordinator.commands.options import command, duration_ms, number, timestamp_ms
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.reset_plan import Plan, read_plan
-from muster.coordinator.commands.run import Usage, error_json, report_failures
+from muster.coordinator.commands.run import Usage, error_json, report_failures, require_names_or_all
 from muster.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -123,8 +123,12 @@ def _duration(text: str) -> timedelta:
 
 def _plan(path: str) -> Plan:
     try:
-        with sys.stdin if path == "-" else open(path, encoding="utf-8", newline="") as file:
-            return read_plan(file)
+        if path == "-" and sys.stdin is None:
+            raise ValueError("standard input is closed")
+        file = sys.stdin.fileno() if path == "-" else path
+        # Some editors and spreadsheets begin UTF-8 with a byte order mark.
+        with open(file, encoding="utf-8-sig", newline="", closefd=path != "-") as lines:
+            return read_plan(lines)
     except (OSError, ValueError) as error:  # also text that is not UTF-8
         why = error.strerror or error if isinstance(error, OSError) else error
         raise argparse.ArgumentTypeError(f"{path}: {why}") from None
@@ -162,10 +166,11 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
 
 
 def _say_what_was_out_of_range(given: Namespace, places: list[Place]) -> None:
-    wanted = given.to_offset
+    plan: Plan | None = given.from_file
     for each in places:
+        wanted = given.to_offset if plan is None else plan.of(each.group_id).get(each.where)
         if wanted is not None and each.new_offset not in (None, wanted):
-            where = f"{printable(each.topic)}-{each.partition}"
+            where = printable(str(each.where))
             print(
                 f"{given.prog}: {where}: there is no offset {wanted}; it is {each.new_offset} instead",
                 file=sys.stderr,
@@ -181,6 +186,10 @@ class Place(NamedTuple):
     committed_offset: int | None
     new_offset: int | None
     error: KafkaError | None
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @classmethod
     def of(cls, group_id: str, where: TopicPartition, outcome: ResetOffset | KafkaError) -> Place:
@@ -199,9 +208,8 @@ def _groups_of_reset(given: Namespace) -> list[str]:
         raise Usage("--from-file names the partitions, so it excludes --topic and --all-topics")
     named = [*given.groups, *(() if plan is None else plan.groups)]
     if plan is not None and plan.groups and (given.groups or given.all_groups):
-        raise Usage("--from-file: its lines name the groups, so it excludes GROUP")
-    if given.all_groups == bool(named):
-        raise Usage("GROUP or --all-groups is required")
+        raise Usage("--from-file: its lines name the groups, so it excludes GROUP and --all-groups")
+    require_names_or_all("GROUP", bool(named), "--all-groups", given.all_groups)
     return list(dict.fromkeys(named))
 
 

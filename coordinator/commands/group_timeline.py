@@ -58,7 +58,7 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
         shown = [each for each in told.entries if each.at_ms >= since_ms]
         if not any(each.group is not None for each in shown) and not given.follow:
             raise Failed(group_events.nothing_known(given.group, since_ms or None))
-        if given.output == "text" and sys.stdout.isatty():
+        if given.output == "text" and sys.stdout is not None and sys.stdout.isatty():
             from muster.coordinator.commands.group_picture import draw
 
             draw(given.group, told.entries, told.names, since_ms=since_ms, now_ms=asked_ms)
@@ -66,6 +66,9 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
             await _print(told, shown, given)
         if given.follow:
             async for entries in events.follow():
+                if not entries:
+                    streams.check_reader()
+                    continue
                 told.add(entries)
                 await _print(told, entries, given)
     return 0

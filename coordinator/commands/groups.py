@@ -9,9 +9,10 @@ from muster.client.admin import groups as group_calls
 from muster.client.admin.groups import GroupDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
+from muster.coordinator.arguments import printable
 from muster.coordinator.commands import group_offsets, group_timeline, group_views, group_why, output
 from muster.coordinator.commands.options import actions, command, one_of
-from muster.coordinator.commands.run import Usage, report_outcomes
+from muster.coordinator.commands.run import Usage, report_outcomes, require_names_or_all
 from muster.protocol.errors import ErrorCode
 
 _LIST_JSON = """\
@@ -143,8 +144,7 @@ async def list_groups(cluster: Cluster, given: Namespace) -> int:
 
 async def describe_groups(cluster: Cluster, given: Namespace) -> int:
     """Show groups in the chosen view."""
-    if given.all_groups == bool(given.groups):
-        raise Usage("GROUP or --all-groups is required")
+    require_names_or_all("GROUP", bool(given.groups), "--all-groups", given.all_groups)
     until = deadline(given.timeout)
     wanted = await _all_groups(cluster, until) if given.all_groups else given.groups
     groups = await _existing(cluster, wanted, until, may_be_gone=given.all_groups)
@@ -192,8 +192,8 @@ async def delete_groups(cluster: Cluster, given: Namespace) -> int:
 
 async def evict_members(cluster: Cluster, given: Namespace) -> int:
     """Remove members; those that still run rejoin."""
-    if given.all == bool(given.member or given.instance):
-        raise Usage("--member, --instance or --all is required")
+    named = bool(given.member or given.instance)
+    require_names_or_all("--member, --instance", named, "--all", given.all)
     until = deadline(given.timeout)
     outcomes = await group_calls.remove_members(
         cluster,
@@ -203,6 +203,8 @@ async def evict_members(cluster: Cluster, given: Namespace) -> int:
         instance_ids=None if given.all else given.instance or [],
         reason=given.reason,
     )
+    if not outcomes and given.output != "json":
+        print(f"group {printable(given.group)} has no members")
     return report_outcomes(given, outcomes, "member", "evicted")
 
 

@@ -173,7 +173,8 @@ class _Sending:
                     topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
                 )
             except NotARecord as error:
-                return Failed(f"line {self._posted + 1}: {error}")
+                before = "; the lines before it are written" if self._posted else ""
+                return Failed(f"line {self._posted + 1}: {error}{before}")
             except KafkaError as error:
                 return KafkaError(error.code, f"line {self._posted + 1} was not written: {error.why}")
             except ClientError as error:

@@ -15,7 +15,7 @@ from typing import Final
 from muster.client.errors import ClientError, Unreachable
 from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.client.security.properties import ClientProperties, read_properties
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, give_up, printable
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, output_failed, printable
 from muster.coordinator.base.system import on_signals
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE, CONFIG_VARIABLE
@@ -44,10 +44,10 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
         properties = _properties(given, variables)
         security = properties.settings().security
     except ValueError as error:
-        return fail(command, f"--command-config: {error}", EXIT_USAGE)
+        return fail(command, f"{_named(given)}: {error}", EXIT_USAGE)
     option, text = "--bootstrap-server", given.bootstrap_server
     if text is None and properties.bootstrap_servers is not None:
-        option, text = "bootstrap.servers of --command-config", properties.bootstrap_servers
+        option, text = f"bootstrap.servers of {_named(given)}", properties.bootstrap_servers
     elif text is None:
         option, text = BOOTSTRAP_VARIABLE, variables.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
     try:
@@ -116,13 +116,8 @@ def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -
         return fail(command, _explained(error), EXIT_FAILED)
     except (Failed, ClientError, EncodeError) as error:
         return fail(command, in_words(str(error)), EXIT_FAILED)
-    except BrokenPipeError:
-        # The reader of our output has closed it: `muster ... | head`.
-        give_up(sys.stdout)
-        return 0
     except OSError as error:  # disk full, unreadable file
-        give_up(sys.stdout)
-        return fail(command, f"I/O error: {error.strerror or error}", EXIT_FAILED)
+        return output_failed(command, error)
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
     except asyncio.CancelledError:
@@ -131,6 +126,11 @@ def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -
 
 def _path(given: Namespace, variables: Mapping[str, str]) -> str | None:
     return given.command_config or variables.get(CONFIG_VARIABLE)
+
+
+def _named(given: Namespace) -> str:
+    """What names the file of properties: the option, or the variable without it."""
+    return "--command-config" if given.command_config else CONFIG_VARIABLE
 
 
 def _properties(given: Namespace, variables: Mapping[str, str]) -> ClientProperties:
@@ -202,6 +202,14 @@ def report_failures(given: Namespace, failures: Mapping[str, KafkaError]) -> int
 def error_json(error: KafkaError | None) -> dict[str, str] | None:
     """The JSON form of an error."""
     return None if error is None else {"code": error.code.name, "message": error.why}
+
+
+def require_names_or_all(names: str, named: bool, everything: str, all_given: bool) -> None:
+    """Raise Usage unless exactly one was given: names, or the option `everything` for all there are."""
+    if named and all_given:
+        raise Usage(f"argument {everything}: not allowed with {names}")
+    if not (named or all_given):
+        raise Usage(f"{names} or {everything} is required")
 
 
 def distinct(pairs: list[tuple[str, str]] | None, option: str) -> dict[str, str]:

@@ -3,7 +3,9 @@ heartbeats or Ctrl-C."""
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import sys
 from collections.abc import AsyncIterator
 from typing import Final
@@ -41,6 +43,16 @@ async def write(text: bytes) -> None:
     """Write all of it to standard output. Raises BrokenPipeError when the reader is gone."""
     if sys.stdout is not None:  # None if the shell closed it: `>&-`
         await in_thread(_write, sys.stdout.fileno(), text)
+
+
+def check_reader() -> None:
+    """Raise BrokenPipeError if the reader of standard output is gone, which otherwise only a write shows."""
+    if sys.platform == "win32" or sys.stdout is None:
+        return
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if any(events & select.POLLERR for _, events in poll.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _write(descriptor: int, text: bytes) -> None:

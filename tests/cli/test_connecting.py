@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from muster.coordinator import cli
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster
 from tests.cli.test_running import server
@@ -93,13 +94,14 @@ def test_properties_are_named_as_they_were_given(
             assert not re.search(r"\b(ssl|sasl|security)_[a-z_]+", line), line
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
-def test_without_properties_a_listener_with_tls_is_told_from_no_broker(
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
+def test_without_properties_a_secured_listener_is_told_from_no_broker(
     protocol: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Broker(security=protocol) as broker:
         heard = Muster(broker.bootstrap, capfd).refused("topics", "list")
-    assert "it may be a listener for TLS or SASL (security.protocol)" in heard
+    named = "SASL" if protocol == "SASL_PLAINTEXT" else "TLS or SASL"
+    assert f"it may be a listener for {named} (security.protocol)" in heard
     assert "--command-config" in heard
 
 
@@ -115,3 +117,16 @@ def test_without_properties_it_says_where_they_are(capfd: pytest.CaptureFixture[
         "it is a TLS listener: set security.protocol to SSL or SASL_SSL; properties are in a file, for "
         "--command-config\n"
     )
+
+
+def test_properties_from_a_variable_are_named_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "client.properties"
+
+    def said(*arguments: str) -> str:
+        assert cli.main(["topics", "list", *arguments], {"MUSTER_COMMAND_CONFIG": str(file)}) == 2
+        return capsys.readouterr().err.removeprefix("muster topics list: ")
+
+    assert said() == f"MUSTER_COMMAND_CONFIG: {file}: no such file or directory\n"
+    assert said("--command-config", f"{file}2").startswith(f"--command-config: {file}2: ")
+    file.write_text("bootstrap.servers=nowhere\n")
+    assert said().startswith("bootstrap.servers of MUSTER_COMMAND_CONFIG: 'nowhere' is no address")

@@ -141,6 +141,19 @@ def test_offsets_from_a_file(muster: Muster, tmp_path: Path, lines: str) -> None
     assert committed(muster) == {0: 3, 1: 0}
 
 
+def test_a_file_with_a_byte_order_mark_and_an_offset_that_is_not_there(
+    muster: Muster, tmp_path: Path
+) -> None:
+    with_offsets(muster)
+    plan = tmp_path / "plan.csv"
+    plan.write_bytes(b"\xef\xbb\xbforders,0,9\r\norders,1,0\r\n")
+    for file, stdin in ((str(plan), b""), ("-", plan.read_bytes())):
+        reset = ("groups", "reset-offsets", "billing", "--from-file", file, "--output", "csv")
+        ended = run(muster.bootstrap, *reset, stdin=stdin)
+        assert (ended.code, ended.out) == (0, "orders,0,5\norders,1,0\n")
+        assert ended.err == "muster groups reset-offsets: orders-0: there is no offset 9; it is 5 instead\n"
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -207,8 +220,10 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
     ended = muster("groups", "evict", "billing", "--member", "m", "--instance", "i")
     assert (ended.code, ended.out) == (1, "")
     assert [line.split(": ")[1] for line in ended.err.splitlines()] == ["m", "i"]
-    assert muster.done("groups", "evict", "billing", "--all") == ""
-    assert muster.done("groups", "remove-members", "billing", "--all") == ""  # the name in Kafka's tool
+    assert muster.done("groups", "evict", "billing", "--all") == "group billing has no members\n"
+    assert (
+        muster("groups", "remove-members", "billing", "--all", "--output", "json").json == []
+    )  # Kafka's name
     with member(broker, "billing", "orders"):
         (described,) = muster("groups", "describe", "billing", "--output", "json").json
         (id,) = [each["member_id"] for each in described["members"]]
@@ -222,7 +237,7 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
     [
         (["reset-offsets"], "one of the arguments --to-earliest"),
         (["reset-offsets", "--topic", "t", "--to-latest"], "GROUP or --all-groups is required"),
-        (["reset-offsets", "g", "--all-groups", "--topic", "t", "--to-latest"], "GROUP or --all-groups"),
+        (["reset-offsets", "g", "--all-groups", "--topic", "t", "--to-latest"], "not allowed with GROUP"),
         (["reset-offsets", "g", "--topic", "t"], "one of the arguments --to-earliest"),
         (["reset-offsets", "g", "--to-latest"], "one of the arguments --topic --all-topics is required"),
         (["reset-offsets", "g", "--to-latest", "--to-earliest", "--topic", "t"], "not allowed with argument"),
@@ -239,7 +254,8 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
         (["list", "--state", "foo"], "'foo' is not allowed; it takes Stable, Empty, PreparingRebalance"),
         (["list", "--type", "clasic"], "'clasic' is not allowed, did you mean classic? it takes classic"),
         (["evict", "g"], "--member, --instance or --all is required"),
-        (["evict", "g", "--all", "--member", "m"], "--member, --instance or --all is required"),
+        (["evict", "g", "--all", "--member", "m"], "argument --all: not allowed with --member"),
+        (["describe", "g", "--all-groups"], "argument --all-groups: not allowed with GROUP"),
     ],
 )
 def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:

@@ -31,6 +31,21 @@ from tests.support.each import each
             "muster serve: unknown option --prot, did you mean --port? muster serve --help lists them",
         ),
         (
+            "topics --bootstrap-server broker:9092 list",
+            "muster topics: unknown option --bootstrap-server: options come after the ACTION; "
+            "muster topics --help lists them",
+        ),
+        (
+            "--output=json groups list",
+            "muster: unknown option --output: options come after the COMMAND; muster --help lists them",
+        ),
+        ("--verson", "muster: unknown option --verson, did you mean --version? muster --help lists them"),
+        (
+            "test --http :8080 clock",
+            "muster test: unknown option --http: options come after the SUBJECT; "
+            "muster test --help lists them",
+        ),
+        (
             "topics list --xyzzy",
             "muster topics list: unknown option --xyzzy; muster topics list --help lists them",
         ),

@@ -177,7 +177,10 @@ async def test_a_line_without_an_end_is_not_collected_for_ever(monkeypatch: pyte
 def test_a_line_without_a_separator_is_named(muster: Muster, lines: Path) -> None:
     lines.write_text("a:1\nb\n")
     message = muster.refused("produce", "t", "--file", str(lines), "--key-separator", ":")
-    assert message == "muster produce: line 2: it does not contain ':'\n"
+    assert message == "muster produce: line 2: it does not contain ':'; the lines before it are written\n"
+    lines.write_text("b\n")
+    message = muster.refused("produce", "t", "--file", str(lines), "--key-separator", ":")
+    assert message == "muster produce: line 1: it does not contain ':'\n"
 
 
 def test_what_a_broker_refuses_names_the_lines(muster: Muster, lines: Path) -> None:

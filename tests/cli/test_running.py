@@ -219,16 +219,34 @@ def test_a_closed_pipe_is_quiet(broker: Broker, command: str) -> None:
     assert err in (b"", b"muster consume: group g assigned t-0\n")
 
 
+@pytest.mark.parametrize("more", ["", "--group g"])
+def test_a_closed_pipe_ends_it_though_no_more_records_come(broker: Broker, more: str) -> None:
+    run(broker.bootstrap, "produce", "t", stdin=b"1\n2\n")
+    process = started(broker.bootstrap, "consume", "t", "--from-beginning", *more.split())
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    process.stdout.close()
+    process.stdout = None  # `communicate` would read it
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert err in (b"", b"muster consume: group g assigned t-0\n")
+
+
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
         ("topics list > /dev/full", 1, "I/O error: No space left on device"),
         ("produce t --output json > /dev/full", 1, "I/O error: No space left on device"),
+        ("completion bash > /dev/full", 1, "I/O error: No space left on device"),
         ("topics list >&-", 0, ""),
+        ("groups timeline g >&-", 0, ""),
         ("produce t <&-", 1, "standard input is closed; use --file"),
     ],
 )
 def test_input_and_output_that_fail(broker: Broker, line: str, code: int, said: str) -> None:
+    if "timeline" in line:
+        broker.create_topic("t")
+        run(broker.bootstrap, "consume", "t", "--group", "g", "--idle-timeout", "0.1")
     ended = subprocess.run(
         ["bash", "-c", f'echo x | "{sys.executable}" -m muster {line}'],
         capture_output=True,
@@ -237,7 +255,7 @@ def test_input_and_output_that_fail(broker: Broker, line: str, code: int, said: 
         env=environment(broker.bootstrap),
         check=False,
     )
-    command = " ".join(line.split()[: 1 if line.startswith("produce") else 2])
+    command = " ".join(line.split()[: 1 if line.startswith("produce") else 2]).removesuffix(" bash")
     assert (ended.returncode, ended.stderr) == (code, f"muster {command}: {said}\n" if said else "")
 
 
