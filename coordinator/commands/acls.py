@@ -22,6 +22,7 @@ from muster.coordinator.arguments import Parser, printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import actions, command, one_of
 from muster.coordinator.commands.run import Usage, error_json, report_failures
+from muster.coordinator.security.acls import OPERATIONS
 from muster.protocol.errors import KafkaError
 from muster.protocol.messages.acls import CLUSTER_NAME
 
@@ -223,6 +224,8 @@ def _shown(acl: Acl) -> dict[str, str]:
 async def add_acls(cluster: Cluster, given: Namespace) -> int:
     """Create ACLs."""
     pairs = list(_asked(given))
+    for resource, operation in pairs:
+        _check_effect(resource.type, operation)
     acls = [
         Acl(resource.type, resource.name, user, operation, given.permission, resource.pattern, host)
         for user in given.users
@@ -256,8 +259,25 @@ def _asked(given: Namespace) -> Iterator[tuple[_Resource, AclOperation]]:
         elif (implied := _implied(given, resource.type)) is not None:
             yield resource, implied
         else:
-            option = resource.type.name.lower().replace("_", "-")
+            option = _option(resource.type)
             raise Usage(f"--{option}: say what may be done with it: --operation, such as --operation read")
+
+
+def _check_effect(type: AclResourceType, operation: AclOperation) -> None:
+    """Raises Usage if no request needs the operation on a resource of this type."""
+    known = [AclOperation.ALL, *OPERATIONS[type]]
+    if type is AclResourceType.CLUSTER:
+        known.append(AclOperation.DELETE)  # of any topic; kafka-acls does not know it
+    if operation not in known:
+        names = ", ".join(map(_option, known))
+        raise Usage(
+            f"--operation {_option(operation)} means nothing with --{_option(type)}, which takes {names}"
+        )
+
+
+def _option(named: AclOperation | AclResourceType) -> str:
+    """As it is written on the command line."""
+    return named.name.lower().replace("_", "-")
 
 
 def _implied(given: Namespace, type: AclResourceType) -> AclOperation | None:
