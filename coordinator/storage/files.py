@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from errno import EEXIST, EOPNOTSUPP
+from errno import EEXIST, ENOENT, EOPNOTSUPP
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -343,6 +343,8 @@ class MemoryFolder:
         self._entries[name] = file
 
     def rename(self, name: str, to: str) -> None:
+        if name not in self._entries:
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), name)
         self._entries[to] = self._entries.pop(name)
 
     def remove(self, name: str) -> None:

@@ -1,6 +1,7 @@
 """Partition logs as folders of segment files, below one folder:
 
 <topic id>/<partition>/    created at the first append
+<topic id>.deleted/        being removed
 <topic id>*.discarded/     of a topic that the store did not list at a start, for people: nothing reads or
                            removes it
 """
@@ -10,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
+from typing import Final
 from uuid import UUID
 
 from muster.coordinator.storage.files import Folder
 from muster.coordinator.storage.records import Derived, Limits, RecordLog
 from muster.coordinator.storage.segments import DISCARDED, LOG_ENDING, SegmentLog
 from muster.coordinator.storage.store import Lease
+
+_DELETED: Final = ".deleted"
 
 
 class FolderPlace:
@@ -75,12 +79,24 @@ class Folders:
         return self._root.room()
 
     def delete(self, topic_id: UUID) -> None:
-        self._root.remove_folder(str(topic_id))
+        name = str(topic_id)
+        with suppress(OSError):  # there is none
+            # If the process dies while it removes a large topic, the next one knows the rest for deleted.
+            self._root.rename(name, name + _DELETED)
+            name += _DELETED
+        self._root.remove_folder(name)
 
     def settle(self, topic_ids: set[UUID]) -> dict[UUID, str | None]:
-        """Folders cannot tell a topic that was deleted just before the process died from one that is newer
-        than the store, which was restored from a backup: so records are kept."""
-        return {each: self._put_aside(each) for each in list(self._topic_ids()) if each not in topic_ids}
+        """Apart from what `delete` has begun to remove, folders cannot tell a topic that was deleted just
+        before the process died from one that is newer than the store, which was restored from a backup: so
+        records are kept."""
+        left: dict[UUID, str | None] = {}
+        for topic_id in list(self._topic_ids(_DELETED)):
+            self._root.remove_folder(f"{topic_id}{_DELETED}")
+            left[topic_id] = None
+        for topic_id in set(self._topic_ids()) - topic_ids:
+            left[topic_id] = self._put_aside(topic_id)
+        return left
 
     def _put_aside(self, topic_id: UUID) -> str | None:
         partitions = [partition for each, partition in self.stored() if each == topic_id]
@@ -102,7 +118,8 @@ class Folders:
     def _folder(self, topic_id: UUID, partition: int) -> Folder:
         return self._root.folder(str(topic_id)).folder(str(partition))
 
-    def _topic_ids(self) -> Iterator[UUID]:
+    def _topic_ids(self, ending: str = "") -> Iterator[UUID]:
         for name in self._root.names():
             with suppress(ValueError):  # not ours
-                yield UUID(name)
+                if name.endswith(ending):
+                    yield UUID(name.removesuffix(ending))

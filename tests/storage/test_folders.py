@@ -39,6 +39,26 @@ def test_records_of_a_topic_that_the_store_does_not_list_are_put_aside(root: Fol
     assert len(root.names()) == 2 + before
 
 
+class Dying(DiskFolder):
+    """Does not live to see its folders removed."""
+
+    def remove_folder(self, name: str) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_is_left_of_a_removal_that_the_process_did_not_survive(tmp_path: Path) -> None:
+    deleted, root = uuid4(), DiskFolder(tmp_path)
+    folders = Folders(root)
+    _folder(root, deleted, 0).open(LOG, create=True).append([b"records"])
+    with pytest.raises(KeyboardInterrupt):
+        Folders(Dying(tmp_path)).delete(deleted)
+    assert folders.stored() == []
+    assert root.names()
+    assert folders.settle(set()) == {deleted: None}
+    assert not root.names()
+    folders.delete(deleted)  # harmless
+
+
 def test_of_a_deleted_topic_nothing_is_left(root: Folder) -> None:
     kept, deleted = uuid4(), uuid4()
     for topic_id in (kept, deleted):
