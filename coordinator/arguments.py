@@ -40,13 +40,13 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _refuse_early_option(self, first: str) -> None:
-        """Say where options go: argparse would take the value of one given too early for a command."""
+        """Say where options go: if one comes too early, argparse takes its value for the command."""
         name = first.partition("=")[0]
         below = next((each for each in self._actions if isinstance(each, argparse._SubParsersAction)), None)
         if below is None or not name.startswith("--") or name in ("--", *self._option_string_actions):
             return
         meant = did_you_mean(name, {*self._option_string_actions} - {"-h", "--help"})
-        why = meant or f": options come after the {below.metavar}"
+        why = meant or f": options go after {below.metavar}"
         self._end(f"unknown option {name}{why}", "lists them")
 
     def _refuse(self, unknown: str) -> NoReturn:

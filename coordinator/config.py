@@ -95,10 +95,10 @@ _LISTENER: Final = f"{_NAME}://"
 _LISTENER_SHAPE: Final = "NAME://HOST:PORT[,...]"
 
 
-_SUPER_USER: Final = r"\s*(User:[^;\s][^;]*|[^;:]+)"
-# A list with commas would be the name of one user, whom nobody is.
-_SUPER_USERS: Final = rf"(?!.*,\s*User:){_SUPER_USER}(;{_SUPER_USER})*"
-"""Every client's principal is of the type User, so one of another type, such as user, is nobody's either."""
+_SUPER_USER: Final = r"\s*(User:[^;\s][^;]*|[^;:\s][^;:]*)"
+# A list with commas would name a single user that does not exist.
+_SUPER_USERS: Final = rf"(?!(?s:.*),\s*User:){_SUPER_USER}(;{_SUPER_USER})*"
+"""Every client's principal has the type User, so no client can have one of another type, such as user."""
 
 _PER_ADDRESS: Final = r"([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,9}"
 

@@ -62,7 +62,9 @@ def as_arrow(batch: Batch[bytes | None, bytes | None], *, headers: bool) -> Reco
     has -1 ms, as in Spark's source. Raises PipelineError for a time that Spark cannot express."""
     offsets = batch.offsets
     timestamps = np.array(batch.timestamps, np.int64)
-    for index in np.flatnonzero(~have_times(timestamps)):
+    beyond = np.flatnonzero(~have_times(timestamps))
+    if len(beyond):
+        index = beyond[0]
         raise PipelineError(
             f"{batch.topic_partition}: the record at offset {offsets[index]} has the timestamp"
             f" {timestamps[index]} ms, too large for Spark; startingOffsets and endingOffsets can leave it"

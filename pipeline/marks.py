@@ -226,9 +226,9 @@ def forgotten(names: Names) -> str:
     """What to say if there is no ledger although tasks have begun, which is after the first ledger."""
     return (
         f"{names.prefix} has transactional ids, but group {names.ledger} holds nothing: brokers forget it"
-        " after offsets.retention.minutes, or it was deleted, or option topic named another one before. So it"
-        " cannot be told what is in the topic already. Begin with another checkpoint and prefix, behind what"
-        " is there"
+        " after offsets.retention.minutes, or it was deleted, or option topic named another one before. So"
+        " nobody can tell what the topic already holds. Start with a new checkpoint and prefix, after what is"
+        " there"
     )
 
 

@@ -58,7 +58,7 @@ class Rows:
         if overwrite:
             raise OptionError(
                 'a topic is not overwritten: write with mode("append"), streams with outputMode("append");'
-                " those that need another mode write each batch in foreachBatch"
+                " for streams that need another mode, write each batch in foreachBatch"
             )
         for field in schema.fields:
             if field.name not in _COLUMNS:

@@ -109,8 +109,8 @@ class BatchReader(DataSourceReader):
             # Retention may have moved the start of a log beyond the end that was looked up before it.
             if starts[where] > ends[where] and options.ending is not Edge.LATEST:
                 raise PipelineError(
-                    f"{where} would start at offset {starts[where]}, and end before it, at {ends[where]}:"
-                    " check the options about where to start and where to end"
+                    f"{where} would start at offset {starts[where]} but end at {ends[where]}: check the"
+                    " starting… and ending… options"
                 )
         ranges = [
             Range(where, starts[where], ends[where], found.topic_ids.get(where.topic)) for where in ends

@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: dict[int, _Waiting] = {}
         self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._correlation_id = 0
-        self._accepted = False  # whether a request has been answered, other than the first, for versions
+        self._accepted = False  # whether a request other than ApiVersions has been answered
         self._ended: ClientError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None  # set while the socket accepts no more
@@ -445,7 +445,8 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def _unless_logged_in(self) -> str:
-        """What a listener for SASL does at the first request of a client that did not log in."""
+        """The end of the sentence if this may be a SASL listener, which closes the connection at the first
+        request of a client that has not logged in."""
         has_sasl = self._security is not None and self._security.mechanism is not None
         if has_sasl or self._accepted or not (self.versions and self._waiting):
             return ""

@@ -225,7 +225,7 @@ async def add_acls(cluster: Cluster, given: Namespace) -> int:
     """Create ACLs."""
     pairs = list(_asked(given))
     for resource, operation in pairs:
-        _check_effect(resource.type, operation)
+        _check_operation(resource.type, operation)
     acls = [
         Acl(resource.type, resource.name, user, operation, given.permission, resource.pattern, host)
         for user in given.users
@@ -263,7 +263,7 @@ def _asked(given: Namespace) -> Iterator[tuple[_Resource, AclOperation]]:
             raise Usage(f"--{option}: say what may be done with it: --operation, such as --operation read")
 
 
-def _check_effect(type: AclResourceType, operation: AclOperation) -> None:
+def _check_operation(type: AclResourceType, operation: AclOperation) -> None:
     """Raises Usage if no request needs the operation on a resource of this type."""
     known = [AclOperation.ALL, *OPERATIONS[type]]
     if type is AclResourceType.CLUSTER:
@@ -271,7 +271,7 @@ def _check_effect(type: AclResourceType, operation: AclOperation) -> None:
     if operation not in known:
         names = ", ".join(map(_option, known))
         raise Usage(
-            f"--operation {_option(operation)} means nothing with --{_option(type)}, which takes {names}"
+            f"--operation {_option(operation)} does not apply to --{_option(type)}, which takes {names}"
         )
 
 

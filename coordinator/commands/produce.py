@@ -167,16 +167,16 @@ class _Sending:
         """Pass lines to the producer until one is rejected; returns the error."""
         post, topic, read = self._producer.post, self._given.topic, self._read
         for line in lines:
+            before = "; the lines before it are written" if self._posted else ""
             try:
                 key, value, headers, partition, timestamp_ms = read(line)
                 future = await post(
                     topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
                 )
             except NotARecord as error:
-                before = "; the lines before it are written" if self._posted else ""
                 return Failed(f"line {self._posted + 1}: {error}{before}")
             except KafkaError as error:
-                return KafkaError(error.code, f"line {self._posted + 1} was not written: {error.why}")
+                return KafkaError(error.code, f"line {self._posted + 1} was not written: {error.why}{before}")
             except ClientError as error:
                 return error
             futures.append(future)

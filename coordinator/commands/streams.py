@@ -50,8 +50,8 @@ def check_reader() -> None:
     if sys.platform == "win32" or sys.stdout is None:
         return
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    if any(events & select.POLLERR for _, events in poll.poll(0)):
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 

@@ -28,7 +28,7 @@ _AROUND_LINES: Final = 5
 """Lines around the rows: two above, the headings, two below."""
 _GAP: Final = 2  # between columns
 _GROUP_MIN: Final = 12
-"""Characters of a group's name that a narrow window shows at least."""
+"""The fewest characters of a group's name that a narrow window shows."""
 _LEFT_OUT_FIRST: Final = ("partitions", "rebalances", "records_per_second", "members", "state", "lag")
 """The columns that a narrow window leaves out, in this order, except the one it is sorted by."""
 _KEYS: Final = "  ".join(f"{key} {name}" for key, name in KEYS.items())

@@ -21,6 +21,6 @@ NONE: Final = Mismatch()
 
 def mismatch(request: JoinGroupRequest, protocol_type: str, shared: Iterable[str]) -> Mismatch:
     """Between a JoinGroup and a group of this type whose members all offer `shared`."""
-    if request.protocol_type != protocol_type:
+    if not request.protocol_type or request.protocol_type != protocol_type:
         return Mismatch(protocol_types=(request.protocol_type, protocol_type))
     return Mismatch(offered=tuple(each.name for each in request.protocols), shared=tuple(sorted(shared)))

@@ -25,8 +25,8 @@ from muster.coordinator.security.scram import (
 NAME: Final = "PLAIN"
 _CHECKS_AT_ONCE: Final = 2
 """A check takes some 13 ms of CPU time; this limits what strangers can use. Checks have their own threads,
-since a check that has begun outlives its connection. An address has no more in line, so that whoever guesses
-keeps those at other addresses waiting for no longer."""
+since a check that has begun outlives its connection. No address has more of them in line, so guesses from
+one address barely delay logins from others."""
 _PARTS: Final = 3
 _WRONG: Final = "Authentication failed: Invalid username or password"
 

@@ -22,7 +22,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
 }
 """The attributes that RFC 2253 names; others are written as their OID, with their value in hexadecimal."""
-_ESCAPED: Final = re.compile(r'[,=+<>#;"\\\0]|^[ \r]+|[ \r]+$')
+_ESCAPED: Final = re.compile(r'[,=+<>#;"\\\0]|^[ \r]+|[ \r]+\Z')
 
 _RULES: Final = re.compile(r",\s*(?=RULE:|DEFAULT\s*(?:,|$))")
 _RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])+)/((?:\\.|[^\\/])*)/([LU]?)", re.DOTALL)

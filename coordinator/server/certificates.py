@@ -93,7 +93,7 @@ class Certificates:
         context.maximum_version = max(_VERSIONS[each] for each in pem.versions)
         context.options |= ssl.OP_NO_RENEGOTIATION
         _load_key(context, pem.keystore, pem.password)
-        why = _why_not_valid(pem.keystore, pem.password)
+        why = _why_not_valid(context, pem.keystore)
         if why is not None:
             _log.warning(
                 "clients will not accept the broker's certificate",
@@ -121,19 +121,18 @@ def _load_key(context: ssl.SSLContext, keystore: Given, password: Given) -> None
         raise SecurityError(f"{keystore.option} {path}: {_why_no_key(error, path, guess)}") from None
 
 
-def _why_not_valid(keystore: Given, password: Given) -> str | None:
+def _why_not_valid(context: ssl.SSLContext, keystore: Given) -> str | None:
     """Why the broker's certificate is not valid at this time; None if it is. Found out as clients do, by a
-    handshake: `ssl` reads no certificate of one's own."""
+    handshake: `ssl` does not show a context's own certificate."""
     path = keystore.value
     assert path is not None
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # whoever issued it
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
-        _load_key(server, keystore, password)
         client.load_verify_locations(path)
-        ends = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+        ends = client.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
         for end in (*ends, ends[0]):  # hello; hello and certificate; verified
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()

@@ -94,8 +94,8 @@ class KeptPartition:
         self._high_watermark = before._high_watermark
         self._log_start_offset = before._log_start_offset
 
-    def untold(self) -> None:
-        """The client did not get what it was last told."""
+    def forget_told(self) -> None:
+        """Forget what it was last told: the client did not get it."""
         self._told = _NEVER
 
     def news(self, epoch: int, answer: FetchedPartition) -> bool:
@@ -177,14 +177,14 @@ class FetchSession:
                 of_topic.partitions.append(kept)
         return self._topics
 
-    def untold(self, response: FetchResponse) -> None:
-        """The client does not get the partitions in this response."""
+    def forget_told(self, response: FetchResponse) -> None:
+        """Forget what was told of the partitions in this response: the client does not get it."""
         for topic in response.responses:
             named = topic.topic_id if self.by_id else topic.topic
             for part in topic.partitions:
                 kept = self._partitions.get((named, part.partition_index))
                 if kept is not None:
-                    kept.untold()
+                    kept.forget_told()
 
     def had_records(self, these: Iterable[KeptPartition]) -> None:
         """Move these partitions to the end of the line."""
@@ -264,7 +264,7 @@ class FetchSessions:
         if session is not None and request.session_epoch == _OPEN:
             self._remove(session.session_id)
         elif session is not None:
-            session.untold(response)
+            session.forget_told(response)
             session_id = session.session_id
         return FetchResponse(error_code=response.error_code, session_id=session_id, responses=[])
 

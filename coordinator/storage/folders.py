@@ -2,8 +2,8 @@
 
 <topic id>/<partition>/    created at the first append
 <topic id>.deleted/        being removed
-<topic id>*.discarded/     of a topic that the store did not list at a start, for people: nothing reads or
-                           removes it
+<topic id>*.discarded/     of a topic that the store did not list at a start, kept for people to look at:
+                           nothing reads or removes it
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Folders:
     def delete(self, topic_id: UUID) -> None:
         name = str(topic_id)
         with suppress(OSError):  # there is none
-            # If the process dies while it removes a large topic, the next one knows the rest for deleted.
+            # If the process dies while it removes a large topic, the next knows that the rest was deleted.
             self._root.rename(name, name + _DELETED)
             name += _DELETED
         self._root.remove_folder(name)

@@ -115,7 +115,7 @@ def test_removing_takes_what_is_named_and_no_more(muster: Muster) -> None:
         ("allow alice --group g", "--group: say what may be done with it: --operation"),
         ("allow alice --consume t --operation read", "--operation: say what it is about"),
         ("allow alice --operation read --topic * --prefixed", "--prefixed: * stands for all names only"),
-        ("allow alice --operation write --group g", "--operation write means nothing with --group"),
+        ("allow alice --operation write --group g", "--operation write does not apply to --group"),
         ("deny alice --operation read --cluster", "--cluster, which takes all, create, alter"),
         ("allow alice --operation all --operation alter --transactional-id x", "takes all, describe, write"),
         ("remove alice", "say which"),

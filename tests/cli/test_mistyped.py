@@ -32,18 +32,17 @@ from tests.support.each import each
         ),
         (
             "topics --bootstrap-server broker:9092 list",
-            "muster topics: unknown option --bootstrap-server: options come after the ACTION; "
+            "muster topics: unknown option --bootstrap-server: options go after ACTION; "
             "muster topics --help lists them",
         ),
         (
             "--output=json groups list",
-            "muster: unknown option --output: options come after the COMMAND; muster --help lists them",
+            "muster: unknown option --output: options go after COMMAND; muster --help lists them",
         ),
         ("--verson", "muster: unknown option --verson, did you mean --version? muster --help lists them"),
         (
             "test --http :8080 clock",
-            "muster test: unknown option --http: options come after the SUBJECT; "
-            "muster test --help lists them",
+            "muster test: unknown option --http: options go after SUBJECT; muster test --help lists them",
         ),
         (
             "topics list --xyzzy",

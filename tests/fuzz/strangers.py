@@ -58,7 +58,7 @@ def _lookup(user: str, name: str) -> ScramCredential | None:
 _PLAIN: Final = Plain(lambda user, name: None, MadeUp(b"secret"), list(HASHES))
 _MECHANISMS: Final[dict[str, Callable[[], Exchange]]] = {
     **{name: Scram(name, _lookup, MadeUp(b"secret")).begin for name in HASHES},
-    "PLAIN": lambda: _PlainExchange(_PLAIN),
+    "PLAIN": lambda: _PlainExchange(_PLAIN, asyncio.Semaphore()),
     "OAUTHBEARER": OAuthBearer(_NoKeys(), Claims()).begin,
 }
 _FIRST: Final = {

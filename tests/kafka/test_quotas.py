@@ -269,6 +269,7 @@ def sessions(side: Side) -> None:
         session_id, epoch = answer.session_id, 0
         while not answer.throttle_time_ms:
             epoch += 1
+            assert epoch < 100, "never throttled"
             answer = call(connection, in_session(session_id, epoch), 12)
         side.note("the first to be throttled", epoch)
         side.note(

@@ -87,7 +87,7 @@ def test_a_batch_that_ends_before_it_starts_is_refused(broker: Broker) -> None:
     for start, end in (("4", "3"), ("-2", "1")):
         bounds = {"startingOffsets": f'{{"orders":{{"0":{start}}}}}'}
         bounds |= {"endingOffsets": f'{{"orders":{{"0":{end}}}}}'}
-        with pytest.raises(PipelineError, match=f"orders-0 would start at offset [24], .* at {end}:"):
+        with pytest.raises(PipelineError, match=f"orders-0 would start at offset [24] but end at {end}:"):
             batch(broker, **bounds)
     same = '{"orders":{"0":3}}'
     assert batch(broker, startingOffsets=same, endingOffsets=same) == []

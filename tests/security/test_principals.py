@@ -50,6 +50,7 @@ SUBJECTS = [
         [A(NameOID.COMMON_NAME, "two  spaces"), A(NameOID.ORGANIZATIONAL_UNIT_NAME, "x\ny")],
         "OU=x\ny,CN=two  spaces",
     ),
+    ([A(NameOID.COMMON_NAME, "a \n")], "CN=a \n"),
     ([A(NameOID.COMMON_NAME, "  a  b  ")], r"CN=\ \ a  b\ \ "),
     ([A(NameOID.COMMON_NAME, "\r a\rb\0c \r")], "CN=\\\r\\ a\rb\\00c\\ \\\r"),
     ([A(ObjectIdentifier("1.2.3.4"), "priv")], "1.2.3.4=#0c0470726976"),

@@ -60,6 +60,8 @@ def test_values_are_read(name: str, text: str, value: object) -> None:
         ("super_users", "User:a;Group:b", "User:NAME[;...], with semicolons in between"),
         ("super_users", "User:a,User:b", "User:NAME[;...], with semicolons in between"),
         ("super_users", "a, User:b", "User:NAME[;...], with semicolons in between"),
+        ("super_users", "User:a; ", "User:NAME[;...], with semicolons in between"),
+        ("super_users", "User:a;\nUser:c,User:d", "User:NAME[;...], with semicolons in between"),
         ("super_users", "User: a", "User:NAME[;...], with semicolons in between"),
         ("super_users", "User:", "User:NAME[;...], with semicolons in between"),
         ("advertised", "kafka", "HOST:PORT"),

@@ -110,7 +110,7 @@ def _tell_join_refused(
             *group.stamp(step, Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity)),
             error.name,
             group.config.group_consumer_max_size if full else None,
-            *unsuited,
+            *(unsuited if error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL else NONE),
         )
     )
 

@@ -238,7 +238,8 @@ def mismatch(entry: Entry) -> str | None:
     """How a refused client differs from the group's members."""
     types = texts(entry, "protocol_types")
     if len(types) == 2:
-        return f"its protocol type is {types[0] or 'empty'}, the group's is {types[1] or 'empty'}"
+        theirs, ours = types
+        return f"its protocol type is {theirs or 'empty'}" + f", the group's is {ours}" * bool(ours)
     if entry.data.get("offered") is None:
         return None
     offered, shared = texts(entry, "offered"), texts(entry, "shared")

@@ -22,7 +22,8 @@ STATEMENT_TIMEOUT_MS_DEFAULT: Final = 5_000
 
 _DEFAULT_PORT: Final = "5432"
 _PORT_MAX: Final = 65_535
-_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
+_PORT_DIGITS: Final = 5
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 """Options of a URL that name a file."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IDLE_IN_TRANSACTION_MS: Final = 1_000
@@ -107,7 +108,7 @@ def parse(url: str) -> Server:
     if not database:
         raise StoreError(f"{usage}; the database name is missing")
     for port in (*ports, *(host.rpartition(":")[2] for host in hosts if _has_port(host))):
-        if port.isdecimal() and not 0 < int(port) <= _PORT_MAX:
+        if port and not (port.isdecimal() and len(port) <= _PORT_DIGITS and 0 < int(port) <= _PORT_MAX):
             raise StoreError(f"{usage}; a port is a number from 1 to {_PORT_MAX}")
     named = ",".join(
         unquote(host) if _has_port(host) else f"{unquote(host)}:{ports[min(place, len(ports) - 1)]}"
@@ -155,9 +156,11 @@ async def connect(
         raise StoreBusy(f"connecting to {server.name}: no answer within {timeout_ms} ms") from None
     except ssl.SSLCertVerificationError as error:
         raise StoreError(f"connecting to {server.name}: {_not_accepted(error)}") from None
-    except OSError as error:
+    except (FileNotFoundError, PermissionError) as error:
         said = f"{_unreadable(server.url)}{error.strerror or error}"
         raise StoreBusy(f"connecting to {server.name}: {said}") from error
+    except OSError as error:
+        raise StoreBusy(f"connecting to {server.name}: {error.strerror or error}") from error
     except asyncpg.PostgresError as error:
         later = error.sqlstate in _NOT_NOW or error.sqlstate.startswith("08")
         said = f"connecting to {server.name}: {_said(error)}{_about_poolers(error)}"

@@ -18,7 +18,7 @@ export function elsewhereText(holder, others, begin, hash = "#/") {
 }
 
 /** What is said in place of an empty list while shards are not served: there may be more than is known. */
-export const notServed = (what) => [tag("p", {}, `No ${what} are known here while shards have no broker, or are still loading.`)];
+export const notServed = (what) => [tag("p", {}, `No ${what} are known here yet: some shards have no broker or are still loading.`)];
 
 /** Say why something is not shown: a broker that has it is linked to, where it has a page. */
 export function refusedText(holder, body, what, hash, back) {

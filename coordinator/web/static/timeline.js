@@ -209,8 +209,8 @@ function order(a, b) {
   return gone(a) - gone(b) || name(a).localeCompare(name(b), undefined, { numeric: true }) || (a.member.id < b.member.id ? -1 : 1);
 }
 
-function describe(lives, rebalances) {
-  return `Timeline of ${lives.length} members with ${rebalances.length} rebalances; the lists below say the same in words.`;
+function describe(members, rebalances) {
+  return `Timeline of ${members.length} members with ${rebalances.length} rebalances; the lists below say the same in words.`;
 }
 
 function ticks(from, now, width) {
