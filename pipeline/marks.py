@@ -170,10 +170,10 @@ class Ledger:
             known = "none" if self.finished == _NONE else f"batch {self.finished}"
             raise PipelineError(
                 f"batch {part.batch}: the last one that {names.prefix} is known to have finished is {known}"
-                f" (group {names.ledger}), so it cannot be told whether this one is in the topic already. The"
+                f" (group {names.ledger}), so nobody can tell whether the topic already holds this one. The"
                 " checkpoint was begun without transactionalIdPrefix, or the query stood still for longer"
-                " than brokers keep offsets (offsets.retention.minutes), or the topic was created anew. Begin"
-                " with another checkpoint and prefix, behind what is there"
+                " than brokers keep offsets (offsets.retention.minutes), or the topic was created anew. Start"
+                " with a new checkpoint and prefix, after what is there"
             )
 
     def surplus(self, batch: int, tasks: int) -> range:
