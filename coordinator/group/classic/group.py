@@ -471,8 +471,9 @@ class ClassicGroup:
         other groups, those that share their type and a protocol that all members offer."""
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and any(True for _ in protocol_names)
-        shared = self.shared_protocols
-        return protocol_type == self.protocol_type and any(name in shared for name in protocol_names)
+        return protocol_type == self.protocol_type and any(
+            self._supporters[name] == len(self.members) for name in protocol_names
+        )
 
     @property
     def shared_protocols(self) -> set[str]:
