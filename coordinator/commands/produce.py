@@ -167,21 +167,25 @@ class _Sending:
         """Pass lines to the producer until one is rejected; returns the error."""
         post, topic, read = self._producer.post, self._given.topic, self._read
         for line in lines:
-            before = "; the lines before it are written" if self._posted else ""
             try:
                 key, value, headers, partition, timestamp_ms = read(line)
                 future = await post(
                     topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
                 )
             except NotARecord as error:
-                return Failed(f"line {self._posted + 1}: {error}{before}")
+                return Failed(f"line {self._posted + 1}: {error}{self._before()}")
             except KafkaError as error:
-                return KafkaError(error.code, f"line {self._posted + 1} was not written: {error.why}{before}")
+                why = f"line {self._posted + 1} was not written: {error.why}{self._before()}"
+                return KafkaError(error.code, why)
             except ClientError as error:
                 return error
             futures.append(future)
             self._posted += 1
         return None
+
+    def _before(self) -> str:
+        """What becomes of the lines before one that is rejected."""
+        return "; the lines before it are written" if self._posted else ""
 
     async def _settle(self, piece: _Piece) -> None:
         """Wait until each line is acknowledged."""

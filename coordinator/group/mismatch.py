@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupRequest
 
 
@@ -17,6 +18,14 @@ class Mismatch(NamedTuple):
 
 
 NONE: Final = Mismatch()
+
+
+class Unsuited(KafkaError):
+    """INCONSISTENT_GROUP_PROTOCOL because of what the client offers."""
+
+    def __init__(self, why: str, found: Mismatch) -> None:
+        super().__init__(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, why)
+        self.mismatch = found
 
 
 def mismatch(request: JoinGroupRequest, protocol_type: str, shared: Iterable[str]) -> Mismatch:

@@ -218,14 +218,19 @@ def producer(side: Side) -> None:
         waits(side, "produce", connection, throttle_ms, lambda: call(connection, request, 9))
 
 
-def consumer(side: Side) -> None:
+def _to_read(side: Side) -> FetchRequest.FetchTopic:
+    """A topic with one record of 3 KB, from its beginning."""
     side.create(t=1)
     records = build([Record(0, 1_000, b"k", b"v" * 3_000)])
     produced = ProduceRequest.PartitionProduceData(index=0, records=records)
     topic = ProduceRequest.TopicProduceData(name=side.name("t"), partition_data=[produced])
     side.quietly(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[topic]), 9)
     part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
-    asked = FetchRequest.FetchTopic(topic=side.name("t"), partitions=[part])
+    return FetchRequest.FetchTopic(topic=side.name("t"), partitions=[part])
+
+
+def consumer(side: Side) -> None:
+    asked = _to_read(side)
     request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[asked])
     with limited(side, "consumer", "consumer_byte_rate", _RATE) as connection:
         began, throttle_ms, count, size = time.monotonic(), 0, 0, 0
@@ -247,13 +252,7 @@ def consumer(side: Side) -> None:
 
 def sessions(side: Side) -> None:
     """What a response that is held back does to the session of its request."""
-    side.create(t=1)
-    records = build([Record(0, 1_000, b"k", b"v" * 3_000)])
-    produced = ProduceRequest.PartitionProduceData(index=0, records=records)
-    topic = ProduceRequest.TopicProduceData(name=side.name("t"), partition_data=[produced])
-    side.quietly(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[topic]), 9)
-    part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
-    asked = FetchRequest.FetchTopic(topic=side.name("t"), partitions=[part])
+    asked = _to_read(side)
 
     def in_session(session_id: int, epoch: int) -> FetchRequest:
         return FetchRequest(

@@ -24,7 +24,7 @@ from muster.coordinator.group.consumer.state import (
     partitions,
 )
 from muster.coordinator.group.events import Cause, MemberIdentity, Trigger
-from muster.coordinator.group.mismatch import NONE, Mismatch, mismatch
+from muster.coordinator.group.mismatch import Unsuited, mismatch
 from muster.coordinator.group.timers import TimerKind
 from muster.protocol.embedded import decode_subscription
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -131,21 +131,13 @@ def joining(
 def _require_protocols(group: ConsumerGroup, request: JoinGroupRequest, member_id: str) -> None:
     """Raises INCONSISTENT_GROUP_PROTOCOL unless the member offers a protocol that all other classic members
     do."""
-    if unsuited(group, request) is not NONE:
-        raise _inconsistent(f"Member {member_id}'s protocols are not supported.")
-
-
-def unsuited(group: ConsumerGroup, request: JoinGroupRequest) -> Mismatch:
-    """What its protocols lack to join a group that classic members may join."""
-    if group.config.group_consumer_migration_policy is MigrationPolicy.DISABLED:
-        return NONE
     state = group.state
+    names = [protocol.name for protocol in request.protocols]
     classic = len(state.classic_members)
     shared = {name for name, count in state.classic_protocols.items() if count == classic}
-    names = [protocol.name for protocol in request.protocols]
-    if request.protocol_type == CONSUMER and names and (not classic or not shared.isdisjoint(names)):
-        return NONE
-    return mismatch(request, CONSUMER, shared)
+    if request.protocol_type != CONSUMER or not names or (classic and shared.isdisjoint(names)):
+        why = f"Member {member_id}'s protocols are not supported."
+        raise Unsuited(why, mismatch(request, CONSUMER, shared))
 
 
 def join(group: ConsumerGroup, joining: Joining, step: Step) -> None:

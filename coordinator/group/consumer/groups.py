@@ -222,10 +222,7 @@ class ConsumerGroups:
         try:
             joining = classic_members.joining(group.alive(), request, self._ids, step)
         except KafkaError as refusal:
-            unsuited = classic_members.unsuited(group, request)
-            refusals.tell(
-                group, "JoinGroup", request, request.group_instance_id, refusal, step, unsuited=unsuited
-            )
+            refusals.tell(group, "JoinGroup", request, request.group_instance_id, refusal, step)
             raise
         if joining is None:
             return  # answered: the client is to come back with its id

@@ -15,7 +15,7 @@ from muster.coordinator.group.events import (
     Trigger,
 )
 from muster.coordinator.group.group import Commit
-from muster.coordinator.group.mismatch import NONE, Mismatch
+from muster.coordinator.group.mismatch import NONE, Unsuited
 from muster.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -46,11 +46,10 @@ def tell(
     step: Step,
     *,
     sent_epoch: int | None = None,
-    unsuited: Mismatch = NONE,
 ) -> None:
     """Report a request that is refused because its sender is fenced, or may not join."""
     if refusal.code in _MAY_NOT_JOIN:
-        _tell_join_refused(group, request, instance_id, refusal.code, unsuited, step)
+        _tell_join_refused(group, request, instance_id, refusal, step)
     elif refusal.code is ErrorCode.FENCED_INSTANCE_ID and instance_id is not None:
         holder = group.member_of_instance(instance_id)
         if holder is not None and _allows(group, instance_id, step):
@@ -91,26 +90,21 @@ def _tell_fenced(
 
 
 def _tell_join_refused(
-    group: ConsumerGroup,
-    request: Speaking,
-    instance_id: str | None,
-    error: ErrorCode,
-    unsuited: Mismatch,
-    step: Step,
+    group: ConsumerGroup, request: Speaking, instance_id: str | None, refusal: KafkaError, step: Step
 ) -> None:
     """Report it once a minute per client."""
     context = step.context
     who = (group.group_id, context.client_id, context.client_host)
     if not group.rate_limiters.joins_refused.allows(who, step.now_ms):
         return
-    full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    full = refusal.code is ErrorCode.GROUP_MAX_SIZE_REACHED
     identity = MemberIdentity(request.member_id, context.client_id, context.client_host, instance_id)
     step.events.append(
         JoinRefused(
             *group.stamp(step, Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity)),
-            error.name,
+            refusal.code.name,
             group.config.group_consumer_max_size if full else None,
-            *(unsuited if error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL else NONE),
+            *(refusal.mismatch if isinstance(refusal, Unsuited) else NONE),
         )
     )
 
