@@ -45,6 +45,16 @@ def refuse_records_without(store: Path, topics: Path) -> None:
         _refuse_missing(store, topics, "records of topics that only that file lists")
 
 
+def refuse_without_records(store: Path, topics: Path, listed: int) -> None:
+    """Raise StoreDamaged if `topics` is missing although `store` lists topics: whoever starts a store creates
+    that folder (`sqlite.schema.prepare`)."""
+    if listed and not topics.exists():
+        raise StoreDamaged(
+            f"{store} lists {listed} topic{'s' * (listed > 1)}, but {topics}, which holds their records, is "
+            "missing: restore it, or create it empty if they had none or are to start without any"
+        )
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size

@@ -20,6 +20,7 @@ import google_crc32c
 from muster.coordinator.storage.directory import DataDirectory
 from muster.coordinator.storage.files import DiskFolder, Folder
 from muster.coordinator.storage.folders import Folders
+from muster.coordinator.storage.left_behind import refuse_without_records
 from muster.coordinator.storage.records import Batch
 from muster.coordinator.storage.segment import Index, Segment, parse_stem
 from muster.coordinator.storage.segments import LOG_ENDING, SNAPSHOT_CRC, SNAPSHOT_ENDING
@@ -98,6 +99,9 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
                         "restore the data directory from a backup, or start with a new one",
                     )
                 names = topic_names(store)
+            refuse_without_records(directory.store_path, directory.topics_path, len(names))
+        except StoreDamaged as damage:
+            yield Fault(str(directory.topics_path), str(damage), "do as it says, then check again")
         except sqlite3.Error as error:
             yield Fault(
                 str(directory.store_path),

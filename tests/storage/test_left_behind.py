@@ -25,6 +25,7 @@ from muster.coordinator.storage.store import (
     LeaseKind,
     Outcome,
     StoreDamaged,
+    StoreError,
     TopicRow,
 )
 from tests.support.each import each
@@ -315,6 +316,34 @@ async def test_a_copy_without_the_log_that_has_all_is_not_begun_anew(tmp_path: P
     store = SqliteStore(tmp_path)
     await store.open()
     await store.close()
+
+
+async def test_a_store_whose_records_are_missing_does_not_start_without_them(tmp_path: Path) -> None:
+    """For example restored from a backup without its folder of topics."""
+    store = SqliteStore(tmp_path)
+    await store.open()
+    topics = tmp_path / "topics"
+    topics.rmdir()
+    await store.close()
+    await store.open()
+    assert topics.is_dir(), "a store without topics misses nothing"
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+    await store.close()
+    topics.rmdir()
+    with pytest.raises(
+        StoreDamaged, match=r"store\.sqlite lists 1 topic, but .*topics, .* is missing: restore"
+    ):
+        await store.open()
+    topics.mkdir()
+    await store.open()
+    assert [row.name for row in await store.topics()] == ["orders"]
+    await store.close()
+
+
+async def test_a_folder_of_topics_that_cannot_be_created(tmp_path: Path) -> None:
+    (tmp_path / "topics").symlink_to(tmp_path / "nowhere" / "topics")
+    with pytest.raises(StoreError, match=r"cannot create .*topics: "):
+        await SqliteStore(tmp_path).open()
 
 
 async def test_a_store_of_the_second_schema_learns_of_replica_lists(tmp_path: Path) -> None:

@@ -301,6 +301,14 @@ def test_a_file_that_is_no_store(data: Path) -> None:
     assert found.what == "sqlite cannot read it: file is not a database"
 
 
+def test_a_folder_of_topics_that_is_missing(data: Path) -> None:
+    shutil.rmtree(data / "topics")
+    (fault,) = faults(data)
+    assert fault.place == str(data / "topics")
+    assert "lists 1 topic, " in fault.what
+    assert not (data / "topics").exists()
+
+
 def test_a_store_that_is_missing(data: Path) -> None:
     (data / "store.sqlite").unlink()
     (found,) = faults(data)

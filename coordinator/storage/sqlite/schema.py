@@ -10,7 +10,8 @@ from pathlib import Path
 from uuid import UUID, uuid4
 from zlib import crc32
 
-from muster.coordinator.storage.left_behind import refuse_records_without
+from muster.coordinator.base.system import sync_folder
+from muster.coordinator.storage.left_behind import refuse_records_without, refuse_without_records
 from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 
 SCHEMA_VERSION = 4
@@ -119,8 +120,10 @@ def prepare(
     connection: sqlite3.Connection, path: Path, topics: Path, lease_counts: Mapping[LeaseKind, int]
 ) -> StoreCounts:
     """Create the tables in an empty file, check those in an old one, and move the revision on: earlier lease
-    holders and registered nodes may be gone. Raises StoreDamaged if `topics` has records but the file has no
-    tables: a copy without the write-ahead log that they were in.
+    holders and registered nodes may be gone. Creates `topics`.
+
+    Raises StoreDamaged if `topics` has records but the file has no tables (a copy without the write-ahead log
+    that they were in), or if the file lists topics but `topics` is missing (a copy without their records).
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
@@ -143,6 +146,11 @@ def prepare(
         (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
         connection.execute("UPDATE store SET revision = revision + 1")
         counts = connection.execute("SELECT kind, COUNT(*) FROM leases GROUP BY kind").fetchall()
+        (listed,) = connection.execute("SELECT COUNT(*) FROM topics").fetchone()
+        refuse_without_records(path, topics, listed)
+        if not topics.exists():
+            topics.mkdir(exist_ok=True)
+            sync_folder(str(topics.parent))  # before the first topic is listed
     return StoreCounts(UUID(bytes=cluster_id), {LeaseKind(kind): count for kind, count in counts})
 
 
