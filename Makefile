@@ -120,7 +120,7 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),unshare --map-root-user --mount)
 
 .PHONY: faults
 faults: $(VENV)/.installed-interop $(VENV)/.installed-test  ## kill -9 under load, traces of syncs, bad disks, and faults in a cluster over PostgreSQL: make faults SEED=7 (needs Linux, root, and what make faults-tools installs)
-	$(AS_ROOT) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(AS_ROOT) $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/faults $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: faults-tools
 faults-tools: postgres-tools  ## check for the tools of make faults; installs strace, iproute2, iptables, faketime and PostgreSQL with apt-get

@@ -99,7 +99,7 @@ def test_without_properties_a_secured_listener_is_told_from_no_broker(
     protocol: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Broker(security=protocol) as broker:
-        heard = Muster(broker.bootstrap, capfd).refused("topics", "list")
+        heard = Muster(broker.bootstrap, capfd).refused("topics", "list", "--timeout", "3")
     named = "SASL" if protocol == "SASL_PLAINTEXT" else "TLS or SASL"
     assert f"it may be a listener for {named} (security.protocol)" in heard
     assert "--command-config" in heard

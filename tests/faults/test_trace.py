@@ -68,7 +68,7 @@ async def test_batches_are_synced_before_they_are_acknowledged_where_the_topic_s
     for exchange in exchanges:
         trace.check_synced(calls, exchange, ".log")
     made = trace.check_names_synced(calls, exchanges[-1], str(tmp_path / "data"))
-    assert made > REQUESTS // 4, "several segments and their folders came into being"
+    assert made >= REQUESTS // 4, "several segments and their folders came into being"
 
 
 @pytest.mark.parametrize(("ask", "file_ending"), [(commits(), WAL), (batches(FLUSHED_TOPIC), ".log")])
