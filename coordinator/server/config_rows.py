@@ -75,17 +75,21 @@ class ConfigRows:
         self, name: str, after: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
     ) -> bool:
         """Whether the row was replaced."""
+        read = False
         for _ in range(_ATTEMPTS):
             before = self._rows.get(name, {})
             now = after(before)
-            if validate_only or now == before:
+            if validate_only or (now == before and read):
                 return False
-            try:
-                await self._store.update_broker_configs(BrokerConfigsRow(name, now), expected=before)
-            except StoreConflict:
-                await self.refresh()
-                continue
-            return True
+            if now != before:  # otherwise, another broker may have changed it since it was last read
+                try:
+                    await self._store.update_broker_configs(BrokerConfigsRow(name, now), expected=before)
+                except StoreConflict:
+                    pass
+                else:
+                    return True
+            await self.refresh()
+            read = True
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT, "these configs are being changed from elsewhere all the time"
         )

@@ -41,3 +41,13 @@ async def test_a_listener_that_failed_is_told_again() -> None:
     await rows.refresh()
     await rows.refresh()
     assert told == [{}, {}]
+
+
+async def test_a_change_that_another_broker_has_undone_is_made() -> None:
+    store = MemoryStore()
+    await store.open()
+    rows = ConfigRows(store)
+    await rows.change("1", lambda _: {"a": "b"})
+    await store.update_broker_configs(BrokerConfigsRow("1", {"a": "c"}), expected={"a": "b"})
+    await rows.change("1", lambda _: {"a": "b"})
+    assert await store.broker_configs() == [BrokerConfigsRow("1", {"a": "b"})]
