@@ -73,12 +73,16 @@ class KeptGroupConfigs:
         """The groups that have configs."""
         return sorted(self._of)
 
+    def altered(self, group_id: str) -> Mapping[str, str]:
+        """What is set on the group."""
+        return self._of.get(group_id, {})
+
     def described(self, group_id: str) -> Iterator[tuple[str, Setting, list[Synonym]]]:
         """The configs shown to clients, by name, with the sources of their values. INVALID_REQUEST without
         a group name."""
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        own = self._of.get(group_id, {})
+        own = self.altered(group_id)
         for name, spec in GROUP_SPECS.items():
             assert spec.default_from is not None
             if name in own:

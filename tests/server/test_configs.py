@@ -242,6 +242,31 @@ async def test_validation_changes_nothing(wire: Wire) -> None:
     assert log.level() != "debug"
 
 
+@pytest.mark.parametrize(
+    ("type", "resource", "name"),
+    [
+        (TOPIC, "t", "retention.ms"),
+        (BROKER, "", "log.retention.ms"),
+        (BROKER, "1", "log.retention.ms"),
+        (GROUP, "g", "consumer.session.timeout.ms"),
+    ],
+)
+async def test_the_log_says_what_was_altered_and_not_what_was_repeated(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, type: int, resource: str, name: str
+) -> None:
+    said: list[tuple[str, str, list[str]]] = []
+
+    class Lines:
+        def info(self, event: str, *, node: int, resource: str, name: str, configs: list[str]) -> None:
+            said.append((event, name, configs))
+
+    monkeypatch.setattr(handlers, "_log", Lines())
+    changes = [(name, SET, "50000"), (name, SET, "50000"), (name, SET, "50001"), (name, DELETE, None)]
+    for change in [*changes, changes[-1]]:
+        assert await alter(wire, type, resource, change) == 0
+    assert said == [("configs altered", resource, [name])] * 3
+
+
 async def test_of_one_resource_all_is_changed_or_nothing_and_the_others_go_on(wire: Wire) -> None:
     await wire.call(creating("other"), 7)
     half = [("retention.ms", SET, "5"), ("segment.ms", SET, "0")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from muster.coordinator.base import log
@@ -371,6 +371,7 @@ async def _alter(
     without = [each.name for each in changes if each.value is None and each.operation is not Operation.DELETE]
     if without:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(without)}")
+    before = _set_on(broker, type, name)
     match type:
         case ResourceType.TOPIC:
             if not name:
@@ -390,9 +391,27 @@ async def _alter(
         case ResourceType.CLIENT_METRICS:
             _refuse_metrics(name, [each for each in changes if each.operation is not Operation.DELETE])
             return
-    if changes and not validate_only:
-        names = [change.name for change in changes]
+    # Tools such as MirrorMaker repeat all configs again and again.
+    after = _set_on(broker, type, name)
+    names = [each for each in dict.fromkeys((*before, *after)) if before.get(each) != after.get(each)]
+    if names:
         _log.info("configs altered", node=broker.node_id, resource=type.name, name=name, configs=names)
+
+
+def _set_on(broker: Broker, type: ResourceType, name: str) -> Mapping[str, str]:
+    """What is set on the resource now."""
+    match type:
+        case ResourceType.TOPIC:
+            topic = broker.catalogue.by_name(name)
+            return {} if topic is None else topic.configs
+        case ResourceType.BROKER:
+            return broker.configs.altered(name)
+        case ResourceType.BROKER_LOGGER:
+            return {_ROOT: log.level()}
+        case ResourceType.GROUP:
+            return broker.group_configs.altered(name)
+        case ResourceType.CLIENT_METRICS:
+            return {}
 
 
 def _set_level(changes: Sequence[ConfigChange], validate_only: bool) -> None:
