@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.facts import flag, same_client, text, whole
+from muster.coordinator.journal.explain.facts import flag, same_client, text, texts, whole
 from muster.coordinator.journal.explain.names import owners
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance, Start
 from muster.coordinator.journal.explain.vocabulary import CERTAINTIES, Certainty, Diagnosis, Trigger
@@ -81,6 +81,14 @@ class Case:
         leaders = (each.member for each in self._before("assigned", "leader_changed"))
         leader = next((each for each in leaders if each is not None), None)
         return leader is not None and self.member is not None and leader.id == self.member.id
+
+    @cached_property
+    def of_consumers(self) -> bool:
+        """Whether the members are consumers, as far as the journal shows: what others say is unreadable."""
+        if any(texts(each, "topics") for each in self._before("member_added")):
+            return True
+        assigned = next(self._before("assigned"), None)
+        return assigned is None or whole(assigned, "partitions") is not None
 
     def _before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
         """Entries of these types, or of any, before the start, newest first; all without `since_ms`."""

@@ -18,6 +18,10 @@ _ALIVE_MS: Final = 15_000
 _FOLLOW_UP_MS: Final = 60_000
 """How soon after partitions were withheld the follow-up rebalance begins."""
 _RESTARTS_MIN: Final = 2
+_OF_OTHERS: Final = (
+    "it asked for a rebalance, for reasons of its own: this is not a group of consumers; Kafka Connect "
+    "workers do so when connectors or tasks have changed, or are to be handed over"
+)
 
 
 # --- joined -------------------------------------------------------------------------------------------------
@@ -193,6 +197,9 @@ def other_metadata(case: Case) -> Finding | None:
         return Finding(Diagnosis.SUBSCRIPTION_CHANGED, Certainty.POSSIBLE, says)
     if _subscribes_otherwise(case):
         return None
+    if not case.of_consumers:
+        evidence = "its metadata changed, which is not in the consumer protocol's format"
+        return Finding(Diagnosis.UNKNOWN, Certainty.POSSIBLE, _OF_OTHERS, (evidence, *case.said))
     owned = "the partitions it owns" if flag(changed, "owned_changed") else "its assignor's data"
     evidence = f"its topics and assignors are the same; of its metadata only {owned} changed"
     if case.is_leader:
@@ -241,6 +248,8 @@ def leader_rejoined(case: Case) -> Finding:
     says = (
         "the leader asked for a rebalance, usually because it found new topics or partitions, but the "
         "coordinator knows of no change"
+        if case.of_consumers
+        else _OF_OTHERS
     )
     return Finding(Diagnosis.LEADER_REJOINED, Certainty.LIKELY, says, case.said)
 

@@ -289,6 +289,29 @@ def test_without_the_difference_either_may_have_changed() -> None:
     assert others(found) == {"assignor-changed"}
 
 
+def test_members_other_than_consumers_have_reasons_that_cannot_be_read() -> None:
+    """Kafka Connect workers, leader or not, when tasks have changed; so far as the journal shows."""
+
+    def rejoined(who: Member, trigger: str, topics: list[str] | None = None) -> Explanation:
+        life = Life().at(-9_000).add("member_added", WEB_1, trigger="member joined", topics=topics)
+        life.add("assigned", WEB_1, partitions=None).at(0)
+        if trigger != "leader rejoined":
+            life.add("metadata_changed", who, trigger=trigger, user_data_changed=True)
+        return why(life.rebalanced(who, trigger))
+
+    for who in (WEB_1, WEB_2):
+        found = rejoined(who, "subscription or protocols changed")
+        assert said(found) == ("unknown", "possible")
+        assert "not a group of consumers" in found.meaning
+        assert found.evidence == ("its metadata changed, which is not in the consumer protocol's format",)
+    found = rejoined(WEB_1, "leader rejoined")
+    assert said(found) == ("leader-rejoined", "likely")
+    assert "not a group of consumers" in found.meaning
+    consumers = rejoined(WEB_1, "subscription or protocols changed", ["orders"])
+    assert said(consumers) == ("leader-rejoined", "likely")
+    assert "new topics or partitions" in consumers.meaning
+
+
 # --- the leader ---------------------------------------------------------------------------------------------
 
 
