@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from typing import Any, Final
 
 from muster.client.admin import groups as group_calls
 from muster.client.admin.groups import GroupDescription
+from muster.client.group.requests import PROTOCOL_TYPE
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.arguments import printable
@@ -159,7 +161,20 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
         elif not given.verbose:
             view = view.without("member_id")
         _show(given, view)
+        if given.view == "offsets" and not given.all_groups:
+            _say_whose_positions_are_unknown(given, described)
     return 0
+
+
+def _say_whose_positions_are_unknown(given: Namespace, described: list[group_views.Described]) -> None:
+    """An empty table does not tell that a group is not one of consumers, but of Connect workers, say."""
+    for group, positions in described:
+        if group.protocol_type not in ("", PROTOCOL_TYPE) and not positions:
+            print(
+                f"{given.prog}: {printable(group.group_id)} is not a consumer group "
+                f"({printable(group.protocol_type)}) and has no positions; --members shows its members",
+                file=sys.stderr,
+            )
 
 
 async def _all_groups(cluster: Cluster, until: float) -> list[str]:

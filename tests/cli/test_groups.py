@@ -10,9 +10,11 @@ import pytest
 
 from muster.client import Producer
 from muster.coordinator.testing import Broker, Cluster
+from muster.protocol.messages.classic_group import JoinGroupRequest, JoinGroupResponse
 from tests.cli.running import DEADLINE_S, Muster, started
 from tests.support.each import each
 from tests.support.leases import TERM_MS
+from tests.support.wire_blocking import WireConnection
 
 
 @contextmanager
@@ -71,6 +73,28 @@ def test_how_far_a_group_is(muster: Muster) -> None:
     assert muster.done("groups", "list", "--output", "csv") == (
         "group_id,type,protocol_type,state\nbilling,classic,consumer,Empty\n"
     )
+
+
+def test_a_group_of_other_members_than_consumers(muster: Muster, broker: Broker) -> None:
+    host, port = broker.bootstrap.rsplit(":", 1)
+    with WireConnection(host, int(port), "worker") as worker:
+        join = JoinGroupRequest(
+            group_id="workers",
+            session_timeout_ms=45_000,
+            rebalance_timeout_ms=60_000,
+            member_id="",
+            protocol_type="connect",
+            protocols=[JoinGroupRequest.Protocol(name="compatible", metadata=b"url")],
+        )
+        assert worker.call(join, 3, JoinGroupResponse).error_code == 0
+        ended = muster("groups", "describe", "workers")
+        assert (ended.code, ended.out.count("\n")) == (0, 1)
+        assert ended.err == (
+            "muster groups describe: workers is not a consumer group (connect) and has no positions; "
+            "--members shows its members\n"
+        )
+        assert muster.done("groups", "describe", "workers", "--members").splitlines()[1].startswith("workers")
+        assert muster.done("groups", "describe", "--all-groups").count("\n") == 1
 
 
 def test_members(muster: Muster, broker: Broker) -> None:
