@@ -9,6 +9,7 @@ from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.files import DiskFolder, MemoryFolder
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.records import RecordStorage
@@ -18,6 +19,8 @@ from muster.coordinator.topics.log import PartitionLog, commit_together
 from muster.coordinator.topics.refused import Refused
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import Header
+
+_log = Logger(part="topics")
 
 
 class PartitionId(NamedTuple):
@@ -36,12 +39,14 @@ class Volume(NamedTuple):
 class _Holder:
     """The holder of one partition's log. `lock` is held while it changes hands."""
 
-    __slots__ = ("epoch", "lock", "log", "refused")
+    __slots__ = ("epoch", "known_end", "lock", "log", "refused")
 
     def __init__(self) -> None:
         self.lock = Lock()
         self.epoch = -1
         self.log: PartitionLog | None = None
+        self.known_end = 0
+        """Where the log ended that was open here before."""
         self.refused = Refused()
 
 
@@ -105,11 +110,20 @@ class Logs:
                 )
             if holder.log is not None:
                 holder.log.fence()
+                holder.known_end = holder.log.high_watermark
             holder.epoch, holder.log = leader_epoch, None
             held_in = leader_epoch if lease_epoch is None else lease_epoch
             place = self._storage.place(topic_id, partition, lease, held_in)
-            holder.log = PartitionLog(place, name, config, leader_epoch, now_ms, holder.refused)
-            return holder.log
+            log = holder.log = PartitionLog(place, name, config, leader_epoch, now_ms, holder.refused)
+            if log.high_watermark < holder.known_end:
+                _log.error(
+                    "records missing: the log ended at known_end before",
+                    partition=name,
+                    folder=log.path,
+                    end_offset=log.high_watermark,
+                    known_end=holder.known_end,
+                )
+            return log
 
     def note_refused(self, topic_id: UUID, partition: int, header: Header, now_ms: int) -> None:
         """Note a refused batch that will come again; see `refused`. Does not block."""

@@ -58,6 +58,7 @@ _AT_ONCE_BYTES: Final = 1 << 20
 _AT_THE_ENDS: Final = frozenset({int(ListTimestamp.LATEST), int(ListTimestamp.EARLIEST)})
 _LOOKED_INTO_MAX: Final = 100
 """Closed logs that one `look` opens."""
+_SAY_AGAIN_MS: Final = 60_000
 
 
 def _lend_all(wanted: int) -> int:
@@ -141,8 +142,7 @@ class Partitions:
             cleaner_backoff_ms=cleaner_backoff_ms,
             producer_expiration_ms=producer_expiration_ms,
         )
-        self.storage_error: str | None = None
-        """Why the disk last refused a write; None again after the next successful one."""
+        self._say_again_ms = 0  # when a write that fails is logged again
 
     def __repr__(self) -> str:
         counts = f"leases={len(self._epochs)} led={len(self._led)} parked={len(self._fetches)}"
@@ -385,13 +385,19 @@ class Partitions:
 
     def _append_settled(self, led: Led, outcome: Appended | BaseException) -> None:
         if isinstance(outcome, Appended):
-            self.storage_error = None
             led.tell_watchers()
         elif isinstance(outcome, KafkaError) and outcome.code is ErrorCode.KAFKA_STORAGE_ERROR:
-            self.storage_error = outcome.why
+            self._say_unwritten(led, outcome.why)
         log = led.log
         if log is not None and log.segments.unsealed and not log.closed:
             self._upkeep.seal(log)
+
+    def _say_unwritten(self, led: Led, why: str) -> None:
+        """Log why records could not be written: now and then, since producers try again and again."""
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._say_again_ms:
+            self._say_again_ms = now_ms + _SAY_AGAIN_MS
+            _log.error("failed to write records", node=self._node_id, partition=led.name, why=why)
 
     def _append_refused(self, led: Led, records: bytes, refusal: KafkaError) -> None:
         self._note_refused(led.topic, led.partition, records, refusal)

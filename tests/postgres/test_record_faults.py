@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import record_database, record_statements
 from muster.coordinator.storage.postgres.record_statements import Change, Changed
 from muster.coordinator.storage.store import Lease, LeaseKind
@@ -429,3 +430,53 @@ def test_what_was_acknowledged_survives_a_kill_of_the_broker(rows: TestRows, sto
     written = len(values) // 2
     assert one.append(b"again", b"", producer=(5, 0, 2 * (written - 1))).base_offset == 2 * (written - 1)
     assert one.append(b"next", b"", producer=(5, 0, 2 * written)).base_offset == 2 * written
+
+
+def test_records_that_a_failover_has_lost_are_reported(
+    rows: TestRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica had the first batch, and an earlier version of the log."""
+    said: list[dict[str, object]] = []
+    monkeypatch.setattr(Logger, "error", lambda _, event, **fields: said.append({"event": event, **fields}))
+    logs, topic_id = Logs(rows.storage), uuid4()
+    lease = Lease(LeaseKind.DATA, rows.new_leases(1))
+
+    rows.claim(lease, 1)
+
+    def opened() -> PartitionLog:
+        return logs.open(topic_id, 0, "orders-0", parse({}), lease, 1, lambda: NOW_MS)
+
+    log = opened()
+    log.append(batch(b"kept"))
+    log.commit()
+    columns = "version, next_offset, size_bytes"
+    kept = rows.execute(f"SELECT {columns} FROM muster.logs WHERE topic_id = $1", topic_id)
+    for _ in range(2):
+        log.append(batch(b"lost"))
+        log.commit()
+    rows.execute(
+        f"UPDATE muster.logs SET ({columns}) = ($2, $3, $4) WHERE topic_id = $1",
+        topic_id,
+        *kept[0],
+    )
+    rows.execute(
+        "DELETE FROM muster.batches WHERE base_offset >= 1 AND segment_id IN "
+        "(SELECT segment_id FROM muster.segments WHERE topic_id = $1)",
+        topic_id,
+    )
+    log.append(batch(b"refused"))
+    with pytest.raises(KafkaError) as refused:
+        log.commit()
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    rows.storage.database.close()
+    with pytest.raises(KafkaError):  # the new server is not there yet
+        opened()
+    logs._storage = TestRows(rows.url).storage
+    try:
+        assert opened().high_watermark == 1
+        (missing,) = (each for each in said if "records missing" in str(each["event"]))
+        assert (missing["partition"], missing["end_offset"], missing["known_end"]) == ("orders-0", 1, 3)
+        opened()
+        assert [each["event"] for each in said].count(missing["event"]) == 1, "once"
+    finally:
+        logs.close()

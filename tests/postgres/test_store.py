@@ -12,6 +12,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import PostgresStore, statements
 from muster.coordinator.storage.postgres.connect import Link, connect, failure, parse
 from muster.coordinator.storage.postgres.statements.records import Columns
@@ -271,6 +272,29 @@ async def test_hearing_of_changes_outlives_a_restart(postgres: Postgres, store: 
         assert [topic.name for topic in await one.topics()] == ["orders"]
 
 
+async def test_changes_are_heard_after_some_were_lost(
+    postgres: Postgres, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a failover to a replica without them: the revision has gone back."""
+    said: list[str] = []
+    monkeypatch.setattr(Logger, "error", lambda _, event, **fields: said.append(event))
+    async with opened(store) as one, opened(store, listen=False) as two:
+        for number in range(5):
+            await two.create_topic(TopicRow(UUID(int=number), f"lost-{number}", 1))
+        seen = await two.revision()
+        await until(lambda: f"revision={seen} " in repr(one._watch), "having seen all")
+        told: list[int] = []
+        one.changed.append(lambda: told.append(1))
+        lost = "DELETE FROM muster.topics; UPDATE muster.revision SET revision = revision - 5"
+        await asyncio.to_thread(postgres.execute, lost, database=store.rpartition("/")[2])
+        await until(lambda: told, "hearing of the loss")
+        assert any("lost changes" in event for event in said)
+        await until(lambda: f"revision={seen - 5} " in repr(one._watch), "having seen it")
+        told.clear()
+        await two.create_topic(TopicRow(UUID(int=9), "orders", 3))
+        await until(lambda: told, "hearing of what came after it")
+
+
 # --- outages --------------------------------------------------------------------------------------
 
 
@@ -400,19 +424,25 @@ async def test_a_connection_that_was_not_set_up_in_time_is_let_go(
 
 
 async def test_a_connection_is_used_only_when_it_was_prepared(store: str) -> None:
+    """Until then nothing was sent, whatever became of the connection."""
     prepared: list[int] = []
+    failures = [
+        asyncpg.QueryCanceledError("canceling statement due to statement timeout"),
+        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+    ]
 
     async def prepare(connection: Any) -> None:
         prepared.append(1)
-        if len(prepared) == 1:
-            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+        if len(prepared) <= len(failures):
+            raise failures[len(prepared) - 1]
 
     link = Link(parse(store), name="preparing", prepare=prepare)
-    with pytest.raises(StoreBusy, match="statement timeout"):
-        await link.run("reading", statements.meta.revision)
+    for failed in failures:
+        with pytest.raises(StoreBusy, match=str(failed)):
+            await link.run("reading", statements.meta.revision)
     for _ in range(2):
         assert await link.run("reading", statements.meta.revision) >= 1
-    assert len(prepared) == 2
+    assert len(prepared) == len(failures) + 1
     await link.close()
 
 
@@ -467,7 +497,7 @@ async def test_only_a_server_without_notifications_is_polled_alone(
 
 async def test_commits_are_durable_whatever_the_database_is_set_to(postgres: Postgres, store: str) -> None:
     database = store.rpartition("/")[2]
-    for setting, used in (("off", "on"), ("remote_apply", "remote_apply")):
+    for setting, used in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
         postgres.execute(f"ALTER DATABASE {database} SET synchronous_commit = {setting}")
         connection = await connect(parse(store), name="committing")
         try:
@@ -495,6 +525,28 @@ async def test_a_standby_is_passed_over_and_refused(postgres: Postgres, store: s
         ):
             with pytest.raises(StoreBusy, match=why):
                 await PostgresStore(url).open()
+
+
+@pytest.mark.parametrize("first", ["write", "renew"])
+async def test_after_a_failover_nothing_claimed_before_is_held_any_more(first: str) -> None:
+    """The new server may lack the claim, and what was written under it. The first call finds that out."""
+    with Postgres() as server:
+        async with opened(server.new_database()) as store_:
+            grant = await claim(store_)
+            await write(store_, grant, b"before")
+            await asyncio.to_thread(server.stop)
+            (server.socket_folder / "data" / "standby.signal").touch()
+            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(server.execute, "SELECT pg_promote()")
+            if first == "write":
+                assert await write(store_, grant, b"under the old epoch") is Outcome.FENCED
+            assert await store_.renew([grant], TERM_MS) == [None]
+            assert await write(store_, grant, b"under the old epoch") is Outcome.FENCED
+            again = await claim(store_)
+            assert again.epoch > grant.epoch
+            assert await write(store_, again, b"after") is Outcome.WRITTEN
+            assert await store_.renew([again], TERM_MS) == [TERM_MS]
+            assert await keys(store_) == [b"before", b"after"]
 
 
 async def test_what_does_not_fit_is_said_to_be_unwritten(postgres: Postgres, store: str) -> None:

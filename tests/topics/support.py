@@ -96,6 +96,7 @@ class TestRows:
 
     def __init__(self, url: str, *, first_lease: int = 10_000) -> None:
         """`first_lease`: the number of the first new lease."""
+        self.url = url
         self.storage = Rows.at(url, "test")
         self._numbers = count(first_lease)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.storage.postgres import keys, statements
 from muster.coordinator.storage.postgres.connect import Link, is_refusal
@@ -20,6 +20,9 @@ from muster.coordinator.storage.store import (
     StoreError,
     StoreFull,
 )
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
 
 _SEQS_RESERVED: Final = 2**32
 """Numbers are reserved in the database in blocks of this size, which last for hours, and are given out here.
@@ -36,6 +39,8 @@ class _Writer:
     seqs_end: int = 0
     newest_seq: int | None = None
     """The last number that is durable; None until something is written from here."""
+    history: int = 0
+    """See `Writers.failed_over`."""
     in_doubt: bool = False
     """The outcome of an earlier write is unknown, and it may yet be applied: a later one must not overtake
     it. The holder claims the lease again, which decides."""
@@ -49,14 +54,26 @@ class Writers:
     def __init__(self, lease_ids: Mapping[Lease, int]) -> None:
         self._lease_ids = lease_ids
         self._writers: dict[Lease, dict[int, _Writer]] = {lease: {} for lease in lease_ids}
+        self._history = 0
 
     def __repr__(self) -> str:
         return f"<Writers {sum(map(len, self._writers.values()))}>"
 
     def claimed(self, lease: Lease, epoch: int, first_seq: int) -> None:
         """A claim from here has reserved the numbers from `first_seq` on."""
-        writer = _Writer(self._lease_ids[lease], epoch, first_seq, first_seq + _SEQS_RESERVED)
+        seqs_end = first_seq + _SEQS_RESERVED
+        writer = _Writer(self._lease_ids[lease], epoch, first_seq, seqs_end, history=self._history)
         self._writers[lease] = {epoch: writer}
+
+    def failed_over(self) -> None:
+        """Another server has taken the database's place. It may lack the last claims and writes, and give
+        epochs that it does not know to others: what was claimed before is fenced from now on."""
+        self._history += 1
+
+    def outlived(self, lease: Lease, epoch: int) -> bool:
+        """Whether the database has failed over since the lease was claimed in this epoch."""
+        writer = self._writers[lease].get(epoch)
+        return writer is not None and writer.history != self._history
 
     def next_seq(self, lease: Lease) -> int | None:
         """See `Store.next_seq`; None if it was not written to from here since the last claim."""
@@ -81,10 +98,15 @@ class Writers:
             raise StoreBusy(str(error)) from error
         written: set[int] = set()
         if batch.writers:
+            history, columns = self._history, batch.columns()
+
+            async def write(connection: Connection) -> set[int]:
+                if history != self._history:  # as this connection has shown
+                    return set()
+                return await statements.records.append(connection, columns)
+
             try:
-                written = await link.run(
-                    "writing", partial(statements.records.append, columns=batch.columns())
-                )
+                written = await link.run("writing", write)
             except (StoreBusy, StoreFull):
                 raise
             except StoreError as error:
@@ -96,14 +118,16 @@ class Writers:
         return [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
 
     def _writer(self, append: Append) -> _Writer | None:
-        """None if the epoch can be nobody's."""
+        """None if the epoch can be nobody's, or no longer is."""
         lease_id = self._lease_ids.get(append.lease)
         if lease_id is None or append.epoch < 1:  # below 1: never claimed
+            return None
+        if self.outlived(append.lease, append.epoch):
             return None
         of_lease = self._writers[append.lease]
         writer = of_lease.get(append.epoch)
         if writer is None:
-            writer = of_lease[append.epoch] = _Writer(lease_id, append.epoch)
+            writer = of_lease[append.epoch] = _Writer(lease_id, append.epoch, history=self._history)
         return writer
 
     async def _reserve(self, link: Link, batch: _Batch) -> None:

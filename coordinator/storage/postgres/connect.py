@@ -37,6 +37,9 @@ _KEEPALIVE: Final = (
     "SET tcp_user_timeout = 10000"
 )
 
+_TIMELINE_DIGITS: Final = 8
+"""The name of a WAL segment begins with these."""
+
 _RETRIED: Final = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: the transaction was rolled back, and the same one may succeed now."""
 _RETRIES_MAX: Final = 8
@@ -190,14 +193,29 @@ async def _set_up(connection: Connection, server: Server, statement_timeout_ms: 
     )
     if read_only == "on":
         raise StoreBusy(f"connecting to {server.name}: it does not accept writes; it may be a standby")
-    if synchronous == "off":
-        # A server that crashes would forget claims, and the next holder would have the same epoch.
+    if synchronous in ("off", "local"):
+        # A server that crashes or is replaced would forget claims, and the next holder would have the same
+        # epoch.
         await connection.execute("SET synchronous_commit = on")
     try:
         await connection.execute(_KEEPALIVE)
     except asyncpg.PostgresError:
         if connection.is_closed():
             raise
+
+
+async def timeline(connection: Connection) -> str | None:
+    """The server's timeline, which changes when a standby is promoted or a backup restored; None where there
+    is no such thing."""
+    import asyncpg
+
+    try:
+        segment: str = await connection.fetchval("SELECT pg_walfile_name(pg_current_wal_lsn())")
+    except asyncpg.PostgresError:
+        if connection.is_closed():
+            raise
+        return None
+    return segment[:_TIMELINE_DIGITS]
 
 
 class Link:
@@ -267,9 +285,11 @@ class Link:
             if fresh and self._prepare is not None:
                 try:
                     await self._prepare(connection)
-                except BaseException:
+                except BaseException as error:
                     connection.terminate()  # or the next caller would find it unprepared
-                    raise
+                    if isinstance(error, StoreError) or not isinstance(error, Exception):
+                        raise
+                    raise Unreachable(f"{where}: {_said(error)}") from error
             return await _retried(lambda: use(connection), deadline)
         except StoreError:
             raise

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import keys, statements
 from muster.coordinator.storage.postgres.appends import Writers
 from muster.coordinator.storage.postgres.connect import (
@@ -21,6 +22,7 @@ from muster.coordinator.storage.postgres.connect import (
     Link,
     Unreachable,
     parse,
+    timeline,
 )
 from muster.coordinator.storage.postgres.post_office import PostOffice
 from muster.coordinator.storage.postgres.schema import check
@@ -93,6 +95,8 @@ class PostgresStore:
         self._listen = listen
         self._readers = readers
         self._given_now_ms = now_ms
+        self._log = Logger(part="store", name=name)
+        self._timeline: str | None = None
         self._open = False
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -104,7 +108,7 @@ class PostgresStore:
     async def open(self) -> None:
         """Raises StoreError if the database cannot be reached, or does not have this version's schema:
         nothing is created here."""
-        writer, leases = self._link(), self._link()
+        writer, leases = self._link(self._look_who_answers), self._link(self._look_who_answers)
         readers = [self._link() for _ in range(self._readers)]
         watch = Watch(
             self._server,
@@ -150,13 +154,30 @@ class PostgresStore:
         self._unreachable: Unreachable | None = None
         self._open = True
 
-    def _link(self) -> Link:
+    def _link(self, prepare: Callable[[Connection], Awaitable[None]] | None = None) -> Link:
         return Link(
             self._server,
             name=self._name,
             connect_timeout_ms=self._connect_timeout_ms,
             statement_timeout_ms=self._statement_timeout_ms,
+            prepare=prepare,
         )
+
+    async def _look_who_answers(self, connection: Connection) -> None:
+        """Run on every connection that changes leases or what is fenced by them, before it is used: after a
+        failover, what this store has claimed and written may be unknown to the server."""
+        now, before = await timeline(connection), self._timeline
+        if now is None or now == before:
+            return
+        self._timeline = now
+        if before is not None and self._open:
+            self._log.warning(
+                "the database has failed over; everything is loaded again from the new server. What that did "
+                "not have is lost, even if it was acknowledged, unless replication was synchronous",
+                timeline=int(now, 16),
+                timeline_before=int(before, 16),
+            )
+            self._writers.failed_over()
 
     async def close(self) -> None:
         if not self._open:
@@ -355,7 +376,9 @@ class PostgresStore:
             lambda c: statements.leases.renew(c, self._now_ms(), lease_ids, grants, term_ms),
         )
         return [
-            term_ms if (lease_id, grant.epoch) in renewed else None
+            term_ms
+            if (lease_id, grant.epoch) in renewed and not self._writers.outlived(grant.lease, grant.epoch)
+            else None
             for lease_id, grant in zip(lease_ids, grants, strict=True)
         ]
 

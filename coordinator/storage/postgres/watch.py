@@ -108,8 +108,16 @@ class Watch:
         if self._untold and self._listen:
             self._untold = False
             await connection.execute(f"NOTIFY {_CHANNEL}")
+        seen = self._seen  # before the read: during it, `made` may raise it further
         revision = await statements.meta.revision(connection)
-        if revision > self._seen:
+        if revision < seen:
+            self._log.error(
+                "the database has lost changes of topics, configs or leases that were acknowledged: it was "
+                "replaced by a replica or a backup without them",
+                revision=revision,
+                revision_before=seen,
+            )
+        if revision > self._seen or revision < seen:
             self._seen = revision
             self._changed()
 
