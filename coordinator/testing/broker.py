@@ -73,6 +73,8 @@ class ClusterCalls(Calls):
 
     def coordinator_of(self, group_id: str) -> int | None:
         """Index of the broker that coordinates the group; None if there is none right now."""
+        __tracebackhide__ = True
+        check_text("group_id", group_id)
 
         async def index() -> int | None:
             node = self._core.coordinator(group_id)
@@ -204,22 +206,26 @@ class ClusterCalls(Calls):
     async def move(self, group_id: str, to: int) -> None:
         """Move the group, with its whole shard, to the broker of index `to`, and keep it there until `unpin`;
         returns when every broker directs clients there. Raises FaultError if the broker cannot take it."""
+        check_text("group_id", group_id)
         await self._core.brokers.move_coordinator(group_id, self._checked(to))
 
     @both
     async def unpin(self, group_id: str) -> bool:
         """Undo `move`; returns whether there was anything to undo."""
+        check_text("group_id", group_id)
         return self._core.brokers.unpin(group_id)
 
     @both
     async def hold(self, group_id: str, *, reload: bool = True) -> None:
         """Reload the group's shard and hold the load until `release`, for at most a minute: clients get
         COORDINATOR_LOAD_IN_PROGRESS. Without `reload`, hold the next load, for example after a `kill`."""
+        check_text("group_id", group_id)
         await self._core.brokers.hold_load(group=group_id, reload=reload)
 
     @both
     async def release(self, group_id: str) -> bool:
         """Undo `hold`; returns whether there was anything to undo."""
+        check_text("group_id", group_id)
         return self._core.brokers.release_load(group=group_id)
 
     # --- state ----------------------------------------------------------------------------------------------
@@ -238,7 +244,8 @@ class ClusterCalls(Calls):
         Groups are restored, too: the members at the time are members again, with a full session; those that
         joined since are unknown and must rejoin. Take snapshots while groups are empty, unless this is what
         the test is about. The clock and faults are not restored, and producer ids are never reused. Raises
-        ValueError for a snapshot of other brokers, and while a broker is stopped or paused.
+        ValueError for a snapshot of other brokers, while a broker is stopped or paused, and while a shard's
+        load is held.
         """
         # Run to the end even if the caller is cancelled: an intermediate state would be unusable.
         await asyncio.shield(asyncio.ensure_future(put_back(self._core.brokers, snapshot)))

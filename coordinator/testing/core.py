@@ -135,6 +135,13 @@ class Core:
             self._news = asyncio.get_running_loop().create_future()
         return self._news
 
+    # --- what tests do to the brokers -----------------------------------------------------------------------
+
+    async def undisturbed(self) -> None:
+        """Undo what a test has put in force and no snapshot has: faults, held markers and loads, moves."""
+        self.brokers.faults.clear()
+        self.brokers.shard_faults.clear()
+
     # --- coordinators ---------------------------------------------------------------------------------------
 
     def coordinator(self, key: str, kind: CoordinatorKind = GROUPS) -> Node | None:

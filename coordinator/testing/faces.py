@@ -27,6 +27,7 @@ from typing import (
     Concatenate,
     Final,
     Generic,
+    NoReturn,
     ParamSpec,
     Self,
     TypeVar,
@@ -54,6 +55,11 @@ class Calls:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be copied, or sent to another process: give that broker.bootstrap instead"
+        )
 
     def _look(self, looking: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Read a fact on the brokers' thread, blocking the caller."""

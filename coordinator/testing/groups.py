@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from muster.coordinator.base.step import Step
-from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.classic.states import GroupState as ClassicState
+from muster.coordinator.group.consumer.group import GroupState as ConsumerState
 from muster.coordinator.group.group import MemberView
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     from muster.coordinator.testing.core import Core
 
 TopicPartition = tuple[str, int]
+_STATES: Final = tuple(dict.fromkeys(map(str, (*ClassicState, *ConsumerState))))
+"""Of groups of either protocol."""
 M = TypeVar("M", bound="MemberCalls")
 
 
 class GroupFacts(NamedTuple):
-    """A group in brief. `state` is Kafka's name: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead
-    (also if it does not exist)."""
+    """A group in brief. `state` is Kafka's name: Empty, Stable, Dead (also if it does not exist), and, of a
+    classic group, PreparingRebalance, CompletingRebalance, of a consumer group, Assigning, Reconciling."""
 
     state: str
     members: int
@@ -201,6 +204,7 @@ class GroupCalls(Calls):
         offset. Raises WaitFailed."""
         check_text("topic", topic)
         check_whole_number("partition", partition)
+        check_count("partition", partition, "a partition")
         check_count("at_least", at_least, "an offset")
 
         async def look() -> tuple[Seen, int]:
@@ -328,6 +332,8 @@ class MemberCalls(Calls):
     __slots__ = ("_group", "name")
 
     def __init__(self, group: GroupCalls, name: str) -> None:
+        __tracebackhide__ = True
+        check_text("name", name)
         super().__init__(group._core)
         self._group = group
         self.name = name
@@ -434,6 +440,7 @@ class Group(GroupCalls, Blocking):
 
     def member(self, name: str) -> Member:
         """By member id, instance id, or client id."""
+        __tracebackhide__ = True
         return Member(self, name)
 
 
@@ -444,6 +451,7 @@ class AsyncGroup(GroupCalls, Async):
 
     def member(self, name: str) -> AsyncMember:
         """By member id, instance id, or client id."""
+        __tracebackhide__ = True
         return AsyncMember(self, name)
 
 
@@ -477,7 +485,7 @@ class AsyncMember(MemberCalls, Async):
 
 async def reached(group: GroupCalls, state: str, members: int | None, timeout: Duration) -> GroupFacts:
     """`GroupCalls.in_state` on the brokers' loop."""
-    _check_known("state", state, GroupState)
+    _check_known("state", state, _STATES)
     wanted = f"to be {state}" if members is None else f"to be {state} with {_count(members)}"
     return await group._until_view(
         wanted, lambda view: view.state == state and members in (None, len(view.members)), timeout

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
@@ -61,8 +62,11 @@ class _Kept:
         """Restore the snapshot before the next test."""
         if self._begun_with is None:
             return
+        from muster.coordinator.testing.thread import CALL_S
+
         try:
-            self.cluster.faults.clear()
+            core = self.cluster._core
+            core.thread.run(core.undisturbed, CALL_S)
             self.cluster.restore(self._begun_with)
         except Exception:  # for example, a test killed a broker
             self.cluster.close()
@@ -104,6 +108,7 @@ _FIXTURES: Final = ("muster", "muster_cluster")
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test that has the marker but uses neither fixture. On a class or module, the marker is the
     default for tests that use them."""
+    item.stash[_used] = []  # the test may run again
     marked = any(marker.name == "muster" for marker in item.own_markers)
     if marked and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
         _misused(f"{item.name} uses neither of the fixtures that it configures, {' and '.join(_FIXTURES)}")
@@ -181,9 +186,16 @@ def _misused(why: str) -> NoReturn:
 
 def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncCluster:
     """The blocking or async API for the requesting test."""
-    request.node.stash.setdefault(_used, []).append(cluster)
-    function = inspect.unwrap(request.function)
-    return cluster.aio if inspect.iscoroutinefunction(function) else cluster
+    request.node.stash[_used].append(cluster)
+    return cluster.aio if _is_async(request.function) else cluster
+
+
+@cache  # since anyio replaces hypothesis's `inner_test` by a function that is not async
+def _is_async(function: Any) -> bool:
+    """Whether a test is awaited, beneath its decorators, hypothesis's `given` among them."""
+    beneath = inspect.unwrap(function)
+    given = getattr(beneath, "hypothesis", None)
+    return inspect.iscoroutinefunction(inspect.unwrap(getattr(given, "inner_test", beneath)))
 
 
 # --- reports ------------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
     if counts.cluster_id != snapshot.cluster_id:
         raise ValueError("snapshot: it was taken of other brokers")
     nodes = _all_running(brokers)
+    for shard in brokers.shard_faults.held():
+        raise ValueError(f"the load of shard {shard} is held: release it before restoring a snapshot")
     leases = nodes[0].topology.leases
     async with _frozen(nodes):
         for node in nodes:

@@ -193,8 +193,8 @@ async def write(core: Core, name: str, records: Iterable[Sent], partition: int) 
     topic = core.topic(name)
     leader = await core.next_leader(topic, partition)
     now_ms = leader.clock.now_ms()
-    if isinstance(records, bytes | str):
-        raise TypeError("records: it takes a list, as in [b'tea']")
+    if isinstance(records, bytes | str | Mapping) or not isinstance(records, Iterable):
+        raise TypeError("records: it takes a list, as in [b'tea'] or [(b'key', b'tea')]")
     pairs = [_pair(each) for each in records]
     if not pairs:
         raise ValueError("records: the list is empty")

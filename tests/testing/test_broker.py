@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from contextlib import ExitStack
@@ -254,6 +255,15 @@ async def test_one_that_was_closed_says_so() -> None:
     with broker:
         broker.create_topic("t")
     assert repr(Broker()) == "<Broker not started>"
+
+
+def test_one_that_is_given_to_another_process_says_what_to_give_instead() -> None:
+    with Broker() as broker:
+        for given in (broker, broker.aio, broker.group("orders")):
+            with pytest.raises(
+                TypeError, match=r"^<.*> cannot be copied, .* give that broker.bootstrap instead$"
+            ):
+                pickle.dumps(given)
 
 
 async def test_a_data_directory_keeps_everything(tmp_path: Path) -> None:

@@ -271,8 +271,9 @@ async def test_topics_and_their_records(broker: AsyncBroker) -> None:
             TypeError, match=r"^records: .* is not a record: it takes a value in bytes, or a tuple of"
         ):
             await broker.produce("orders", [wrong])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match=r"^records: it takes a list"):
-        await broker.produce("orders", b"v")  # type: ignore[arg-type]
+    for wrong in (b"v", "v", {b"k": b"v"}, 5):
+        with pytest.raises(TypeError, match=r"^records: it takes a list"):
+            await broker.produce("orders", wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -300,12 +301,32 @@ async def test_what_could_only_be_waited_for_in_vain_is_refused(broker: AsyncBro
         await broker.wait_for_group(GROUP, "Steady")
     with pytest.raises(ValueError, match=r"^cause: 'session_expired' is not one of .*, session expired, "):
         await group.rebalanced(cause="session_expired")
+    with pytest.raises(ValueError, match=r"^partition=-1 is not allowed; it takes a partition, 0 or more$"):
+        await group.committed("orders", -1)
     for members in (-1, "2", True):
         with pytest.raises(ValueError, match=r"^members=.* is not allowed; it takes a number"):
             await group.stable(members=members)  # type: ignore[arg-type]
     for cause in (*Trigger, "unknown"):
         with pytest.raises(WaitFailed):
             await group.rebalanced(cause=cause, timeout=0)
+
+
+async def test_the_states_of_a_consumer_group_can_be_waited_for() -> None:
+    settings = {"group_id": GROUP, "topics": ["orders"], "group_protocol": "consumer"}
+    async with Broker(group_consumer_assignment_interval_ms=15_000) as broker:
+        await broker.create_topic("orders", 6)
+        group = broker.group(GROUP)
+        async with (
+            Consumer(broker.bootstrap, **settings) as first,
+            Consumer(broker.bootstrap, **settings) as second,
+        ):
+            await first.get(timeout=0)
+            await group.stable(members=1)
+            await second.get(timeout=0)
+            await group.in_state("Assigning", members=2)  # until the interval is over
+            assert await broker.wait_for_group(GROUP, "Assigning") == ("Assigning", 2)
+        with pytest.raises(WaitFailed, match="to be Reconciling"):
+            await group.in_state("Reconciling", timeout=0)
 
 
 async def test_a_number_to_wait_for_must_be_one(broker: AsyncBroker) -> None:
@@ -329,9 +350,14 @@ async def test_what_is_no_name_or_partition_is_told_by_its_field(broker: AsyncBr
         ("transactional_id", broker.transaction),
         ("group_id", broker.group_state),
         ("topic", broker.leader_of),
+        ("group_id", broker.coordinator_of),
+        ("name", broker.group(GROUP).member),
     ):
         with pytest.raises(TypeError, match=f"^{named}: it takes text, not 5$"):
             call(5)  # type: ignore[operator]
+    for asking in (broker.move(5, to=0), broker.unpin(5), broker.hold(5), broker.release(5)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"^group_id: it takes text, not 5$"):
+            await asking
     said = "^partition: it takes a whole number, not '0'$"
     with pytest.raises(TypeError, match=said):
         await broker.produce("t", [b"v"], partition="0")  # type: ignore[arg-type]

@@ -92,6 +92,22 @@ def test_harms_nobody_else(muster_cluster):
     muster_cluster.produce("orders", [b"tea"], partition=2)
 
 
+@pytest.mark.muster(scope="module", brokers=2)
+def test_whoever_disturbs_groups(muster_cluster):
+    ports[:] = muster_cluster.ports
+    muster_cluster.move("billing", to=1 - muster_cluster.coordinator_of("billing"))
+    muster_cluster.hold("billing")
+    muster_cluster.hold("payroll", reload=False)
+
+
+@pytest.mark.muster(scope="module", brokers=2)
+def test_disturbs_no_others(muster_cluster):
+    assert muster_cluster.ports == ports  # the same brokers, not new ones
+    assert not muster_cluster.release("billing")
+    assert not muster_cluster.release("payroll")
+    assert not muster_cluster.unpin("billing")
+
+
 @pytest.mark.muster(scope="session", fresh=False)
 def test_kept_1(muster):
     muster.create_topic("kept")
@@ -162,7 +178,7 @@ def test_fixtures_scopes_and_settings(plain: Run) -> None:
     assert {test for test, outcome in plain.of.items() if outcome != "PASSED"} == {
         f"test_{each}" for each in wrong
     }
-    assert plain.outcomes == {"PASSED": 11, "ERROR": 7}, plain.text
+    assert plain.outcomes == {"PASSED": 13, "ERROR": 7}, plain.text
 
 
 def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
@@ -216,6 +232,40 @@ def test_whoever_runs_asynchronous_tests(tmp_path: Path, loops: str, marks: str,
     assert (run.code, run.outcomes) == (0, {"PASSED": passed}), run.text
 
 
+GIVEN = """
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies
+
+from muster.coordinator.testing import AsyncBroker, Broker
+
+{marks}
+of_one_broker = settings(max_examples=2, database=None, suppress_health_check=list(HealthCheck))
+
+
+@of_one_broker
+@given(number=strategies.integers())
+async def test_awaited(muster, number):
+    assert isinstance(muster, AsyncBroker)
+    await muster.no_open_transaction()
+
+
+@of_one_broker
+@given(number=strategies.integers())
+def test_plain(muster, number):
+    assert isinstance(muster, Broker)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loops", "marks", "passed"), [("asyncio", "", 2), ("anyio", "pytestmark = pytest.mark.anyio", 3)]
+)
+def test_asynchronous_tests_of_hypothesis_are_awaited_too(
+    tmp_path: Path, loops: str, marks: str, passed: int
+) -> None:
+    run = Run(tmp_path, GIVEN.format(marks=marks), loops=loops)
+    assert (run.code, run.outcomes) == (0, {"PASSED": passed}), run.text
+
+
 def test_in_several_workers_at_once(tmp_path: Path) -> None:
     program = (
         "import pytest\n@pytest.mark.parametrize('number', range(8))\n@pytest.mark.muster(scope='session')\n"
@@ -258,6 +308,29 @@ async def test_waits_in_vain(muster):
 def test_fails_without_a_broker():
     assert 1 == 2
 """
+
+
+RERUN = """
+from _pytest.runner import runtestprotocol
+
+
+def pytest_runtest_protocol(item, nextitem):
+    runtestprotocol(item, nextitem=nextitem, log=False)  # as pytest-rerunfailures does
+    runtestprotocol(item, nextitem=nextitem)
+    return True
+"""
+FAILS = """
+def test_fails(muster):
+    assert muster.group("billing").state == "Stable"
+"""
+
+
+def test_a_test_that_is_run_again_shows_nothing_of_its_first_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(RERUN)
+    run = Run(tmp_path, FAILS)
+    assert run.outcomes == {"FAILED": 1}, run.text
+    assert "'Dead' == 'Stable'" in run.text
+    assert "closed" not in run.text
 
 
 def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None:

@@ -159,7 +159,12 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, broker: AsyncBroker) ->
         with pytest.raises(ValueError, match="broker 0 is paused: resume it"):
             await others.snapshot()
         await others.resume(0)
-        await others.restore(await others.snapshot())
+        begun_with = await others.snapshot()
+        await others.hold(GROUP)
+        with pytest.raises(ValueError, match=r"^the load of shard \d+ is held: release it before restoring"):
+            await others.restore(begun_with)
+        await others.release(GROUP)
+        await others.restore(begun_with)
     async with Broker(data=tmp_path) as on_disk:
         with pytest.raises(ValueError, match=f"brokers in memory, but these keep their state in {tmp_path}"):
             await on_disk.snapshot()

@@ -134,6 +134,15 @@ class ClusterFaults:
         """The shards whose next load, or the one under way, is held open."""
         return self._shared.holds.shards()
 
+    # --- both -----------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Let every shard load, and placement decide about all of them."""
+        for number in self.held():
+            self._shared.holds.release(number)
+        for lease in list(self._shared.pins):
+            self.unpin(lease)
+
     # --- waiting --------------------------------------------------------------------------------------------
 
     def _awake(self) -> list[Broker]:
