@@ -154,13 +154,14 @@ class StateChanged(Event):
     """How long the group was in `from_state`."""
     waiting_for: tuple[MemberIdentity, ...]
     """Members that have yet to send JoinGroup (on entering PreparingRebalance), that did not send it in time
-    (on leaving it), or that have yet to send SyncGroup (on entering CompletingRebalance, and on leaving
-    it)."""
+    (on leaving it), or that have yet to send SyncGroup (on becoming Stable)."""
     pending_member_ids: tuple[str, ...]
     """Issued ids that have not come back yet: they are waited for as well."""
     until_ms: int | None
     """Until when at most the group waits in `to_state`, in epoch milliseconds: for JoinGroups (an initial
     delay may be extended) or for SyncGroups. None: it does not wait."""
+    leader: MemberIdentity | None = None
+    """On entering CompletingRebalance: the member whose assignment the group waits for."""
 
 
 # --- a rebalance --------------------------------------------------------------------------------------------

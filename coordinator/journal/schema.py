@@ -117,8 +117,8 @@ TYPES: Final = (
             "waiting_for",
             _list_of(_MEMBER),
             "members that have yet to send JoinGroup (on entering PreparingRebalance), that did not "
-            "send it in time (on leaving it), or that have yet to send SyncGroup (on entering and "
-            "leaving CompletingRebalance); at most 100",
+            "send it in time (on leaving it), or that have yet to send SyncGroup (on becoming Stable); at "
+            "most 100",
         ),
         Field(
             "pending_member_ids",
@@ -126,6 +126,11 @@ TYPES: Final = (
             "ids that were issued but not used to join yet; waited for too; at most 1,000",
         ),
         Field("until_ms", _or_null(_COUNT), "when the group stops waiting, epoch ms; null: it does not wait"),
+        Field(
+            "leader",
+            _or_null(_MEMBER),
+            "the member whose assignment it waits for (on entering CompletingRebalance); null otherwise",
+        ),
     ),
     _type(
         "member_id_issued",

@@ -286,6 +286,7 @@ def test_a_rebalance_is_told_step_by_step(harness: Harness) -> None:
             (),
             (),
             until_ms=joined + 300_000,
+            leader=who,
         ),
         Assigned(
             synced,
@@ -348,7 +349,7 @@ def test_those_who_did_not_rejoin_are_told(harness: Harness) -> None:
     assert (completed.join_ms, completed.assignment_ms, completed.members) == (10_000, 20, 1)
 
 
-def test_a_rebalance_that_empties_the_group_has_no_sync_phase(harness: Harness) -> None:
+def test_a_rebalance_that_empties_the_group_waited_for_joins_and_a_leader(harness: Harness) -> None:
     alice, bob = stable(harness, "alice", "bob", rebalance_timeout_ms=10_000)
     join(harness, join_request(alice, rebalance_timeout_ms=10_000))
     harness.take_events()
@@ -357,9 +358,27 @@ def test_a_rebalance_that_empties_the_group_has_no_sync_phase(harness: Harness) 
     harness.advance(2_000)
     harness.ask(Shard.leave, leave_request(alice), context(ApiKey.LEAVE_GROUP))
     [completed] = [event for event in harness.events if isinstance(event, RebalanceCompleted)]
-    assert (completed.join_ms, completed.assignment_ms, completed.restarts) == (3_000, 0, 1)
+    assert (completed.join_ms, completed.assignment_ms, completed.restarts) == (1_000, 2_000, 1)
     assert completed.members == 0
     assert completed.trigger == Trigger.MEMBER_LEFT
+
+
+def test_a_generation_without_an_assignment_counts_as_waiting_for_the_leader(harness: Harness) -> None:
+    alice, bob = stable(harness, "alice", "bob", rebalance_timeout_ms=10_000)
+    harness.take_events()
+    join(harness, join_request(alice, rebalance_timeout_ms=10_000))
+    harness.advance(1_000)
+    join(harness, join_request(bob, rebalance_timeout_ms=10_000), "bob")
+    harness.advance(6_000)
+    harness.ask(Shard.leave, leave_request(alice), context(ApiKey.LEAVE_GROUP))
+    harness.advance(500)
+    join(harness, join_request(bob, rebalance_timeout_ms=10_000), "bob")
+    harness.advance(20)
+    harness.ask(Shard.sync, sync_request(bob, 4), SYNC)
+    [completed] = [event for event in harness.events if isinstance(event, RebalanceCompleted)]
+    assert (completed.join_ms, completed.assignment_ms, completed.restarts) == (1_500, 6_020, 1)
+    leaders = [event.leader for event in harness.events if isinstance(event, StateChanged)]
+    assert [None if each is None else each.member_id for each in leaders] == [None, alice, None, bob, None]
 
 
 def test_the_next_rebalance_is_told_afresh(harness: Harness) -> None:

@@ -65,10 +65,24 @@ class Rebalance:
 
     cause: Cause
     started_ms: int
-    joined_ms: int = 0
-    """When the JoinGroups were answered."""
+    phase_from_ms: int
+    """When the wait for JoinGroups, or that for the assignment, began."""
+    join_ms: int = 0
+    """How long it waited for JoinGroups, including those of abandoned generations."""
+    assignment_ms: int = 0
+    """The same for assignments."""
     restarts: int = 0
     dropped: list[MemberIdentity] = field(default_factory=list)
+
+    def end_join(self, now_ms: int) -> None:
+        """The wait for JoinGroups is over."""
+        self.join_ms += now_ms - self.phase_from_ms
+        self.phase_from_ms = now_ms
+
+    def end_assignment(self, now_ms: int) -> None:
+        """The wait for the leader's assignment is over."""
+        self.assignment_ms += now_ms - self.phase_from_ms
+        self.phase_from_ms = now_ms
 
 
 class InitialDelay(NamedTuple):
@@ -323,8 +337,14 @@ class ClassicGroup:
                 waiting_for=self._waited_for(from_state),
                 pending_member_ids=tuple(self.pending_members),
                 until_ms=until_ms,
+                leader=self._leader_waited_for(),
             )
         )
+
+    def _leader_waited_for(self) -> MemberIdentity | None:
+        if self.state is not GroupState.COMPLETING_REBALANCE or self.leader is None:
+            return None
+        return self.members[self.leader].identity
 
     def _waited_for(self, from_state: GroupState) -> tuple[MemberIdentity, ...]:
         """Members whose JoinGroup or SyncGroup the transition just made gave up on, or still waits for."""

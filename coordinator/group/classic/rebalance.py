@@ -44,8 +44,9 @@ def prepare(group: ClassicGroup, cause: Cause, step: Step) -> None:
     if group.state is GroupState.COMPLETING_REBALANCE:
         _recall_assignments(group, step)
     if group.rebalance is None:
-        group.rebalance = Rebalance(cause, step.now_ms)
+        group.rebalance = Rebalance(cause, step.now_ms, step.now_ms)
     else:
+        group.rebalance.end_assignment(step.now_ms)
         group.rebalance.cause = cause
         group.rebalance.restarts += 1
     group.pending_syncs.clear()
@@ -139,7 +140,7 @@ def _begin_generation(group: ClassicGroup, cause: Cause, step: Step) -> None:
     until_ms = step.now_ms + group.rebalance_timeout_ms
     group.become(GroupState.COMPLETING_REBALANCE, cause, step, until_ms=until_ms)
     if group.rebalance is not None:
-        group.rebalance.joined_ms = step.now_ms
+        group.rebalance.end_join(step.now_ms)
     for member in group.members.values():
         response = group.joined_response(member, with_members=member.member_id == group.leader)
         group.answer_join(member, response, step)
@@ -187,7 +188,8 @@ def finished(group: ClassicGroup, step: Step) -> None:
     if rebalance is None:
         raise BrokenInvariant(f"{group!r} was not rebalancing")
     last_joins, group.last_joins = group.last_joins, ()
-    joined_ms = rebalance.joined_ms if group.members else step.now_ms
+    end = rebalance.end_assignment if group.members else rebalance.end_join
+    end(step.now_ms)
     step.events.append(
         RebalanceCompleted(
             step.now_ms,
@@ -195,8 +197,8 @@ def finished(group: ClassicGroup, step: Step) -> None:
             group.generation_id,
             *rebalance.cause,
             started_ms=rebalance.started_ms,
-            join_ms=joined_ms - rebalance.started_ms,
-            assignment_ms=step.now_ms - joined_ms,
+            join_ms=rebalance.join_ms,
+            assignment_ms=rebalance.assignment_ms,
             restarts=rebalance.restarts,
             members=len(group.members),
             dropped=tuple(rebalance.dropped),

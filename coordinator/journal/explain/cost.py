@@ -19,6 +19,10 @@ _SILENT_MS: Final = 1_000
 _FIRST_MS: Final = 15_000
 """The first lag sample comes ten seconds after a rebalance; it stands in for the lag at its end if that is
 unknown."""
+_EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
+"""Kafka's assignors with which members give up everything when they rejoin (KIP-429)."""
+_STOP_MS: Final = 1_000
+"""A shorter stop of partitions that keep their owner is not worth mentioning."""
 _SLACK: Final = 10
 """Lag fluctuates with commits: it has recovered when all but 1/_SLACK of its growth is made up."""
 
@@ -45,6 +49,16 @@ class Moved:
             "owned": self.owned,
             "truncated": self.truncated,
         }
+
+
+class Stopped(NamedTuple):
+    """Partitions that kept their owner, but were given up by it during the rebalance."""
+
+    partitions: int
+    ms: int
+    """The longest time between a member's JoinGroup and the assignment."""
+    protocol: str
+    """The assignor that demands it."""
 
 
 class Unowned(NamedTuple):
@@ -93,6 +107,8 @@ class Cost:
     """Lag that grew afterwards for another reason."""
     commits_refused: int
     """Refused OffsetCommits of the ended generation: their records are delivered again."""
+    kept_stopped: Stopped | None = None
+    """What the members of a classic group kept, if that stood still for a second or more."""
 
     @property
     def lag_before(self) -> int | None:
@@ -116,6 +132,7 @@ class Cost:
                 {"partitions": [list(part) for part in each.partitions], "ms": each.ms}
                 for each in self.unowned
             ],
+            "kept_stopped": None if self.kept_stopped is None else self.kept_stopped._asdict(),
             "arrived": self.arrived,
             "lag_before": self.lag.before,
             "lag_after": self.lag.after,
@@ -173,10 +190,11 @@ def cost(rebalance: Rebalance) -> Cost | None:
     ownerless = unowned(rebalance, moves_since(rebalance))
     found = lag_of(rebalance)
     refused = _commits_refused(rebalance)
-    if not ownerless and found.peak is None and not refused:
+    kept = kept_stopped(rebalance)
+    if not ownerless and found.peak is None and not refused and kept is None:
         return None
     arrived = pace.arrived(rebalance, ownerless) if ownerless else None
-    return Cost(tuple(ownerless), arrived, found, pace.falling_behind(rebalance), refused)
+    return Cost(tuple(ownerless), arrived, found, pace.falling_behind(rebalance), refused, kept)
 
 
 # --- partitions ---------------------------------------------------------------------------------------------
@@ -199,6 +217,27 @@ def unowned(rebalance: Rebalance, since: Iterable[tuple[Move, int | None]]) -> l
     for part, ms in still.items():
         by_ms.setdefault(ms, []).append(part)
     return [Unowned(tuple(sorted(by_ms[ms])), ms) for ms in sorted(by_ms, reverse=True)]
+
+
+def kept_stopped(rebalance: Rebalance) -> Stopped | None:
+    """With an eager assignor, whoever rejoins gives up its partitions, also those that it gets back."""
+    if rebalance.kind is Kind.CONSUMER or rebalance.ended_ms is None or rebalance.assigned is None:
+        return None
+    kept, protocol = whole(rebalance.assigned, "kept"), _protocol_before(rebalance)
+    if not kept or protocol not in _EAGER:
+        return None
+    gone = stopped(rebalance)
+    rejoined = [at_ms for who, at_ms in _rejoined(rebalance).items() if who not in gone]
+    ms = rebalance.ended_ms - min(rejoined, default=rebalance.started_ms)
+    return Stopped(kept, ms, protocol) if ms >= _STOP_MS else None
+
+
+def _protocol_before(rebalance: Rebalance) -> str | None:
+    """The assignor in use when the rebalance began; None if the journal does not show it."""
+    for index in range(rebalance.first - 1, max(-1, rebalance.first - LOOK_ENTRIES_MAX), -1):
+        if rebalance.stream[index].type == "protocol_chosen":
+            return text(rebalance.stream[index], "protocol")
+    return None
 
 
 def moves_since(rebalance: Rebalance) -> list[tuple[Move, int | None]]:

@@ -218,18 +218,20 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         return Finding(
             Diagnosis.PENDING_MEMBER, Certainty.CERTAIN, says, (f"it got the id {duration(waited_ms)} ago",)
         )
-    if rebalance.joined is not None:
-        says = f"{who} joined and has not sent SyncGroup for {duration(waited_ms)}"
-        return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.LIKELY, says)
+    owes = "rejoined" if rebalance.joined is None else "sent the assignment, which the leader computes"
     if first.disconnected_ms is not None:
         closed = duration(now_ms - first.disconnected_ms)
-        says = f"{who} has not rejoined, and its connection closed {closed} ago: the process is probably gone"
+        says = f"{who} has not {owes}, and its connection closed {closed} ago: the process is probably gone"
         return Finding(
             Diagnosis.CRASHED,
             Certainty.LIKELY,
             says,
             (f"the group waits for it until its session expires, for {duration(waited_ms)} so far",),
         )
+    if rebalance.joined is not None:
+        says = f"{who} has not {owes}: its assignor hangs, or the process stalled"
+        evidence = f"the group has waited for it for {duration(waited_ms)}"
+        return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.LIKELY, says, (evidence,))
     says = f"{who} has not rejoined: its application does not poll, or the process is gone"
     return Finding(
         Diagnosis.SLOW_JOIN,
@@ -241,13 +243,13 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
 
 def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
     """Other members that came or went, and clients that were refused, before it was over."""
-    named = {each.member.id for each in rebalance.starts if each.member is not None}
+    named = {(each.member.id, each.trigger) for each in rebalance.starts if each.member is not None}
     who: dict[str, list[str]] = {}
     for each in rebalance.entries:
         if (
             each.type in ("member_added", "member_removed", "member_replaced")
             and each.member is not None
-            and each.member.id not in named
+            and (each.member.id, each.trigger) not in named
             and each.trigger != Trigger.REBALANCE_TIMED_OUT
         ):
             who.setdefault(each.trigger or UNKNOWN_CAUSE, []).append(names.short(each.member))

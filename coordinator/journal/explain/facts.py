@@ -155,7 +155,7 @@ def same_client(one: Member, other: Member) -> bool:
 def mentioned(entry: Entry) -> list[Member]:
     """Every member with an id in an entry."""
     found = [*members(entry, "waiting_for"), *members(entry, "dropped"), *(who for who, _ in joins(entry))]
-    for name in ("last_joined", "last", "owner"):
+    for name in ("last_joined", "last", "leader", "owner"):
         one = member(entry, name)
         if one is not None:
             found.append(one)

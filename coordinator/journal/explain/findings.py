@@ -115,6 +115,10 @@ class Case:
         """Entries in the `window_ms` before the start, newest first, or of any age."""
         return self._before(since_ms=None if window_ms is None else self.start.entry.at_ms - window_ms)
 
+    def earlier_of_types(self, *kinds: str) -> Iterator[Entry]:
+        """Entries of these types before the start, of any age, newest first."""
+        return self._before(*kinds)
+
     def earlier(self, *kinds: str, window_ms: int = LOOK_BACK_MS) -> Iterator[Entry]:
         """Entries of these types in the `window_ms` before the start, newest first."""
         return self._before(*kinds, since_ms=self.start.entry.at_ms - window_ms)

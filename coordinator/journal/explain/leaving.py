@@ -27,6 +27,8 @@ _POLL: Final = (
     "the client missed its poll deadline: processing records took longer than max.poll.interval.ms allows"
 )
 _CLOSED: Final = "the consumer was closed"
+_UNSUBSCRIBED: Final = "the application unsubscribed, and its consumer lives on"
+_CLOSED_OR_UNSUBSCRIBED: Final = "the consumer was closed, or the application unsubscribed"
 
 
 # --- session expired ----------------------------------------------------------------------------------------
@@ -56,22 +58,35 @@ def static_and_closed(case: Case) -> Finding | None:
 
 
 def stalled(case: Case) -> Finding | None:
-    """Heartbeats stop while the connection stays open."""
+    """Heartbeats stop while the connection stays open. If it comes back on that connection, it did not die;
+    but connections also outlive short outages of the network, and heartbeats set too far apart."""
     if case.connected is not True:
         return None
     late = case.near_misses
-    says = _STALL
-    if late:
-        says += f". It had been late {count(late, 'time')} in the 10 minutes before"
-    joins = case.later("member_id_issued", "member_added")
-    returned = next((each for each in joins if case.came_back_as(each)), None)
-    evidence = ["its connection stayed open", *_heartbeats(case)]
-    certainty = Certainty.LIKELY
+    says, evidence = _STALL, ["its connection stayed open", *_heartbeats(case)]
+    returned = _returned(case)
     if returned is not None:
+        says += ", or its network did"
         away_ms = returned.at_ms - case.start.entry.at_ms
         evidence.append(f"it came back on the same connection {duration(away_ms)} later")
-        certainty = Certainty.CERTAIN
-    return Finding(Diagnosis.STALLED, certainty, says, tuple(evidence))
+    if _sent_hardly_any_heartbeat(case):
+        says += ", or its heartbeat.interval.ms is not below its session.timeout.ms"
+        evidence.append("it sent fewer than five heartbeats as a member")
+    if late:
+        says += f". It had been late {count(late, 'time')} in the 10 minutes before"
+    return Finding(Diagnosis.STALLED, Certainty.LIKELY, says, tuple(evidence))
+
+
+def _returned(case: Case) -> Entry | None:
+    """The entry of its return on the connection that it had."""
+    joins = case.later("member_id_issued", "member_added")
+    return next((each for each in joins if case.came_back_as(each)), None)
+
+
+def _sent_hardly_any_heartbeat(case: Case) -> bool:
+    """Whether too few came to know their interval. In the consumer protocol the broker sets that."""
+    noted = {} if case.removed is None else case.removed.data
+    return case.rebalance.kind is Kind.CLASSIC and noted.get("heartbeat_interval_ms", 0) is None
 
 
 def static_past_poll_deadline(case: Case) -> Finding | None:
@@ -84,7 +99,7 @@ def static_past_poll_deadline(case: Case) -> Finding | None:
 
 def vanished(case: Case) -> Finding | None:
     """A host without power or network closes no connection."""
-    if case.connected is not True or case.near_misses:
+    if case.connected is not True or case.near_misses or _returned(case) is not None:
         return None
     says = "its host lost power or network, so the connection was never closed"
     return Finding(Diagnosis.CRASHED, Certainty.POSSIBLE, says)
@@ -163,7 +178,8 @@ def said_closing(case: Case) -> Finding | None:
     """The client's own reason."""
     if case.reason is None or not _BY_CLOSING.search(case.reason) or said_poll_deadline(case) is not None:
         return None
-    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, _CLOSED, case.said)
+    says = _UNSUBSCRIBED if "unsubscribed" in case.reason.lower() else _CLOSED
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, says, case.said)
 
 
 def left_and_closed(case: Case) -> Finding | None:
@@ -191,6 +207,8 @@ def left_and_came_back(case: Case) -> Finding | None:
         else:
             certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
             how = f"a client with the same id and host rejoined {away} later"
+        if _too_early(case):
+            certainty = Certainty.POSSIBLE
         return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (how, *_on_time(case)))
     return None
 
@@ -200,7 +218,7 @@ def left_and_stays(case: Case) -> Finding | None:
     open_ms = case.now_ms - case.start.entry.at_ms
     if case.disconnected_after_ms is not None or not _on_time(case) or _is_told(case):
         return None
-    certainty = Certainty.LIKELY if open_ms > CLOSING_MS else Certainty.POSSIBLE
+    certainty = Certainty.LIKELY if open_ms > CLOSING_MS and not _too_early(case) else Certainty.POSSIBLE
     evidence = f"its connection was still open {duration(open_ms)} after it left"
     return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (evidence, *_on_time(case)))
 
@@ -209,9 +227,23 @@ def just_left(case: Case) -> Finding | None:
     """LeaveGroup, and nothing else known."""
     if _is_told(case):
         return None
-    return Finding(
-        Diagnosis.CLEAN_SHUTDOWN, Certainty.POSSIBLE, _CLOSED, ("it sent a LeaveGroup", *case.said)
-    )
+    early = _too_early(case)
+    certainty = Certainty.LIKELY if early else Certainty.POSSIBLE
+    evidence = ("it sent a LeaveGroup", *early, *case.said)
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, certainty, _CLOSED_OR_UNSUBSCRIBED, evidence)
+
+
+def _too_early(case: Case) -> tuple[str, ...]:
+    """Evidence that it left before a poll deadline could have passed since it joined; none if it did not.
+    Only a client that joined without polling, as librdkafka may after an eviction, can miss one sooner."""
+    for each in case.earlier_of_types("member_added", "member_replaced"):
+        if case.is_about(each):
+            limit_ms, age_ms = whole(each, "rebalance_timeout_ms"), case.start.entry.at_ms - each.at_ms
+            if limit_ms is None or age_ms >= limit_ms:
+                return ()
+            limit = f"its rebalance timeout (max.poll.interval.ms) of {duration(limit_ms)}"
+            return (f"it left {duration(age_ms)} after it had joined, sooner than {limit}",)
+    return ()
 
 
 def _is_told(case: Case) -> bool:

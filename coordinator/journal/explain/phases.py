@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.consumer import progress
-from muster.coordinator.journal.explain.facts import joins, member, members, texts, whole
+from muster.coordinator.journal.explain.facts import joins, member, members, text, texts, whole
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Outcome, Rebalance
 from muster.coordinator.journal.explain.timing import Awaited, Phases
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Kind, Trigger
@@ -26,6 +28,7 @@ def phases(rebalance: Rebalance) -> Phases | None:
         assignment_ms = max(rebalance.ended_ms - joined.at_ms, 0)
     if joined is None and assignment_ms == 0:
         assignment_ms = None  # the group became Empty: there was no such phase
+    rejoining, leading = _expired(rebalance)
     synced = next((each for each in rebalance.after if each.type == "all_synced"), None)
     return Phases(
         join_ms,
@@ -36,7 +39,8 @@ def phases(rebalance: Rebalance) -> Phases | None:
         tuple(_held_up(rebalance)),
         None if joined is None else joined.trigger,
         max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0),
-        tuple(_expired(rebalance)),
+        tuple(rejoining),
+        leaders_expired=tuple(leading),
     )
 
 
@@ -47,17 +51,21 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
     if rebalance.kind is Kind.CONSUMER:
         return progress.awaited(rebalance)
     if rebalance.state == COMPLETING:
-        return [] if rebalance.joined is None else _from_change(rebalance, rebalance.joined)
+        leader = None if rebalance.joined is None else member(rebalance.joined, "leader")
+        if rebalance.joined is None or leader is None:
+            return []
+        return _not_yet(rebalance, rebalance.joined, [leader])
     if rebalance.state != PREPARING:
         return []
-    return _pending(rebalance) + _from_change(rebalance, rebalance.starts[-1].entry)
+    change = rebalance.starts[-1].entry
+    return _pending(rebalance) + _not_yet(rebalance, change, members(change, "waiting_for"))
 
 
-def _from_change(rebalance: Rebalance, change: Entry) -> list[Awaited]:
-    """The members that a state change says it waits for, minus those that have responded since."""
-    waiting = {each.id: each for each in members(change, "waiting_for")}
-    for each in rebalance.entries:
-        if each.at_ms >= change.at_ms and each.member is not None:
+def _not_yet(rebalance: Rebalance, change: Entry, awaited: Iterable[Member]) -> list[Awaited]:
+    """The members that the group waits for since a state change, minus those that have responded since."""
+    waiting = {each.id: each for each in awaited}
+    for each in _since(rebalance, change):
+        if each.member is not None:
             if each.type in ("member_rejoined", "member_removed"):
                 waiting.pop(each.member.id, None)
             elif each.type == "member_replaced":
@@ -77,6 +85,15 @@ def _from_change(rebalance: Rebalance, change: Entry) -> list[Awaited]:
         _rejoining(who, newest.get(who.id), sessions_ms.get(who.id), change.at_ms, until_ms)
         for who in waiting.values()
     ]
+
+
+def _since(rebalance: Rebalance, change: Entry) -> Iterator[Entry]:
+    """The entries of the rebalance after a state change."""
+    entries = iter(rebalance.entries)
+    for each in entries:
+        if each is change:
+            break
+    return entries
 
 
 def _rejoining(
@@ -107,19 +124,30 @@ def _pending(rebalance: Rebalance) -> list[Awaited]:
     return list(found.values())
 
 
-def _expired(rebalance: Rebalance) -> list[tuple[Member, int]]:
-    """Members that the group waited for until their session expired."""
-    start = rebalance.starts[0].entry
-    awaited = {each.id for each in members(start, "waiting_for")}
-    return [
-        (each.member, each.at_ms - start.at_ms)
-        for each in rebalance.entries
-        if each.type == "member_removed"
-        and each.trigger == Trigger.SESSION_EXPIRED
-        and each.member is not None
-        and each.member.id in awaited
-        and each.at_ms > start.at_ms
-    ]
+def _expired(rebalance: Rebalance) -> tuple[list[tuple[Member, int]], list[tuple[Member, int]]]:
+    """Members that the group waited for until their session expired: to rejoin; to send the assignment."""
+    rejoining: list[tuple[Member, int]] = []
+    leading: list[tuple[Member, int]] = []
+    since_ms: dict[str, int] = {}
+    found = rejoining
+    for each in rebalance.entries:
+        if each.type == "state_changed":
+            to_state, leader = text(each, "to_state"), member(each, "leader")
+            if to_state == PREPARING:
+                found = rejoining
+                for who in members(each, "waiting_for"):
+                    since_ms.setdefault(who.id, each.at_ms)
+            elif to_state == COMPLETING:
+                found, since_ms = leading, {} if leader is None else {leader.id: each.at_ms}
+        elif each.member is None:
+            continue
+        elif each.type == "member_rejoined":
+            since_ms.pop(each.member.id, None)
+        elif each.type == "member_removed":
+            began_ms = since_ms.pop(each.member.id, None)
+            if began_ms is not None and each.trigger == Trigger.SESSION_EXPIRED:
+                found.append((each.member, each.at_ms - began_ms))
+    return rejoining, leading
 
 
 def _slowest(rebalance: Rebalance) -> tuple[tuple[Member, int | None], ...]:

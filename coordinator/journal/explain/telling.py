@@ -80,8 +80,10 @@ def _state_changed(entry: Entry, names: Names) -> str:
     cause = (entry.trigger or "no trigger known") + (f" ({by})" if by else "")
     waiting = [names.short(each) for each in members(entry, "waiting_for")]
     pending = [names.short(each) for each in texts(entry, "pending_member_ids")]
+    leader = member(entry, "leader")
+    computes = "" if leader is None else f"{names.short(leader)} computes the assignment"
     waits = ""
-    if to_state in (PREPARING, COMPLETING) and (waiting or pending):
+    if to_state == PREPARING and (waiting or pending):
         waits = f"waiting for {listed([*waiting, *(f'{each} (pending)' for each in pending)])}"
     elif to_state == COMPLETING and waiting:
         waits = f"without {listed(waiting)}"
@@ -90,7 +92,7 @@ def _state_changed(entry: Entry, names: Names) -> str:
     # Consumer groups have epochs instead, and other entries record when these change.
     of_epoch = RECONCILING in (to_state, came_from) or ASSIGNING in (to_state, came_from)
     generation = "" if entry.generation is None or of_epoch else f", generation {entry.generation}"
-    return _and(f"{cause}: {to_state}{generation}, after {took} of {came_from}", waits)
+    return _and(f"{cause}: {to_state}{generation}, after {took} of {came_from}", waits, computes)
 
 
 def _completed(entry: Entry, names: Names) -> str:

@@ -31,9 +31,9 @@ class Phases:
     """Durations in ms; None is unknown or not begun, or a phase of the other type of group."""
 
     join_ms: int | None
-    """Waiting for JoinGroups."""
+    """Waiting for JoinGroups, restarts included."""
     assignment_ms: int | None
-    """Waiting for the leader's SyncGroup."""
+    """Waiting for the leader's SyncGroup, restarts included."""
     sync_ms: int | None
     """Waiting for the other members' SyncGroups."""
     slowest: tuple[tuple[Member, int | None], ...]
@@ -47,6 +47,8 @@ class Phases:
     restarts: int
     expired: tuple[tuple[Member, int], ...] = ()
     """Members whose session expired while the group waited for them to rejoin, and how long it waited."""
+    leaders_expired: tuple[tuple[Member, int], ...] = ()
+    """The same for leaders whose assignment the group waited for."""
     target_ms: int | None = None
     """Waiting for a consumer group's target assignment, in all its epochs."""
     reconcile_ms: int | None = None
@@ -64,6 +66,7 @@ class Phases:
             "held_up": [[who.to_json(), ms] for who, ms in self.held_up],
             "ended_by": self.ended_by,
             "expired": [[who.to_json(), ms] for who, ms in self.expired],
+            "leaders_expired": [[who.to_json(), ms] for who, ms in self.leaders_expired],
             "restarts": self.restarts,
             "target_ms": self.target_ms,
             "reconcile_ms": self.reconcile_ms,

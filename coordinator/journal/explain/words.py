@@ -339,11 +339,11 @@ def _awaited(each: Awaited, explanation: Explanation, zone: tzinfo | None) -> st
     if each.pending:
         said = f"for {long}: got a member id {waited} ago and has not joined with it"
     elif explanation.phases is not None and explanation.state == "CompletingRebalance":
-        said = f"for {long} to send SyncGroup, {waited} so far"
+        said = f"for the leader {long} to send the assignment (SyncGroup), {waited} so far"
     else:
         said = f"for {long} to rejoin, {waited} so far"
-        if each.disconnected_ms is not None:
-            said += f", its connection closed {duration(explanation.now_ms - each.disconnected_ms)} ago"
+    if each.disconnected_ms is not None:
+        said += f", its connection closed {duration(explanation.now_ms - each.disconnected_ms)} ago"
     if each.until_ms is None:
         return said
     left_ms = each.until_ms - explanation.now_ms
@@ -359,7 +359,9 @@ def _phases(phases: Phases, names: Names) -> str:
             notes.append("the initial rebalance delay")
         if phases.slowest and phases.join_ms > 0:
             who, ms = phases.slowest[0]
-            notes.append(f"slowest: {names.short(who)}" + ("" if ms is None else f", {duration(ms)}"))
+            order, since = ("last", " after it began") if phases.restarts else ("slowest", "")
+            took = "" if ms is None else f", {duration(ms)}{since}"
+            notes.append(f"{order}: {names.short(who)}{took}")
         for who, ms in phases.held_up:
             notes.append(f"{names.short(who)} got a member id and did not join with it for {duration(ms)}")
         for who, ms in phases.expired:
@@ -371,7 +373,13 @@ def _phases(phases: Phases, names: Names) -> str:
             f"waiting for joins {duration(phases.join_ms)}" + (f" ({'; '.join(notes)})" if notes else "")
         )
     if phases.assignment_ms is not None:
-        said.append(f"assignment {duration(phases.assignment_ms)}")
+        notes = [
+            f"{names.short(who)} led, and was waited for until its session expired, {duration(ms)}"
+            for who, ms in phases.leaders_expired
+        ]
+        said.append(
+            f"assignment {duration(phases.assignment_ms)}" + (f" ({'; '.join(notes)})" if notes else "")
+        )
     if phases.sync_ms is not None:
         said.append(f"sync {duration(phases.sync_ms)}")
     if phases.restarts:
@@ -422,6 +430,12 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
         more = sum(len(where) for where in list(as_long.values())[3:])
         shorter = f", {count(more, 'partition')} for less" if more else ""
         said.append(", ".join(parts) + shorter + _kept_going(explanation))
+    if cost.kept_stopped is not None:
+        kept, ms, protocol = cost.kept_stopped
+        said.append(
+            f"{count(kept, 'kept partition')} stood still for up to {duration(ms)}: with {protocol}, members "
+            "give up everything in each rebalance"
+        )
     waited = cost.waited
     if waited:
         records = count(waited, "record")

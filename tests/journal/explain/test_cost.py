@@ -89,6 +89,25 @@ def test_nothing_moved() -> None:
     assert found.lines(UTC)[-1] == "  moved     nothing (12 partitions kept)"
 
 
+def test_with_an_eager_assignor_what_is_kept_stands_still_too() -> None:
+    def after(protocol: str, rejoined: int) -> Explanation:
+        life = Life().at(-60_000).add("protocol_chosen", trigger="all members joined", protocol=protocol)
+        life.at(0).add("member_added", WEB_2, trigger="member joined").preparing(WEB_2, "member joined")
+        life.at(rejoined).add("member_rejoined", WEB_1, trigger="member rejoined", after_ms=rejoined)
+        return rebalanced(life, "member joined", [], partitions=9, kept=9)
+
+    found = after("range", 200)
+    assert found.cost is not None
+    assert found.cost.to_json()["kept_stopped"] == {"partitions": 9, "ms": 2_500, "protocol": "range"}
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert (
+        "cost 9 kept partitions stood still for up to 2.5 s: with range, members give up everything in each "
+        "rebalance"
+    ) in text
+    assert after("cooperative-sticky", 200).cost is None
+    assert after("range", 2_000).cost is None, "less than a second"
+
+
 def test_lag_that_grew_and_recovered() -> None:
     life = Life().at(-60_000).add("lag_at_commit", total=10).at(0)
     life.add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000)

@@ -123,20 +123,48 @@ def test_the_initial_delay_is_no_hanging() -> None:
     assert why(life, 5_000).diagnosis.value == "new-member"
 
 
-def test_a_sync_that_does_not_come() -> None:
-    life = Life().at(0).preparing(WEB_2, "member joined").at(100)
-    life.generation += 1
-    life.add(
-        "state_changed",
-        trigger="all members joined",
-        from_state="PreparingRebalance",
-        to_state="CompletingRebalance",
-        phase_ms=100,
-        waiting_for=[WEB_1],
-        pending_member_ids=[],
-        until_ms=T0 + 300_100,
-    )
-    found = why(life, 20_100)
+def leaderless() -> Life:
+    """web-1 rejoined and leads; web-3 did not come in time."""
+    life = Life().at(-60_000).add("member_added", WEB_1, trigger="member joined", session_timeout_ms=15_000)
+    life.at(0).preparing(WEB_2, "member joined", waiting_for=(WEB_1, WEB_3))
+    life.at(50).add("member_rejoined", WEB_1, after_ms=50).at(100)
+    return life.joined("rebalance timed out", waiting_for=(WEB_3,), leader=WEB_1, until_ms=T0 + 300_100)
+
+
+def test_an_assignment_that_does_not_come() -> None:
+    found = why(leaderless(), 20_100)
     assert (found.diagnosis.value, found.certainty.value) == ("sync-timeout", "likely")
-    assert found.member == WEB_1
-    assert "to send SyncGroup, 20.0 s so far" in " ".join(found.lines(UTC))
+    assert (found.member, [each.member for each in found.waiting]) == (WEB_1, [WEB_1])
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert "web-1 has not sent the assignment, which the leader computes: its assignor hangs" in text
+    assert "for the leader web-1 (host 10.0.0.6) to send the assignment (SyncGroup), 20.0 s so far" in text
+
+
+def test_an_assignment_whose_leader_is_gone() -> None:
+    life = leaderless().at(200)
+    life.add("member_disconnected", WEB_1, silent_ms=100, after_removal_ms=None)
+    found = why(life, 5_200)
+    assert (found.diagnosis.value, found.certainty.value, found.member) == ("crashed", "likely", WEB_1)
+    assert found.waiting[0].until_ms == T0 + 100 + 15_000
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert "web-1 has not sent the assignment, which the leader computes, and its connection closed" in text
+    assert "5.1 s so far, its connection closed 5.0 s ago; the group waits until 14:03:27" in text
+
+
+def test_a_journal_that_does_not_name_the_leader() -> None:
+    life = Life().at(0).preparing(WEB_2, "member joined", waiting_for=(WEB_1, WEB_3))
+    assert why(life.at(100).joined("rebalance timed out", waiting_for=(WEB_3,)), 20_100).waiting == ()
+
+
+def test_the_phases_tell_whose_assignment_was_waited_for() -> None:
+    life = leaderless().at(15_100)
+    life.add("member_removed", WEB_1, trigger="session expired", connected=False, silent_ms=15_000)
+    life.preparing(WEB_1, "session expired", from_state="CompletingRebalance", waiting_for=(WEB_2,))
+    life.at(15_300).add("member_rejoined", WEB_2, after_ms=15_300).joined(leader=WEB_2).at(15_310)
+    given = {"join_ms": 300, "assignment_ms": 15_010, "restarts": 1, "joins": [[WEB_2, 15_300]]}
+    found = why(life.stable(WEB_1, "session expired", 0, 0, **given), 20_000)
+    assert found.phases is not None
+    assert (found.phases.expired, found.phases.leaders_expired) == ((), ((WEB_1, 15_000),))
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert "waiting for joins 0.3 s (last: web-2, 15.3 s after it began)" in text
+    assert "assignment 15.0 s (web-1 led, and was waited for until its session expired, 15.0 s)" in text

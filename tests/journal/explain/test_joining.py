@@ -61,7 +61,7 @@ def test_a_member_that_was_evicted_and_comes_back_on_its_connection() -> None:
     assert said(found) == ("rejoined-after-eviction", "certain")
     assert "this rebalance follows from that one" in found.meaning
     assert not others(found)
-    assert said(why(life, generation=7)) == ("stalled", "certain")
+    assert said(why(life, generation=7)) == ("stalled", "likely")
 
 
 def test_a_member_that_an_admin_removed_comes_back() -> None:

@@ -90,12 +90,21 @@ def test_near_misses_speak_for_a_stall() -> None:
     assert not others(found)
 
 
-def test_a_stalled_process_that_comes_back_on_its_connection_leaves_no_doubt() -> None:
+def test_who_comes_back_on_its_connection_did_not_crash() -> None:
     life = expired().at(30_000).add("member_id_issued", WEB_3, former_member_id=WEB_2.id)
     found = why(life)
-    assert said(found) == ("stalled", "certain")
+    assert said(found) == ("stalled", "likely"), "a connection outlives a short outage of the network"
+    assert found.meaning.endswith("or its network did")
     assert "it came back on the same connection 30.0 s later" in found.evidence
     assert not others(found)
+
+
+def test_hardly_any_heartbeats_point_to_their_interval() -> None:
+    found = why(expired(heartbeat_interval_ms=None))
+    assert said(found) == ("stalled", "likely")
+    assert "or its heartbeat.interval.ms is not below its session.timeout.ms" in found.meaning
+    assert "it sent fewer than five heartbeats as a member" in found.evidence
+    assert "heartbeat.interval.ms" not in why(expired()).meaning
 
 
 def test_a_static_member_that_is_gone_was_stopped_or_crashed() -> None:
@@ -193,6 +202,35 @@ def test_another_process_on_another_connection_is_no_return() -> None:
 def test_leave_on_a_connection_that_stays_open_is_likely_a_missed_poll_deadline() -> None:
     assert said(why(left(), now=30_000)) == ("poll-deadline-missed", "likely")
     assert others(why(left(), now=30_000)) == {"clean-shutdown"}
+
+
+def test_a_poll_deadline_cannot_be_missed_before_it_has_passed() -> None:
+    def after(age_ms: int) -> Explanation:
+        life = (
+            Life()
+            .at(-age_ms)
+            .add("member_added", WEB_2, trigger="member joined", rebalance_timeout_ms=300_000)
+        )
+        facts = {"silent_ms": 1_200, "connected": True, "late": 0, "heartbeat_interval_ms": 3_000}
+        life.rebalanced(WEB_2, "member joined").at(0)
+        life.add("member_removed", WEB_2, trigger="member left", **facts).rebalanced(WEB_2, "member left")
+        return why(life.at(20_000).add("member_id_issued", WEB_3, former_member_id=WEB_2.id))
+
+    soon = after(299_000)
+    assert said(soon) == ("clean-shutdown", "likely")
+    assert soon.meaning == "the consumer was closed, or the application unsubscribed"
+    assert others(soon) == {"poll-deadline-missed"}
+    assert (
+        "it left 299.0 s after it had joined, sooner than its rebalance timeout (max.poll.interval.ms) of "
+        "300.0 s"
+    ) in soon.evidence
+    assert said(after(300_000)) == ("poll-deadline-missed", "likely")
+
+
+def test_a_consumer_that_unsubscribed_was_not_closed() -> None:
+    found = why(left(reason="the consumer unsubscribed from all topics"))
+    assert said(found) == ("clean-shutdown", "certain")
+    assert found.meaning == "the application unsubscribed, and its consumer lives on"
 
 
 def test_just_after_a_leave_both_are_possible() -> None:

@@ -52,6 +52,17 @@ def test_who_else_came_and_went_meanwhile() -> None:
     assert told.also == ("member joined (web-3, web-4)", "member left (web-1)")
 
 
+def test_one_that_came_and_restarted_it_by_leaving_again() -> None:
+    life = Life().at(0).add("member_added", WEB_2, trigger="member joined").preparing(WEB_2, "member joined")
+    life.at(100).add("member_added", WEB_3, trigger="member joined").joined()
+    life.at(200).add("member_removed", WEB_3, trigger="member left", silent_ms=100)
+    life.preparing(WEB_3, "member left", from_state="CompletingRebalance").at(300).joined()
+    told = explain(life.at(310).stable(WEB_3, "member left", 0, 300, restarts=1).entries)
+    assert told is not None
+    assert (told.cause, told.member) == ("member joined", WEB_2)
+    assert [each.partition(":")[0] for each in told.also] == ["member left (web-3", "member joined (web-3)"]
+
+
 def test_one_after_the_other_even_in_the_same_millisecond() -> None:
     life = Life()
     for _ in range(3):

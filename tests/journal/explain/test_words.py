@@ -174,6 +174,14 @@ def test_who_has_yet_to_ask_for_its_assignment_is_still_a_member() -> None:
     )
 
 
+def test_who_did_not_come_in_time_is_not_waited_for() -> None:
+    life = Life().joined("rebalance timed out", waiting_for=(WEB_2,), leader=WEB_1)
+    assert describe(life.entries[0]) == (
+        "rebalance timed out: CompletingRebalance, generation 7, after 0 ms of PreparingRebalance; "
+        "without web-2; web-1 computes the assignment"
+    )
+
+
 def test_an_unknown_entry_is_told_too() -> None:
     assert (
         describe(Entry("member_promoted", T0, 1, 3, "billing", 4, member=WEB_1)) == "member promoted: web-1"

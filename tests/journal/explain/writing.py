@@ -91,8 +91,15 @@ class Life:
             until_ms=until_ms,
         )
 
-    def joined(self, trigger: str = "all members joined") -> Self:
-        """The joins are complete, and the new generation begins."""
+    def joined(
+        self,
+        trigger: str = "all members joined",
+        *,
+        waiting_for: tuple[Member, ...] = (),
+        leader: Member | None = None,
+        until_ms: int | None = None,
+    ) -> Self:
+        """The joins are complete, and the new generation begins; `waiting_for` did not come in time."""
         self.generation += 1
         return self.add(
             "state_changed",
@@ -100,8 +107,10 @@ class Life:
             from_state="PreparingRebalance",
             to_state="CompletingRebalance",
             phase_ms=0,
-            waiting_for=(),
+            waiting_for=waiting_for,
             pending_member_ids=[],
+            until_ms=until_ms,
+            leader=leader,
         )
 
     def stable(self, who: Member | None, trigger: str, started: int, joined: int, **data: Any) -> Self:
