@@ -18,11 +18,12 @@ from muster.coordinator.journal.explain.rebalances import (
     LOOK_ENTRIES_MAX,
     Outcome,
     Rebalance,
+    Start,
     cut,
     rebalances,
     streams,
 )
-from muster.coordinator.journal.explain.timing import Awaited
+from muster.coordinator.journal.explain.timing import Awaited, Phases
 from muster.coordinator.journal.explain.vocabulary import (
     EMPTY,
     UNKNOWN_CAUSE,
@@ -118,6 +119,8 @@ def explained(
     findings = diagnose(case)
     waiting = awaited(rebalance)
     member, what = case.member, words.what(case)
+    taken = phases(rebalance)
+    held_up = _held_up(rebalance, taken, names, now_ms)
     hanging = _hanging(rebalance, waiting, names, now_ms)
     if hanging is not None:
         # How it began does not explain why it is not over.
@@ -143,14 +146,14 @@ def explained(
         alternatives=tuple(Alternative(each.diagnosis, each.certainty, each.says) for each in others),
         also=(
             *also,
-            *(words.again(each, diagnose(each)[0]) for each in cases[1:]),
-            *_meanwhile(rebalance, names),
+            *(words.again(each, diagnose(each)[0]) for each in (*cases[1:], *held_up)),
+            *_meanwhile(rebalance, names, held_up),
             *_moved_meanwhile(rebalance),
             *migration.standing(rebalance, names),
             *_again_and_again(lately),
         ),
         waiting=tuple(waiting),
-        phases=phases(rebalance),
+        phases=taken,
         moved=costs.moved(rebalance),
         cost=costs.cost(rebalance),
         before=before,
@@ -241,9 +244,24 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
     )
 
 
-def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
+def _held_up(rebalance: Rebalance, taken: Phases | None, names: Names, now_ms: int) -> list[Case]:
+    """Members that left only after the group had waited for them."""
+    ids = set() if taken is None else {who.id for who, _ in taken.held_up_and_left}
+    restarts = {each.member.id for each in rebalance.starts if each.member is not None}
+    return [
+        Case(rebalance, Start(index, entry, entry.trigger), names, now_ms)
+        for index, entry in enumerate(rebalance.entries, rebalance.first)
+        if entry.type == "member_removed"
+        and entry.trigger == Trigger.MEMBER_LEFT
+        and entry.member is not None
+        and entry.member.id in ids - restarts
+    ]
+
+
+def _meanwhile(rebalance: Rebalance, names: Names, told: Iterable[Case]) -> list[str]:
     """Other members that came or went, and clients that were refused, before it was over."""
-    named = {(each.member.id, each.trigger) for each in rebalance.starts if each.member is not None}
+    starts = (*rebalance.starts, *(each.start for each in told))
+    named = {(each.member.id, each.trigger) for each in starts if each.member is not None}
     who: dict[str, list[str]] = {}
     for each in rebalance.entries:
         if (

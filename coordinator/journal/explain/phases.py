@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.consumer import progress
@@ -28,7 +29,7 @@ def phases(rebalance: Rebalance) -> Phases | None:
         assignment_ms = max(rebalance.ended_ms - joined.at_ms, 0)
     if joined is None and assignment_ms == 0:
         assignment_ms = None  # the group became Empty: there was no such phase
-    rejoining, leading = _expired(rebalance)
+    gone = list(_gone(rebalance))
     synced = next((each for each in rebalance.after if each.type == "all_synced"), None)
     return Phases(
         join_ms,
@@ -39,8 +40,9 @@ def phases(rebalance: Rebalance) -> Phases | None:
         tuple(_held_up(rebalance)),
         None if joined is None else joined.trigger,
         max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0),
-        tuple(rejoining),
-        leaders_expired=tuple(leading),
+        tuple((each.member, each.ms) for each in gone if each.expired and not each.led),
+        leaders_expired=tuple((each.member, each.ms) for each in gone if each.expired and each.led),
+        left=tuple((each.member, each.ms) for each in gone if not each.expired),
     )
 
 
@@ -124,30 +126,40 @@ def _pending(rebalance: Rebalance) -> list[Awaited]:
     return list(found.values())
 
 
-def _expired(rebalance: Rebalance) -> tuple[list[tuple[Member, int]], list[tuple[Member, int]]]:
-    """Members that the group waited for until their session expired: to rejoin; to send the assignment."""
-    rejoining: list[tuple[Member, int]] = []
-    leading: list[tuple[Member, int]] = []
+class _Gone(NamedTuple):
+    """A member that the group waited for until it was removed."""
+
+    member: Member
+    ms: int
+    """How long."""
+    expired: bool
+    """Whether its session expired; otherwise it left."""
+    led: bool
+    """Whether it was to send the assignment; otherwise it was to rejoin."""
+
+
+def _gone(rebalance: Rebalance) -> Iterator[_Gone]:
+    """Members that the group waited for in vain; who did not rejoin in time is told elsewhere."""
     since_ms: dict[str, int] = {}
-    found = rejoining
+    led = False
     for each in rebalance.entries:
         if each.type == "state_changed":
             to_state, leader = text(each, "to_state"), member(each, "leader")
             if to_state == PREPARING:
-                found = rejoining
+                led = False
                 for who in members(each, "waiting_for"):
                     since_ms.setdefault(who.id, each.at_ms)
             elif to_state == COMPLETING:
-                found, since_ms = leading, {} if leader is None else {leader.id: each.at_ms}
+                led, since_ms = True, {} if leader is None else {leader.id: each.at_ms}
         elif each.member is None:
             continue
         elif each.type == "member_rejoined":
             since_ms.pop(each.member.id, None)
         elif each.type == "member_removed":
             began_ms = since_ms.pop(each.member.id, None)
-            if began_ms is not None and each.trigger == Trigger.SESSION_EXPIRED:
-                found.append((each.member, each.at_ms - began_ms))
-    return rejoining, leading
+            if began_ms is not None and each.trigger in (Trigger.SESSION_EXPIRED, Trigger.MEMBER_LEFT):
+                expired = each.trigger == Trigger.SESSION_EXPIRED
+                yield _Gone(each.member, each.at_ms - began_ms, expired, led)
 
 
 def _slowest(rebalance: Rebalance) -> tuple[tuple[Member, int | None], ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from muster.coordinator.journal.entries import Member
+
+_HELD_UP_MS: Final = 1_000
 
 
 class Revocation(NamedTuple):
@@ -49,12 +51,19 @@ class Phases:
     """Members whose session expired while the group waited for them to rejoin, and how long it waited."""
     leaders_expired: tuple[tuple[Member, int], ...] = ()
     """The same for leaders whose assignment the group waited for."""
+    left: tuple[tuple[Member, int], ...] = ()
+    """Members that left while the group waited for them, and how long it waited."""
     target_ms: int | None = None
     """Waiting for a consumer group's target assignment, in all its epochs."""
     reconcile_ms: int | None = None
     """Waiting for members to reach their targets, in all its epochs."""
     revocations: tuple[Revocation, ...] = ()
     """What members of a consumer group revoked, in the order in which they were told to."""
+
+    @property
+    def held_up_and_left(self) -> list[tuple[Member, int]]:
+        """Those of `left` that held up the group for long enough to mention."""
+        return [each for each in self.left if each[1] >= _HELD_UP_MS]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,6 +76,7 @@ class Phases:
             "ended_by": self.ended_by,
             "expired": [[who.to_json(), ms] for who, ms in self.expired],
             "leaders_expired": [[who.to_json(), ms] for who, ms in self.leaders_expired],
+            "left": [[who.to_json(), ms] for who, ms in self.left],
             "restarts": self.restarts,
             "target_ms": self.target_ms,
             "reconcile_ms": self.reconcile_ms,

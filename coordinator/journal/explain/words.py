@@ -366,6 +366,8 @@ def _phases(phases: Phases, names: Names) -> str:
             notes.append(f"{names.short(who)} got a member id and did not join with it for {duration(ms)}")
         for who, ms in phases.expired:
             notes.append(f"{names.short(who)} was waited for until its session expired, {duration(ms)}")
+        for who, ms in phases.held_up_and_left:
+            notes.append(f"{names.short(who)} was waited for until it left, {duration(ms)}")
         if phases.dropped:
             gone = listed([names.short(each) for each in phases.dropped])
             notes.append(f"dropped for not rejoining in time: {gone}")

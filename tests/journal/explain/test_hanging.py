@@ -123,6 +123,22 @@ def test_the_initial_delay_is_no_hanging() -> None:
     assert why(life, 5_000).diagnosis.value == "new-member"
 
 
+def test_one_that_left_after_it_was_waited_for_is_explained() -> None:
+    life = Life().at(-60_000).add("member_added", WEB_1, trigger="member joined", rebalance_timeout_ms=8_000)
+    life.at(0).preparing(WEB_2, "member joined", waiting_for=(WEB_1, WEB_3), until_ms=T0 + 8_000)
+    life.at(50).add("member_rejoined", WEB_3, after_ms=50).at(7_000)
+    facts = {"silent_ms": 200, "connected": True, "heartbeat_interval_ms": 500}
+    life.add("member_removed", WEB_1, trigger="member left", **facts).joined(leader=WEB_3).at(7_010)
+    life.stable(WEB_2, "member joined", 0, 7_000, joins=[[WEB_3, 50]])
+    found = why(life, 60_000)
+    assert (found.diagnosis.value, found.member) == ("new-member", WEB_2)
+    assert found.also == ("member left (web-1: poll-deadline-missed)",)
+    assert found.phases is not None
+    assert found.phases.left == ((WEB_1, 7_000),)
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert "joins 7.0 s (slowest: web-3, 50 ms; web-1 was waited for until it left, 7.0 s)" in text
+
+
 def leaderless() -> Life:
     """web-1 rejoined and leads; web-3 did not come in time."""
     life = Life().at(-60_000).add("member_added", WEB_1, trigger="member joined", session_timeout_ms=15_000)
