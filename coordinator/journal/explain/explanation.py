@@ -165,6 +165,7 @@ def explained(
         now_ms=now_ms,
         names=names,
         ids=tuple(dict.fromkeys([*ids_in(rebalance.entries), *(each.member.id for each in waiting)])),
+        interrupted=None if rebalance.interrupted_by is None else words.interrupted(rebalance.interrupted_by),
     )
 
 

@@ -103,6 +103,8 @@ class Rebalance:
     completed: Entry | None = None
     until: int = 0
     """Where the next one begins or the stream ends."""
+    interrupted_by: Entry | None = None
+    """What ended it before it was over."""
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -327,6 +329,7 @@ class _Cutting:
     def _interrupted(self, index: int, entry: Entry) -> None:
         assert self._open is not None
         self._open.ended_ms = max(entry.at_ms, self._open.started_ms)
+        self._open.interrupted_by = entry
         self._close(index + 1, Outcome.INTERRUPTED)
 
     def _begin(self, index: int, entry: Entry) -> Rebalance:

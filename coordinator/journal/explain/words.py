@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, NamedTuple
 
-from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.consumer import words as of_consumers
 from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
 from muster.coordinator.journal.explain.facts import flag, text
@@ -88,6 +88,8 @@ class Explanation:
     names: Names
     ids: tuple[str, ...]
     """Ids of the members mentioned."""
+    interrupted: str | None = None
+    """What interrupted it, as a sentence."""
 
     @property
     def rebalanced(self) -> bool:
@@ -238,6 +240,21 @@ _WHAT: Final[Mapping[str, Callable[[Case, str], str]]] = {
 }
 
 
+def interrupted(entry: Entry) -> str:
+    """What interrupted a rebalance, as a sentence without its full stop."""
+    match entry.type:
+        case "protocol_migrated":
+            return f"the group became a {text(entry, 'to_type') or 'different'} group"
+        case "epoch_bumped":
+            return "the journal lacks its end"
+        case "group_removed":
+            return "the group was deleted"
+        case "shard_loaded":
+            return f"broker {entry.broker} restarted or took over the group"
+        case _:
+            return f"broker {entry.broker} gave up the group"
+
+
 def again(case: Case, finding: Finding) -> str:
     """What restarted it, in a phrase."""
     who = case.names.short(case.member) if case.member is not None else "the group"
@@ -312,7 +329,7 @@ def _header(explanation: Explanation, zone: tzinfo | None) -> str:
             ended = moment(ended_ms, zone, near_ms=explanation.started_ms, exact=True)
             parts.append(f"{began} → {ended} ({duration(ended_ms - explanation.started_ms)})")
             if outcome is Outcome.INTERRUPTED:
-                parts.append("interrupted: the coordinator moved, or the group was deleted or migrated")
+                parts.append(f"interrupted: {explanation.interrupted}")
             elif explanation.state == EMPTY:
                 parts.append("no members left: Empty")
     return " · ".join(parts)

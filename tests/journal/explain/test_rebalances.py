@@ -121,10 +121,29 @@ def test_a_rebalance_cut_short_by_a_move() -> None:
     life.at(400).shard_event("shard_unloaded", epoch=3, why="handed over")
     (found,) = rebalances(life.entries)
     assert (found.outcome, found.ended_ms) == (Outcome.INTERRUPTED, T0 + 400)
+    assert _header(life).endswith("interrupted: broker 1 gave up the group")
     life.broker = 2
     life.at(500).shard_event("shard_loaded", epoch=4, took_ms=3, from_broker=1)
     life.at(900).rebalanced(WEB_2, "leader rejoined")
     assert [each.outcome for each in rebalances(life.entries)] == [Outcome.INTERRUPTED, Outcome.COMPLETED]
+
+
+def test_a_rebalance_cut_short_by_a_restart_or_by_a_migration() -> None:
+    life = Life().at(0).preparing(WEB_2, "leader rejoined")
+    life.at(400).shard_event("shard_loaded", epoch=4, took_ms=3, from_broker=1)
+    assert _header(life).endswith("interrupted: broker 1 restarted or took over the group")
+    life = Life().at(0).preparing(WEB_2, "leader rejoined")
+    life.at(400).add("protocol_migrated", WEB_3, from_type="classic", to_type="consumer", members=1)
+    assert _header(life).endswith("interrupted: the group became a consumer group")
+    life = Life().at(0).preparing(WEB_2, "leader rejoined").at(400).add("group_removed")
+    assert _header(life).endswith("interrupted: the group was deleted")
+
+
+def _header(life: Life) -> str:
+    """The first line of the explanation of the last rebalance, in one piece."""
+    told = explain(life.entries, generation=7)
+    assert told is not None
+    return " ".join(" ".join(told.lines()).partition("  cause ")[0].split())
 
 
 def test_groups_are_told_apart_and_get_the_events_of_their_shard_alone() -> None:
