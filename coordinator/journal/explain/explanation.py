@@ -246,14 +246,14 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
 
 
 def _held_up(rebalance: Rebalance, taken: Phases | None, names: Names, now_ms: int) -> list[Case]:
-    """Members that left only after the group had waited for them."""
-    ids = set() if taken is None else {who.id for who, _ in taken.held_up_and_left}
+    """Members that left, or whose session expired, only after the group had waited for them."""
+    ids = set() if taken is None else {who.id for who, _ in (*taken.held_up_and_left, *taken.expired)}
     restarts = {each.member.id for each in rebalance.starts if each.member is not None}
     return [
         Case(rebalance, Start(index, entry, entry.trigger), names, now_ms)
         for index, entry in enumerate(rebalance.entries, rebalance.first)
         if entry.type == "member_removed"
-        and entry.trigger == Trigger.MEMBER_LEFT
+        and entry.trigger in (Trigger.MEMBER_LEFT, Trigger.SESSION_EXPIRED)
         and entry.member is not None
         and entry.member.id in ids - restarts
     ]

@@ -27,7 +27,7 @@ _POLL: Final = (
     "the client missed its poll deadline: processing records took longer than max.poll.interval.ms allows"
 )
 _CLOSED: Final = "the consumer was closed"
-_UNSUBSCRIBED: Final = "the application unsubscribed, and its consumer lives on"
+_UNSUBSCRIBED: Final = "the application unsubscribed"
 _CLOSED_OR_UNSUBSCRIBED: Final = "the consumer was closed, or the application unsubscribed"
 
 

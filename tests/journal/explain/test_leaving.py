@@ -230,7 +230,7 @@ def test_a_poll_deadline_cannot_be_missed_before_it_has_passed() -> None:
 def test_a_consumer_that_unsubscribed_was_not_closed() -> None:
     found = why(left(reason="the consumer unsubscribed from all topics"))
     assert said(found) == ("clean-shutdown", "certain")
-    assert found.meaning == "the application unsubscribed, and its consumer lives on"
+    assert found.meaning == "the application unsubscribed"
 
 
 def test_just_after_a_leave_both_are_possible() -> None:
