@@ -10,7 +10,7 @@ from muster.coordinator.journal.explain import cost as costs
 from muster.coordinator.journal.explain import incidents, words
 from muster.coordinator.journal.explain.causes import diagnose
 from muster.coordinator.journal.explain.consumer import migration, reasons, refusals
-from muster.coordinator.journal.explain.facts import text, whole
+from muster.coordinator.journal.explain.facts import members, text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding
 from muster.coordinator.journal.explain.names import count, duration, ids_in, listed
 from muster.coordinator.journal.explain.phases import awaited, phases
@@ -26,6 +26,7 @@ from muster.coordinator.journal.explain.rebalances import (
 from muster.coordinator.journal.explain.timing import Awaited, Phases
 from muster.coordinator.journal.explain.vocabulary import (
     EMPTY,
+    STABLE,
     UNKNOWN_CAUSE,
     Certainty,
     Diagnosis,
@@ -36,6 +37,8 @@ from muster.coordinator.journal.explain.words import Alternative, Explanation
 from muster.coordinator.journal.names import Names
 
 _NAMED_MAX: Final = 8
+_SYNCING_MS: Final = 1_000
+"""Members ask for their assignment at once."""
 _OFTEN_MIN: Final = 5
 """More than a deploy of a few processes causes."""
 _HANGS_MS: Final = 3_000
@@ -158,6 +161,7 @@ def explained(
         cost=costs.cost(rebalance),
         before=before,
         since=(
+            *_not_synced(rebalance, names, now_ms),
             *_loaded_again(rebalance),
             *refusals.since(rebalance, names),
             *_near_misses(rebalance, names),
@@ -292,6 +296,29 @@ def _loaded_again(rebalance: Rebalance) -> list[str]:
             kept = "members and generation are unchanged"
             return [f"broker {entry.broker} restarted or reloaded the group {later} later; {kept}"]
     return []
+
+
+def _not_synced(rebalance: Rebalance, names: Names, now_ms: int) -> list[str]:
+    """Members of the generation now that have not asked for their assignment for some time."""
+    if rebalance.ended_ms is None or now_ms - rebalance.ended_ms < _SYNCING_MS:
+        return []
+    if rebalance.until < len(rebalance.stream):
+        return []  # another one has begun
+    stable = [each for each in rebalance.entries if text(each, "to_state") == STABLE]
+    missing = {each.id: each for each in members(stable[-1], "waiting_for")} if stable else {}
+    for each in rebalance.after[:LOOK_ENTRIES_MAX]:
+        if each.type in ("all_synced", "shard_loaded"):
+            return []
+        if each.type == "member_removed" and each.member is not None:
+            missing.pop(each.member.id, None)
+        elif each.type == "member_replaced":
+            missing.pop(text(each, "old_member_id") or "", None)
+    if not missing:
+        return []
+    who = listed([names.short(each) for each in missing.values()], _NAMED_MAX)
+    one = f"{who} has" if len(missing) == 1 else f"one or more of {who} have"
+    waited = duration(now_ms - rebalance.ended_ms)
+    return [f"{one} not asked for the assignment (SyncGroup) for {waited}: what it contains stands still"]
 
 
 def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:

@@ -172,6 +172,22 @@ def test_a_journal_that_does_not_name_the_leader() -> None:
     assert why(life.at(100).joined("rebalance timed out", waiting_for=(WEB_3,)), 20_100).waiting == ()
 
 
+def test_who_does_not_ask_for_its_assignment_is_named() -> None:
+    def life(*missing: Member) -> Life:
+        begun = Life().at(0).preparing(WEB_2, "member joined").at(100).joined(leader=WEB_1).at(110)
+        return begun.stable(WEB_2, "member joined", 0, 100, waiting_for=missing)
+
+    def since(life: Life, now: int = 4_110) -> str:
+        return " ".join(why(life, now).since)
+
+    says = "not asked for the assignment (SyncGroup) for 4.0 s: what it contains stands still"
+    assert since(life(WEB_2)) == f"web-2 has {says}"
+    assert since(life(WEB_2, WEB_3)) == f"one or more of web-2, web-3 have {says}"
+    assert since(life(WEB_2), now=200) == since(life()) == ""
+    assert since(life(WEB_2).at(120).add("all_synced", WEB_2, after_ms=10)) == ""
+    assert since(life(WEB_2).at(900).add("member_removed", WEB_2, trigger="session expired")) == ""
+
+
 def test_the_phases_tell_whose_assignment_was_waited_for() -> None:
     life = leaderless().at(15_100)
     life.add("member_removed", WEB_1, trigger="session expired", connected=False, silent_ms=15_000)

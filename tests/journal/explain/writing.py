@@ -114,7 +114,9 @@ class Life:
         )
 
     def stable(self, who: Member | None, trigger: str, started: int, joined: int, **data: Any) -> Self:
-        """The leader's assignment has arrived; `started` and `joined` are in ms since T0."""
+        """The leader's assignment has arrived; `started` and `joined` are in ms since T0. `waiting_for` have
+        yet to ask for theirs."""
+        waiting_for: tuple[Member, ...] = data.pop("waiting_for", ())
         self.add(
             "state_changed",
             who,
@@ -122,7 +124,7 @@ class Life:
             from_state="CompletingRebalance",
             to_state="Stable",
             phase_ms=0,
-            waiting_for=(),
+            waiting_for=waiting_for,
             pending_member_ids=[],
         )
         return self.completed(who, trigger, started, joined, **data)
