@@ -1,5 +1,5 @@
-"""Everything that differs between operating systems, and nothing else: files, locks, limits, keys, signals,
-memory.
+"""Everything that differs between operating systems, and nothing else: files, locks, limits, keys, ports,
+signals, memory.
 
 The rest of muster calls these and is the same everywhere. The tests run on Linux; macOS and Windows are
 untested: `make check` only has the type checker verify that every call exists there.
@@ -8,8 +8,10 @@ untested: `make check` only has the type checker verify that every call exists t
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -29,8 +31,11 @@ _KEPT_BYTES: Final = 16 * 1024 * 1024
 _LARGE_BYTES: Final = 4 * 1024 * 1024
 
 if sys.platform == "win32":
+    import _winapi
     import msvcrt
 
+    _SHARED: Final = 0x7  # FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_SHARE_DELETE
+    _OPEN_ALWAYS: Final = 4
     # On Windows others cannot read a locked region: lock a byte far beyond what is written.
     _LOCKED_BYTE: Final = 1 << 30
     _positioned = threading.Lock()
@@ -38,13 +43,22 @@ if sys.platform == "win32":
     def try_lock(descriptor: int) -> None:
         """Lock this file against other processes until it is closed. Raises OSError if another holds it."""
         os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(descriptor, 0, os.SEEK_SET)
 
     def open_appending(path: str, *, create: bool) -> int:
         """A descriptor that reads anywhere and writes at the end. Raises OSError."""
-        flags = os.O_RDWR | os.O_APPEND | os.O_BINARY | os.O_NOINHERIT
-        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        # Not os.open: it lets nobody rename or remove the file while it is open, not even this process.
+        access = _winapi.GENERIC_READ | _winapi.GENERIC_WRITE
+        disposition = _OPEN_ALWAYS if create else _winapi.OPEN_EXISTING
+        try:
+            handle = _winapi.CreateFile(path, access, _SHARED, _winapi.NULL, disposition, 0, _winapi.NULL)
+        except OSError as error:
+            error.filename = path
+            raise
+        return msvcrt.open_osfhandle(handle, os.O_RDWR | os.O_APPEND | os.O_BINARY | os.O_NOINHERIT)
 
     def pread(descriptor: int, size: int, position: int) -> bytes:
         """Up to `size` bytes from `position`, from any thread."""
@@ -56,6 +70,13 @@ if sys.platform == "win32":
         """Write as much of `buffers` as the system takes at once. Returns the number of bytes written."""
         with _positioned:
             return os.write(descriptor, buffers[0])
+
+    def claim_port(made: socket.socket) -> None:
+        """Have `bind` refuse a port that another program listens on: without this, Windows lets two programs
+        share it if both set SO_REUSEADDR. Ports of programs that were just stopped are free."""
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+
+    _sync = os.fsync
 
     def sync_folder(path: str) -> None:
         """Return once the names in this folder would survive a crash of the machine: NTFS logs them
@@ -97,11 +118,31 @@ else:
         """Write as much of `buffers` as the system takes at once. Returns the number of bytes written."""
         return os.writev(descriptor, buffers[:_WRITEV_BUFFERS_MAX])
 
+    def claim_port(made: socket.socket) -> None:
+        """Have `bind` take the port of a broker that was just stopped (TIME_WAIT would keep it for a minute),
+        and refuse one that another program listens on."""
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+    if sys.platform == "darwin":
+
+        def _sync(descriptor: int) -> None:
+            # fsync leaves the data in the drive's cache.
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            except OSError as error:
+                if error.errno != errno.ENOTSUP:  # as on a network's file system
+                    raise
+                os.fsync(descriptor)
+    else:
+
+        def _sync(descriptor: int) -> None:
+            os.fsync(descriptor)
+
     def sync_folder(path: str) -> None:
         """Return once the names in this folder would survive a crash of the machine."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            _sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -165,7 +206,7 @@ else:
         """Never called here, since TELLS_CACHED is false."""
         raise NotImplementedError
 
-    sync_data = os.fsync
+    sync_data = _sync
 
 
 def connections_max() -> int:

@@ -138,8 +138,9 @@ class Connection(asyncio.Protocol):
             return
         self._begin = session.begin
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         wire = self.wire
+        data = bytes(data)  # asyncio's loop on Windows passes a bytearray after a pause
         frame = wire.take(data)
         if frame is None:
             self._receive(data)

@@ -6,14 +6,17 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
+from muster.coordinator.base.system import claim_port
 from muster.coordinator.server.hanging_up import shut_down
 
 _BACKLOG: Final = 4096
 """Connections that wait to be accepted; systems have a limit of their own. One too many looks open to its
 client, which resends what nobody takes after 1, 3, 7 and more seconds."""
 _SAME_PORT_TRIES: Final = 20
+_PRIVILEGED: Final = 1024
 _ACCEPTED_A_TURN: Final = 16
 """Connections accepted per address. A turn that serves a thousand members takes milliseconds: with one
 connection per turn, clients that come back after a failover would wait for seconds."""
@@ -83,8 +86,9 @@ class Listener:
         """Stop accepting and release the port; open connections stay. Harmless when repeated."""
         if self._servers:
             loop = asyncio.get_running_loop()
-            for each in self._sockets:
-                loop.remove_reader(each)
+            with suppress(NotImplementedError):  # Windows' loop has no readers, and no such turn
+                for each in self._sockets:
+                    loop.remove_reader(each)
             # asyncio hands a connection to its server in the turn after it was accepted. If the server were
             # closed by then, the connection would stay open with nobody to answer.
             await asyncio.sleep(0)
@@ -152,8 +156,7 @@ def _bind_all(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> l
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Without it, a broker that was just stopped could not bind its port again for a minute (TIME_WAIT).
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        claim_port(made)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.setblocking(False)
@@ -170,7 +173,9 @@ def _explain(error: OSError, host: str, port: int, option: str) -> str:
         case errno.EADDRINUSE:
             return f"{at} is in use; choose another {option}, or 0 for any free one"
         case errno.EACCES:
-            return f"not allowed to listen on {at} (ports below 1024 need privileges)"
+            if port and port < _PRIVILEGED:
+                return f"not allowed to listen on {at} (ports below {_PRIVILEGED} need privileges)"
+            return f"the system does not allow {at}; choose another {option}, or 0 for any free one"
         case errno.EADDRNOTAVAIL:
             return f"{host} is not an address of this machine"
     return f"cannot listen on {at}: {error.strerror}"

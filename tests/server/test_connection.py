@@ -11,7 +11,11 @@ import pytest
 from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.connections import Connections
 from muster.coordinator.server.unserved import CloseConnection
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError
+from muster.protocol.header import encode_request
+from muster.protocol.messages.metadata import MetadataRequest
+from tests.server.conftest import StartBrokers
 from tests.server.made_up import (
     DEADLINE_S,
     Answer,
@@ -22,6 +26,7 @@ from tests.server.made_up import (
     read_frame,
     serving,
 )
+from tests.support.wire import Wire
 
 
 async def test_requests_of_a_connection_are_answered_one_at_a_time_and_in_order() -> None:
@@ -268,3 +273,15 @@ def left_of(connections: Connections) -> list[Connection]:
     return [
         each for each in gc.get_objects() if type(each) is Connection and each._connections is connections
     ]
+
+
+async def test_a_request_in_a_bytearray_is_answered(start_brokers: StartBrokers) -> None:
+    """asyncio's loop on Windows passes one when it reads again after a pause."""
+    node = (await start_brokers()).brokers[0]
+    request = MetadataRequest(topics=None)
+    async with await Wire.connect(node.port) as wire:
+        await wire.call(request, 12)
+        (connection,) = node.connections.open.values()
+        frame = encode_request(ApiKey.METADATA, 12, 2, "wire", request)
+        connection.data_received(bytearray(frame))
+        assert (await wire.receive_bytes())[:4] == b"\0\0\0\2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import sys
 from collections.abc import Callable
@@ -172,6 +173,35 @@ def test_connections_that_come_at_once_are_accepted_in_a_few_turns(
         assert descriptors() == open_before
 
 
+class LoopWithoutReaders(asyncio.SelectorEventLoop):
+    """Like that of Windows."""
+
+    def add_reader(self, fd: object, callback: object, *arguments: object) -> None:
+        raise NotImplementedError
+
+    def remove_reader(self, fd: object) -> bool:
+        raise NotImplementedError
+
+
+def test_a_broker_stops_on_a_loop_without_readers() -> None:
+    async def serve() -> None:
+        brokers = Brokers(Settings(port=0, ephemeral=True, shutdown_grace_ms=2_000))
+        await brokers.start()
+        port = brokers.brokers[0].port
+        try:
+            async with await Wire.connect(port) as wire:
+                await wire.call(SOFTWARE, 3)
+                await brokers.stop_one(0)
+                assert await wire.closed()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port)).close()
+        finally:
+            await brokers.stop()
+
+    with asyncio.Runner(loop_factory=LoopWithoutReaders) as runner:
+        runner.run(serve())
+
+
 @needs_fork
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("clean", [True, False])
@@ -214,6 +244,25 @@ def test_the_open_files_limit_is_raised() -> None:
         assert raised == hard or raised >= 10_240
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("port", "why"),
+    [
+        (80, r"not allowed to listen on 127\.0\.0\.1:80 \(ports below 1024 need privileges\)"),
+        (9092, r"the system does not allow 127\.0\.0\.1:9092; choose another --port, or 0 for any free one"),
+    ],
+)
+async def test_a_port_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch, port: int, why: str) -> None:
+    """Windows keeps ranges of high ports for itself, and SELinux allows some programs only some."""
+
+    class Refused(socket.socket):
+        def bind(self, address: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "socket", Refused)
+    with pytest.raises(BindError, match=f"^{why}$"):
+        await Listener("127.0.0.1", port, asyncio.Protocol).bind()
 
 
 async def test_two_that_have_bound_one_port_find_out_when_they_accept() -> None:
