@@ -169,7 +169,7 @@ def timestamp_ms(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not allowed; it takes epoch milliseconds or a time like 2026-01-31T12:00:00Z"

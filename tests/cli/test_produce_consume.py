@@ -14,6 +14,7 @@ import pytest
 
 from muster.client import Producer, TopicPartition
 from muster.coordinator.commands import consume, streams
+from muster.coordinator.commands.options import timestamp_ms
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.support.each import each
@@ -89,6 +90,18 @@ def test_keys_headers_timestamps_and_nulls(muster: Muster, lines: Path) -> None:
         muster.done("consume", "t", "--offset", "4", "--max-messages", "1", "--format", "{topic} {key}")
         == "t k\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("1999-12-31T23:59:59.999Z", 946_684_799_999),
+        ("2004-05-03T07:52:24.149Z", 1_083_570_744_149),
+        ("2038-06-21T06:56:57.207Z", 2_160_716_217_207),
+    ],
+)
+def test_a_time_is_exact_to_the_millisecond(text: str, at_ms: int) -> None:
+    assert timestamp_ms(text) == at_ms
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
