@@ -72,9 +72,6 @@ class GroupSettings:
     metadata_max_age_ms: int = 300_000
     rack: str = ""
     client_id: str = "muster"
-    require_stable: bool = False
-    """Wait for committed offsets while a transaction may still change them (KIP-447), as read_committed
-    requires."""
     allow_auto_create_topics: bool = True
 
     def __post_init__(self) -> None:

@@ -359,7 +359,8 @@ class Offsets:
     async def fetch(
         self, partitions: Collection[TopicPartition], until: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of these partitions; None for a partition without one. Retries until `until`,
+        """The committed offsets of these partitions; None for a partition without one. Waits for those that
+        an open transaction may still change (KIP-447), as Java's client always does. Retries until `until`,
         then raises the last failure; raises permanent failures at once. Raises RequestTimedOut if the
         member's epoch changed on every attempt."""
         if not partitions:
@@ -418,7 +419,7 @@ class Offsets:
                             ],
                         )
                     ],
-                    require_stable=self._settings.require_stable,
+                    require_stable=True,
                 )
             return OffsetFetchRequest(
                 group_id=self._settings.group_id,
@@ -426,7 +427,7 @@ class Offsets:
                     OffsetFetchRequest.Topic(name=topic, partition_indexes=[index for index, _ in parts])
                     for topic, parts in topics.items()
                 ],
-                require_stable=self._settings.require_stable and version >= _REQUIRE_STABLE,
+                require_stable=version >= _REQUIRE_STABLE,
             )
 
         last = _REQUIRE_STABLE if member is None else _MEMBER_IN_FETCH

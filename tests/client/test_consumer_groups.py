@@ -14,7 +14,10 @@ from muster.client import (
     Closed,
     ConcurrentUse,
     Consumer,
+    GroupMetadata,
     KafkaError,
+    OffsetAndMetadata,
+    Producer,
     RebalanceListener,
     StaleOwner,
     TopicPartition,
@@ -653,3 +656,36 @@ async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_clos
         await consumer.close()
     assert told.calls == [("assigned", on("t", 0)), ("revoked", on("t", 0))]
     assert broker.group("g").facts == ("Empty", 0)
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+async def test_offsets_that_a_transaction_is_committing_are_waited_for(
+    broker: Broker, group_protocol: Any, isolation_level: Any
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    (where,) = on("t", 0)
+    async with (
+        Producer(broker.bootstrap, transactional_id="x") as producer,
+        Consumer(
+            broker.bootstrap,
+            group_id="g",
+            topics="t",
+            group_protocol=group_protocol,
+            isolation_level=isolation_level,
+            auto_offset_reset="earliest",
+        ) as consumer,
+    ):
+        async with producer.transaction() as transaction:
+            await transaction.commit_offsets(GroupMetadata("g", -1, "", None), {where: 2})
+            reading = asyncio.create_task(consumer.get())
+            await until(lambda: consumer.assignment == {where}, reading)
+            with pytest.raises(KafkaError, match="UNSTABLE_OFFSET_COMMIT"):
+                await consumer.committed(timeout=0.2)
+            assert not reading.done()
+        async with asyncio.timeout(LONG_S):
+            record = await reading
+        assert record is not None
+        assert record.offset == 2
+        assert await consumer.committed() == {where: OffsetAndMetadata(2)}

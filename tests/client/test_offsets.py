@@ -473,20 +473,19 @@ async def test_offsets_come_with_all_that_was_committed_with_them() -> None:
         assert await alone.group.committed([], deadline(LONG_S)) == {}
 
 
-@pytest.mark.parametrize("require_stable", [False, True])
-async def test_who_reads_committed_records_asks_for_stable_offsets(require_stable: bool) -> None:
+async def test_stable_offsets_are_asked_for() -> None:
     broker = Coordinator()
-    async with stable(broker, require_stable=require_stable) as alone:
+    async with stable(broker) as alone:
         await alone.group.committed([P0], deadline(LONG_S))
         (request,) = broker.requests(ApiKey.OFFSET_FETCH)
         assert isinstance(request, OffsetFetchRequest)
-        assert request.require_stable is require_stable
+        assert request.require_stable
 
 
 async def test_a_broker_that_knows_no_stable_offsets_is_asked_for_what_it_has() -> None:
     broker = Coordinator()
     broker.versions |= {int(ApiKey.OFFSET_FETCH): (1, 5)}
-    async with stable(broker, require_stable=True) as alone:
+    async with stable(broker) as alone:
         assert await alone.group.committed([P0], deadline(LONG_S)) == {P0: OffsetAndMetadata(5, "note", 2)}
 
 
