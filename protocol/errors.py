@@ -207,3 +207,7 @@ class TooLargeError(DecodeError):
 
 class EncodeError(ValueError):
     """The version cannot carry the message; the text names the field."""
+
+
+class NotInVersionError(EncodeError):
+    """The message needs a field that the version does not have."""

@@ -27,7 +27,7 @@ from muster.protocol.constructs import (
     sequence,
 )
 from muster.protocol.elements import EncodedElements
-from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
+from muster.protocol.errors import DecodeError, EncodeError, NotInVersionError, TooLargeError
 from muster.protocol.layout import Layout, layout, message_layout, type_bytes_min
 from muster.protocol.message import Field, Message, Struct, StructType
 from muster.protocol.types import ELEMENTS_UNLIMITED, Array, WireType
@@ -150,7 +150,7 @@ def _value(wire_type: WireType | type[Struct], value: Any, whole: Layout) -> Any
 def _values(whole: Layout, message: Any, path: str) -> dict[str, Any]:
     for field in whole.absent:
         if not field.ignorable and not holds_default(field, getattr(message, field.name)):
-            raise EncodeError(
+            raise NotInVersionError(
                 f"{path}{field.name}: not in version {whole.version}, and not its default but "
                 f"{getattr(message, field.name)!r}"
             )

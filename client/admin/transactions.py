@@ -86,7 +86,7 @@ async def list_transactions(
     `states` says otherwise.
 
     Ids that you may not describe are left out. Raises ValueError for a state that no broker knows;
-    EncodeError if a broker is too old for `longer_than_ms` (KIP-994) or `pattern` (KIP-1152).
+    KafkaError if a broker is too old for `longer_than_ms` (KIP-994) or `pattern` (KIP-1152).
     """
     wanted = list(states) or list(OPEN if longer_than_ms is not None else ())
     request = ListTransactionsRequest(

@@ -297,11 +297,13 @@ class Driver:
                 self._join_connection = None
         elif isinstance(ask.request, ConsumerGroupHeartbeatRequest) and not ask.request.member_epoch:
             _LOG.info("group %s: joining by the consumer protocol", self._group_id)
-        task = self._spawn(self._do(ask), f"{ask.kind.name} of group {self._group_id}")
+        task = self.spawn(self._do(ask), f"{ask.kind.name} of group {self._group_id}")
         if ask.kind in (Kind.JOIN, Kind.SYNC):
             self._exchange = task
 
-    def _spawn(self, coroutine: Any, name: str) -> asyncio.Task[None]:
+    def spawn(self, coroutine: Any, name: str) -> asyncio.Task[None]:
+        """A task of the driver's: it ends when the driver is closed, and an exception in it is the user's to
+        see."""
         task: asyncio.Task[None] = self._loop.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -326,9 +328,6 @@ class Driver:
             answer = await self._perform(ask)
         except (ClientError, KafkaError) as error:
             self._failed(ask, error)
-        except EncodeError as error:
-            why = f"group {self._group_id}: its coordinator is too old for {ask.kind.name}: {error}"
-            self._failed(ask, KafkaError(ErrorCode.UNSUPPORTED_VERSION, why))
         else:
             with self._lock:
                 self._membership.answered(ask, answer, now_ms())
@@ -467,7 +466,7 @@ class Driver:
 
     def _close_soon(self, connection: Connection | None) -> None:
         if connection is not None and connection.is_open:
-            self._spawn(connection.close(), "closing a connection to a coordinator")
+            self.spawn(connection.close(), "closing a connection to a coordinator")
 
 
 class AssignorFailed(ClientError):

@@ -38,7 +38,13 @@ from muster.client.security import tls
 from muster.client.security.security import Security
 from muster.protocol import api, codec, foreign, header
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import DecodeError, ErrorCode, ForeignProtocolError, KafkaError
+from muster.protocol.errors import (
+    DecodeError,
+    ErrorCode,
+    ForeignProtocolError,
+    KafkaError,
+    NotInVersionError,
+)
 from muster.protocol.frame import FRAME_BYTES_MAX_DEFAULT
 from muster.protocol.message import VERSION_MAX, Message, Versions
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
@@ -224,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
     async def call(self, request: Request, until: float, *, last_version: int | None = None) -> Any:
         """The response to `request`, in the newest version both sides support, up to `last_version` (None:
         LAST_VERSIONS). Raises ConnectionLost, RequestTimedOut, KafkaError(UNSUPPORTED_VERSION) if there is no
-        such version, EncodeError if it cannot carry the request.
+        such version, or if it lacks a field that the request needs.
         """
         api_key, version, message = self._agreed(request, last_version)
         if self._loop.time() >= self._renew_at:
@@ -313,9 +319,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended is not None:
             raise again(self._ended)
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
-        return self._correlation_id, header.encode_request(
-            api_key, version, self._correlation_id, self._client_id, request
-        )
+        try:
+            frame = header.encode_request(api_key, version, self._correlation_id, self._client_id, request)
+        except NotInVersionError as error:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the broker is too old: {error}") from error
+        return self._correlation_id, frame
 
     def _write(self, frame: bytes) -> None:
         assert self._transport is not None

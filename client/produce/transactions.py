@@ -717,6 +717,9 @@ class Transactions:
                     pause_s = STILL_ENDING_S
                 error: ClientError | KafkaError = told
             except KafkaError as refused:  # by the broker asked for the coordinator, or for lack of a version
+                if refused.code is ErrorCode.UNSUPPORTED_VERSION:  # what KIP-360 or KIP-447 added
+                    why = f"{self._about(api_key, group_id)}: {refused.why}; Apache Kafka takes it since 2.5"
+                    raise _Refused(fate_of(api_key, refused.code), KafkaError(refused.code, why)) from None
                 if not may_pass(refused.code):
                     raise _Refused(fate_of(ApiKey.FIND_COORDINATOR, refused.code), refused) from None
                 error = refused

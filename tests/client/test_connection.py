@@ -24,7 +24,7 @@ from muster.client.network.connection import (
 )
 from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.header import encode_response
 from muster.protocol.messages.classic_group import LeaveGroupRequest
 from muster.protocol.messages.data import ProduceRequest
@@ -447,8 +447,9 @@ async def test_versions_can_be_capped_and_layouts_made_to_measure() -> None:
             assert seen == [9, 13]
             # Version 3 cannot carry several keys, 4 can.
             several = FindCoordinatorRequest(coordinator_keys=["a", "b"])
-            with pytest.raises(EncodeError):
+            with pytest.raises(KafkaError, match=r"the broker is too old: .*coordinator_keys") as refused:
                 await connection.call(several, deadline(LONG_S))
+            assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
             found = await connection.call(several, deadline(LONG_S), last_version=4)
             assert [each.key for each in found.coordinators] == ["a", "b"]
 

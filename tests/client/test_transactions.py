@@ -325,6 +325,40 @@ async def test_partitions_that_hang_fail_the_transaction() -> None:
     assert cluster.committed == [b"2"]
 
 
+# --- a coordinator from before Kafka 2.5 --------------------------------------------------------------------
+
+
+def before_2_5() -> TransactionCluster:
+    cluster = TransactionCluster(1)
+    cluster.versions |= {ApiKey.INIT_PRODUCER_ID: (0, 2), ApiKey.TXN_OFFSET_COMMIT: (0, 2)}
+    return cluster
+
+
+async def test_an_old_coordinator_takes_transactions_and_the_offsets_of_nobody() -> None:
+    cluster = before_2_5()
+    async with transactional(cluster) as producer:
+        await (await begun(producer)).commit()
+        await (await begun(producer, b"2")).abort()
+        await one(producer, b"3")
+    assert (cluster.committed, cluster.ends) == ([b"1", 7, b"3"], [True, False, True])
+
+
+async def test_an_old_coordinator_takes_no_offsets_of_a_member() -> None:
+    cluster = before_2_5()
+    async with transactional(cluster) as producer:
+        transaction = await producer.transaction().begin()
+        await transaction.send("t", b"1")
+        with pytest.raises(TransactionAborted, match=r"TXN_OFFSET_COMMIT for group g: .* since 2\.5"):
+            await transaction.commit_offsets(GroupMetadata("g", 3, "m", None), OFFSETS)
+        # The transaction is aborted there, but old coordinators give no next epoch (KIP-360).
+        with pytest.raises(KafkaError, match=r"INIT_PRODUCER_ID: .* since 2\.5.* start another") as refused:
+            await transaction.abort()
+        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+        with pytest.raises(KafkaError, match=r"since 2\.5"):
+            producer.transaction()
+    assert (cluster.committed, cluster.ends) == ([], [False])
+
+
 # --- the protocol that changes, epochs that end -------------------------------------------------------------
 
 
