@@ -245,13 +245,17 @@ class ConsumerCore(Generic[K, V]):
 
     async def leave(self, timeout: float, reason: str) -> None:
         """Give up all partitions, and leave the group. If the reader itself calls this, the records it has in
-        hand count as handled."""
+        hand count as handled. If cancelled, the group is still told, but not waited for."""
         until = deadline(timeout)
+        cancelled = False
         self._begin_reading()
         try:
             if asyncio.current_task() is self._reader:
                 self.delivery.asked()
             await self._part(until, self.settings.revocation_grace_ms / 1000)
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
         finally:
             self._reading = False
             self._tasks.tell()
@@ -259,7 +263,7 @@ class ConsumerCore(Generic[K, V]):
             self.subscription.clear()
             self.subscribed()
             if by_group and self.group is not None:
-                await self.group.leave(reason, until)
+                await self.group.leave(reason, until, wait=not cancelled)
 
     async def _part(self, until: float, grace_s: float) -> None:
         """Give up all partitions."""

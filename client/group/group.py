@@ -245,14 +245,15 @@ class Group:
             self._membership.reconciled(joined, now_ms())
         self._kick()
 
-    async def leave(self, reason: str, until: float) -> None:
+    async def leave(self, reason: str, until: float, *, wait: bool = True) -> None:
         """Leave the group and drop the subscription; later commits are a non-member's. A dynamic member sends
-        LeaveGroup, which may fail harmlessly: the group removes the member when its session expires."""
+        LeaveGroup, which may fail harmlessly: the group removes the member when its session expires. Without
+        `wait`, or if cancelled, it is sent all the same, until `until`."""
         inside = self._started()
         with self._lock:  # at once, not on the driver's loop: the next `subscribe` may come before that
             request = self._membership.leave(reason, static_too=False)
         self._kick()
-        await self._run(inside.send_leave(request, self._seconds(until)))
+        await self._run(inside.send_leave(request, self._seconds(until), wait=wait))
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -381,6 +382,8 @@ class _Inside:
         self.driver = Driver(self._cluster, membership, lock, on_change)
         self._offsets = Offsets(self.driver, membership, lock)
         self._hurry = asyncio.Event()
+        self._leaving: set[asyncio.Task[None]] = set()
+        """They outlive a cancelled caller: otherwise the group would wait for a member that is gone."""
         self._loop = asyncio.get_running_loop()
 
     def serve(self, membership: Member) -> None:
@@ -437,12 +440,20 @@ class _Inside:
         self.driver.kick()
         await self.send_leave(request, seconds)
 
-    async def send_leave(self, request: Message | None, seconds: float) -> None:
+    async def send_leave(self, request: Message | None, seconds: float, *, wait: bool = True) -> None:
+        """Send the request, if there is one, and wait for the end of this one and of earlier ones."""
         if request is None:
             await self.driver.end_exchange()
-            return
+        else:
+            task = self.driver.spawn(self._leave(request, deadline(seconds)), "leaving a group")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        if self._leaving and wait:
+            await asyncio.wait(self._leaving, timeout=seconds)
+
+    async def _leave(self, request: Message, until: float) -> None:
         with suppress(ClientError, KafkaError):
-            await self.driver.leave(request, deadline(seconds))
+            await self.driver.leave(request, until)
 
     def hurry(self) -> None:
         """Make `close` skip LeaveGroup. Callable from any thread."""

@@ -142,6 +142,38 @@ async def test_other_calls(broker: Broker, what: str) -> None:
             return
 
 
+@pytest.mark.parametrize("then", ["stays", "closes"])
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_unsubscribing_while_a_join_is_parked(heartbeat: str, then: str) -> None:
+    with Broker(group_initial_rebalance_delay_ms=3_600_000) as slow:
+        slow.create_topic("t")
+        for count in turns():
+            name = f"g{count}"
+            async with member(slow, name, heartbeat=heartbeat) as consumer:
+                joining = asyncio.create_task(consumer.get())
+                await asyncio.to_thread(slow.wait_for_group, name, "PreparingRebalance", members=1)
+                await cancelled_after(0, joining)
+                task = await cancelled_after(count, consumer.unsubscribe())
+                if count and then == "stays":  # else it had not started
+                    await asyncio.to_thread(slow.wait_for_group, name, "PreparingRebalance", members=0)
+            assert slow.group(name).facts.members == 0
+            if not task.cancelled():
+                return
+
+
+async def test_unsubscribing_while_no_broker_answers() -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        await send(broker.bootstrap, "t", RECORDS)
+        async with member(broker, "g") as consumer:
+            assert records_of(await consumer.get_many(2)) == [0, 1]
+            broker.pause(0)
+            task = await cancelled_after(20, consumer.unsubscribe(timeout=3_600))
+            assert task.cancelled()
+            broker.resume(0)
+            await asyncio.to_thread(broker.wait_for_group, "g", "Empty", members=0)
+
+
 @pytest.mark.parametrize("heartbeat", ["loop", "thread"])
 @pytest.mark.parametrize("what", ["close", "drain"])
 async def test_closing(broker: Broker, what: str, heartbeat: str) -> None:
