@@ -16,7 +16,7 @@ from muster.coordinator.commands.group_events import GroupEvents, now_ms
 from muster.coordinator.commands.options import command
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain import Explanation, describe, explained, rebalances
+from muster.coordinator.journal.explain import Finding, describe, diagnosed, rebalances
 from muster.coordinator.journal.explain.facts import everybody, present
 from muster.coordinator.journal.explain.names import names_in
 
@@ -75,7 +75,7 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
 
 
 class _Told:
-    """The events so far, and the explanations of their rebalances."""
+    """The events so far, and the diagnoses of their rebalances."""
 
     def __init__(self, group: str, entries: Sequence[Entry], there: Sequence[Member] | None) -> None:
         """`there`: the current members, if known."""
@@ -92,11 +92,11 @@ class _Told:
         self.entries = [*self.entries, *entries][-_REMEMBERED_MAX:]
         self.names = names_in(self.entries, self._there)
 
-    def explanations(self) -> dict[int, Explanation]:
-        """Explanations by the id of the event that completed the rebalance."""
+    def diagnoses(self) -> dict[int, Finding]:
+        """Diagnoses by the id of the event that completed the rebalance."""
         now = max((each.at_ms for each in self.entries), default=0)
         return {
-            id(each.completed): explained(each, now, names=self.names)
+            id(each.completed): diagnosed(each, now, self.names)
             for each in rebalances(self.entries)
             if each.completed is not None
         }
@@ -104,18 +104,18 @@ class _Told:
 
 async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> None:
     """Print a line per event."""
-    names, explanations = told.names, told.explanations()
+    names, diagnoses = told.names, told.diagnoses()
     lines: list[str] = []
     for entry in entries:
-        said, explanation = describe(entry, names), explanations.get(id(entry))
+        said, finding = describe(entry, names), diagnoses.get(id(entry))
         if given.output == "json":
             who = None if entry.member is None else names.short(entry.member)
             shown = json.loads(entry.to_json()) | {"name": who, "text": said}
-            if explanation is not None:
-                shown |= {"diagnosis": explanation.diagnosis, "certainty": explanation.certainty}
+            if finding is not None:
+                shown |= {"diagnosis": finding.diagnosis, "certainty": finding.certainty}
             lines.append(output.line(shown))
         else:
-            meant = "" if explanation is None else f" → {explanation.diagnosis} ({explanation.certainty})"
+            meant = "" if finding is None else f" → {finding.diagnosis} ({finding.certainty})"
             who = f" [{entry.member.id}]" if given.verbose and entry.member is not None else ""
             lines.append(f"{_time(entry.at_ms)}  {printable(said + meant + who)}")
     if lines:

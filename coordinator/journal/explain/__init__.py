@@ -7,9 +7,11 @@ Entries are in the order they were written. Nothing here uses a clock or imports
 client can read from `__group_events`.
 """
 
+from muster.coordinator.journal.explain.explanation import diagnosed as diagnosed
 from muster.coordinator.journal.explain.explanation import explain as explain
 from muster.coordinator.journal.explain.explanation import explain_all as explain_all
 from muster.coordinator.journal.explain.explanation import explained as explained
+from muster.coordinator.journal.explain.findings import Finding as Finding
 from muster.coordinator.journal.explain.rebalances import Outcome as Outcome
 from muster.coordinator.journal.explain.rebalances import Rebalance as Rebalance
 from muster.coordinator.journal.explain.rebalances import rebalances as rebalances

@@ -96,6 +96,12 @@ def explain_all(
     return [explained(each, moment_ms, names=names) for each in rebalances(entries)]
 
 
+def diagnosed(rebalance: Rebalance, now_ms: int, names: Names) -> Finding:
+    """Why a rebalance that is over began: what `explained` says of it first, without what takes most of the
+    time, its cost and circumstances."""
+    return diagnose(Case(rebalance, rebalance.starts[0], names, now_ms))[0]
+
+
 def explained(
     rebalance: Rebalance,
     now_ms: int,

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain import Certainty, Diagnosis, Explanation, Tracks, explain, explained
+from muster.coordinator.journal.explain import (
+    Certainty,
+    Diagnosis,
+    Explanation,
+    Tracks,
+    diagnosed,
+    explain,
+    explained,
+)
 from muster.coordinator.journal.explain import rebalances as cut
 from muster.coordinator.journal.explain.telling import about
 from muster.coordinator.journal.explain.vocabulary import Trigger
@@ -150,4 +158,7 @@ def test_the_entries_of_a_rebalance_in_any_order_and_with_any_missing() -> None:
         if found is not None:
             holds(found)
         for each in cut(some):
-            holds(explained(each, T0))
+            told = explained(each, T0)
+            holds(told)
+            if each.completed is not None:
+                assert diagnosed(each, T0, told.names)[:2] == (told.diagnosis, told.certainty), seed
