@@ -253,7 +253,8 @@ class Consumer(Generic[K, V]):
 
     async def unsubscribe(self, timeout: float | None = None) -> None:
         """Stop reading: commit handled records (with auto-commit), call the listener, leave the group. The
-        consumer may subscribe again. Takes longer than `timeout` only if the listener does."""
+        consumer may subscribe again. Takes longer than `timeout` only if the listener does. If cancelled, it
+        still leaves the group, without waiting for it."""
         self._core.check()
         await self._core.leave(self._seconds(timeout), "the consumer unsubscribed from all topics")
 

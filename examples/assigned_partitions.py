@@ -13,7 +13,7 @@ from muster.client import Consumer
 
 
 async def main(bootstrap: str, topic: str, since: str) -> None:
-    since_ms = int(datetime.fromisoformat(since).timestamp() * 1000)
+    since_ms = round(datetime.fromisoformat(since).timestamp() * 1000)
     async with Consumer(bootstrap, value_deserializer=bytes.decode) as consumer:
         partitions = await consumer.partitions_for(topic)
         ends = await consumer.end_offsets(partitions)

@@ -31,7 +31,7 @@ from muster.client.group.membership_types import Ask, Kind
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Connection, Versioned, deadline
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
@@ -211,11 +211,12 @@ class Driver:
         """Drop outstanding JoinGroup and SyncGroup requests."""
         exchange, connection = self._exchange, self._join_connection
         self._join_connection = None
+        closing = self._close_soon(connection)
         if exchange is not None:
             exchange.cancel()
             await asyncio.wait([exchange])
-        if connection is not None:
-            await connection.close()
+        if closing is not None:
+            await asyncio.wait([closing])
 
     def raise_error(self) -> None:
         """Raise a permanent error not reported yet."""
@@ -432,7 +433,7 @@ class Driver:
         connection = await self._connection(ask.node, LANE, until)
         try:
             response = await connection.call(_present(ask), until)
-        except (KafkaError, EncodeError) as error:
+        except KafkaError as error:
             raise not_offered(f"broker {ask.node} at {connection.address}", str(error)) from error
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             raise not_offered(f"broker {ask.node} at {connection.address}", response.error_message)
@@ -464,9 +465,11 @@ class Driver:
         self._lanes.clear()
         self._join_connection = None
 
-    def _close_soon(self, connection: Connection | None) -> None:
-        if connection is not None and connection.is_open:
-            self.spawn(connection.close(), "closing a connection to a coordinator")
+    def _close_soon(self, connection: Connection | None) -> asyncio.Task[None] | None:
+        """Close it, even if the caller is cancelled."""
+        if connection is None or not connection.is_open:
+            return None
+        return self.spawn(connection.close(), "closing a connection to a coordinator")
 
 
 class AssignorFailed(ClientError):

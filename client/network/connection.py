@@ -322,7 +322,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             frame = header.encode_request(api_key, version, self._correlation_id, self._client_id, request)
         except NotInVersionError as error:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the broker is too old: {error}") from error
+            why = f"{error}; no newer version can be used with this broker"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, why) from error
         return self._correlation_id, frame
 
     def _write(self, frame: bytes) -> None:

@@ -359,7 +359,7 @@ class Sender:
             self._died(error)
 
     def _unanswered(self, batch: Batch, error: Exception, now: float) -> None:
-        if isinstance(error, (KafkaError, EncodeError)):  # no common version, or none that can carry it
+        if isinstance(error, (KafkaError, EncodeError)):  # no common version, or not to be encoded
             self._refuse(batch, error)
             return
         batch.queue.leader = None  # the node may be gone for good

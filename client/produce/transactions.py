@@ -42,7 +42,7 @@ from muster.client.produce.sender import STILL_ENDING_S, Sender
 from muster.client.produce.settings import ProducerSettings
 from muster.client.produce.transaction_errors import MEMBER_IS_BEHIND, Fate, fate_of
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError, NotInVersionError
 from muster.protocol.message import Message
 from muster.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -717,8 +717,9 @@ class Transactions:
                     pause_s = STILL_ENDING_S
                 error: ClientError | KafkaError = told
             except KafkaError as refused:  # by the broker asked for the coordinator, or for lack of a version
-                if refused.code is ErrorCode.UNSUPPORTED_VERSION:  # what KIP-360 or KIP-447 added
-                    why = f"{self._about(api_key, group_id)}: {refused.why}; Apache Kafka takes it since 2.5"
+                if isinstance(refused.__cause__, NotInVersionError):  # what KIP-360 or KIP-447 added
+                    about = self._about(api_key, group_id)
+                    why = f"{about}: this needs Apache Kafka 2.5 or later ({refused.why})"
                     raise _Refused(fate_of(api_key, refused.code), KafkaError(refused.code, why)) from None
                 if not may_pass(refused.code):
                     raise _Refused(fate_of(ApiKey.FIND_COORDINATOR, refused.code), refused) from None

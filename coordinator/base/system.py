@@ -73,7 +73,7 @@ if sys.platform == "win32":
 
     def claim_port(made: socket.socket) -> None:
         """Have `bind` refuse a port that another program listens on: without this, Windows lets two programs
-        share it if both set SO_REUSEADDR. Ports of programs that were just stopped are free."""
+        share it if both set SO_REUSEADDR."""
         made.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
 
     _sync = os.fsync

@@ -167,7 +167,7 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
 
 
 def _say_whose_positions_are_unknown(given: Namespace, described: list[group_views.Described]) -> None:
-    """An empty table does not tell that a group is not one of consumers, but of Connect workers, say."""
+    """Explain an empty table: the group's members are not consumers but, for example, Connect workers."""
     for group, positions in described:
         if group.protocol_type not in ("", PROTOCOL_TYPE) and not positions:
             print(

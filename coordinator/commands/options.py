@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from muster import durations
@@ -16,6 +16,7 @@ BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
 CONFIG_VARIABLE: Final = "MUSTER_COMMAND_CONFIG"
 TIMEOUT_DEFAULT_S: Final = 30.0
 _SECONDS_MAX: Final = 86_400.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 EXIT_CODES: Final = """\
 Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 interrupted."""
@@ -169,7 +170,8 @@ def timestamp_ms(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
+        at = datetime.fromisoformat(text).astimezone(UTC)
+        return (at - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not allowed; it takes epoch milliseconds or a time like 2026-01-31T12:00:00Z"

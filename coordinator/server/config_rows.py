@@ -55,6 +55,8 @@ class ConfigRows:
 
         Raises REQUEST_TIMED_OUT if that keeps happening, and StoreError.
         """
+        if not validate_only:
+            await self._know(name, after)
         if await self._replace(name, after, validate_only=validate_only):
             await self.refresh()
 
@@ -63,33 +65,39 @@ class ConfigRows:
     ) -> None:
         """Replace rows as `change` does, one after the other up to the first that fails. The result is read
         once."""
-        changed = False
+        changed = known = False
         try:
             for name, after in changes.items():
+                known = known or await self._know(name, after)
                 changed |= await self._replace(name, after, validate_only=False)
         finally:
             if changed:
                 await self.refresh()
 
+    async def _know(self, name: str, after: Callable[[Mapping[str, str]], Mapping[str, str]]) -> bool:
+        """Read the store if `after` would change nothing: another broker may have changed the row since the
+        last read. Returns whether it was read."""
+        row = self._rows.get(name, {})
+        if after(row) != row:
+            return False
+        await self.refresh()
+        return True
+
     async def _replace(
         self, name: str, after: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
     ) -> bool:
         """Whether the row was replaced."""
-        read = False
         for _ in range(_ATTEMPTS):
             before = self._rows.get(name, {})
             now = after(before)
-            if validate_only or (now == before and read):
+            if validate_only or now == before:
                 return False
-            if now != before:  # otherwise, another broker may have changed it since it was last read
-                try:
-                    await self._store.update_broker_configs(BrokerConfigsRow(name, now), expected=before)
-                except StoreConflict:
-                    pass
-                else:
-                    return True
-            await self.refresh()
-            read = True
+            try:
+                await self._store.update_broker_configs(BrokerConfigsRow(name, now), expected=before)
+            except StoreConflict:
+                await self.refresh()
+                continue
+            return True
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT, "these configs are being changed from elsewhere all the time"
         )

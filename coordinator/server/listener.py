@@ -175,7 +175,7 @@ def _explain(error: OSError, host: str, port: int, option: str) -> str:
         case errno.EACCES:
             if port and port < _PRIVILEGED:
                 return f"not allowed to listen on {at} (ports below {_PRIVILEGED} need privileges)"
-            return f"the system does not allow {at}; choose another {option}, or 0 for any free one"
+            return f"{at} is in use or reserved by the system; choose another {option}, or 0 for any free one"
         case errno.EADDRNOTAVAIL:
             return f"{host} is not an address of this machine"
     return f"cannot listen on {at}: {error.strerror}"

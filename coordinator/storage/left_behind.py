@@ -50,8 +50,8 @@ def refuse_without_records(store: Path, topics: Path, listed: int) -> None:
     that folder (`sqlite.schema.prepare`)."""
     if listed and not topics.exists():
         raise StoreDamaged(
-            f"{store} lists {listed} topic{'s' * (listed > 1)}, but {topics}, which holds their records, is "
-            "missing: restore it, or create it empty if they had none or are to start without any"
+            f"{store} lists {listed} topic{'s' * (listed > 1)}, but {topics}, the folder with their records, "
+            "is missing: restore it. If they had none, or may start without them, create an empty folder"
         )
 
 

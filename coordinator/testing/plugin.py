@@ -186,8 +186,9 @@ def _misused(why: str) -> NoReturn:
 
 def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncCluster:
     """The blocking or async API for the requesting test."""
-    request.node.stash[_used].append(cluster)
-    return cluster.aio if _is_async(request.function) else cluster
+    request.node.stash.setdefault(_used, []).append(cluster)
+    # Methods are bound anew for each test.
+    return cluster.aio if _is_async(getattr(request.function, "__func__", request.function)) else cluster
 
 
 @cache  # since anyio replaces hypothesis's `inner_test` by a function that is not async

@@ -95,7 +95,7 @@ def test_keys_headers_timestamps_and_nulls(muster: Muster, lines: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "at_ms"),
     [
-        ("1999-12-31T23:59:59.999Z", 946_684_799_999),
+        ("1999-12-31T23:59:59.999999Z", 946_684_799_999),
         ("2004-05-03T07:52:24.149Z", 1_083_570_744_149),
         ("2038-06-21T06:56:57.207Z", 2_160_716_217_207),
     ],

@@ -51,3 +51,22 @@ async def test_a_change_that_another_broker_has_undone_is_made() -> None:
     await store.update_broker_configs(BrokerConfigsRow("1", {"a": "c"}), expected={"a": "b"})
     await rows.change("1", lambda _: {"a": "b"})
     assert await store.broker_configs() == [BrokerConfigsRow("1", {"a": "b"})]
+
+
+async def test_rows_that_are_to_stay_as_they_are_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    await store.open()
+    rows = ConfigRows(store)
+    kept = {str(number): lambda _: {"a": "b"} for number in range(50)}
+    await rows.change_all(kept)
+    reads = 0
+    read = store.broker_configs
+
+    async def counted() -> list[BrokerConfigsRow]:
+        nonlocal reads
+        reads += 1
+        return await read()
+
+    monkeypatch.setattr(store, "broker_configs", counted)
+    await rows.change_all(kept)
+    assert reads == 1

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +16,7 @@ import pytest
 
 from muster.coordinator.storage.directory import DataDirectory
 from muster.coordinator.storage.left_behind import first_damage, frame_sums, sums
+from muster.coordinator.storage.soundness import Checked, check_directory
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.sqlite.schema import connect
 from muster.coordinator.storage.store import (
@@ -338,6 +340,25 @@ async def test_a_store_whose_records_are_missing_does_not_start_without_them(tmp
     await store.open()
     assert [row.name for row in await store.topics()] == ["orders"]
     await store.close()
+
+
+async def test_a_store_from_before_it_made_the_folder_of_topics_misses_none(tmp_path: Path) -> None:
+    """The folder used to come into being with the first record."""
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+    await store.close()
+    with closing(connect(tmp_path / "store.sqlite")) as connection:
+        connection.execute("ALTER TABLE store DROP COLUMN topics_folder")
+    (tmp_path / "topics").rmdir()
+    assert list(check_directory(tmp_path, Checked())) == []
+    await store.open()
+    await store.close()
+    (tmp_path / "topics").rmdir()
+    with pytest.raises(StoreDamaged, match=r"topics, .* is missing"):
+        await store.open()
+    (fault,) = check_directory(tmp_path, Checked())
+    assert "is missing" in fault.what
 
 
 async def test_a_folder_of_topics_that_cannot_be_created(tmp_path: Path) -> None:

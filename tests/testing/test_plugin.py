@@ -249,6 +249,14 @@ async def test_awaited(muster, number):
     await muster.no_open_transaction()
 
 
+class TestInAClass:
+    @pytest.mark.parametrize("again", [1, 2])
+    @of_one_broker
+    @given(number=strategies.integers())
+    async def test_awaited(self, muster, number, again):
+        assert isinstance(muster, AsyncBroker)
+
+
 @of_one_broker
 @given(number=strategies.integers())
 def test_plain(muster, number):
@@ -257,7 +265,7 @@ def test_plain(muster, number):
 
 
 @pytest.mark.parametrize(
-    ("loops", "marks", "passed"), [("asyncio", "", 2), ("anyio", "pytestmark = pytest.mark.anyio", 3)]
+    ("loops", "marks", "passed"), [("asyncio", "", 4), ("anyio", "pytestmark = pytest.mark.anyio", 7)]
 )
 def test_asynchronous_tests_of_hypothesis_are_awaited_too(
     tmp_path: Path, loops: str, marks: str, passed: int

@@ -19,8 +19,8 @@ _FOLLOW_UP_MS: Final = 60_000
 """How soon after partitions were withheld the follow-up rebalance begins."""
 _RESTARTS_MIN: Final = 2
 _OF_OTHERS: Final = (
-    "it asked for a rebalance, for reasons of its own: this is not a group of consumers; Kafka Connect "
-    "workers do so when connectors or tasks have changed, or are to be handed over"
+    "it asked for a rebalance for its own reasons: this does not look like a consumer group. Kafka Connect "
+    "workers do this when connectors or tasks change or move"
 )
 
 

@@ -146,12 +146,34 @@ def prepare(
         (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
         connection.execute("UPDATE store SET revision = revision + 1")
         counts = connection.execute("SELECT kind, COUNT(*) FROM leases GROUP BY kind").fetchall()
-        (listed,) = connection.execute("SELECT COUNT(*) FROM topics").fetchone()
-        refuse_without_records(path, topics, listed)
+        refuse_without_records(path, topics, topics_in_folder(connection))
+        _make_folder(connection, topics)
+    return StoreCounts(UUID(bytes=cluster_id), {LeaseKind(kind): count for kind, count in counts})
+
+
+def topics_in_folder(connection: sqlite3.Connection) -> int:
+    """How many topics the file lists, if their folder exists since they were created: 0 in a file from before
+    that was so."""
+    if not _made_folder(connection):
+        return 0
+    count: int = connection.execute("SELECT COUNT(*) FROM topics").fetchone()[0]
+    return count
+
+
+def _made_folder(connection: sqlite3.Connection) -> bool:
+    columns = connection.execute("SELECT name FROM pragma_table_info('store')").fetchall()
+    return ("topics_folder",) in columns
+
+
+def _make_folder(connection: sqlite3.Connection, topics: Path) -> None:
+    try:
         if not topics.exists():
             topics.mkdir(exist_ok=True)
-            sync_folder(str(topics.parent))  # before the first topic is listed
-    return StoreCounts(UUID(bytes=cluster_id), {LeaseKind(kind): count for kind, count in counts})
+            sync_folder(str(topics.parent))  # before a topic is listed
+    except OSError as error:
+        raise StoreError(f"cannot create {topics}: {error.strerror}") from error
+    if not _made_folder(connection):
+        connection.execute("ALTER TABLE store ADD COLUMN topics_folder INTEGER NOT NULL DEFAULT 1")
 
 
 def _create(

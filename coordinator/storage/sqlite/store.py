@@ -135,8 +135,6 @@ class SqliteStore:
                     reading = connect(path)
             except sqlite3.Error as error:
                 raise _failure("opening", path, error) from error
-            except OSError as error:
-                raise StoreError(f"cannot create {directory.topics_path}: {error.strerror}") from error
             self._revision = statements.meta.revision(reading)
             undo.pop_all()
         return _Files(directory, writing, reading, counts, statements.leases.KnownLeases())

@@ -303,11 +303,11 @@ def test_members_other_than_consumers_have_reasons_that_cannot_be_read() -> None
     for who in (WEB_1, WEB_2):
         found = rejoined(who, "subscription or protocols changed")
         assert said(found) == ("unknown", "possible")
-        assert "not a group of consumers" in found.meaning
+        assert "does not look like a consumer group" in found.meaning
         assert found.evidence == ("its metadata changed, which is not in the consumer protocol's format",)
     found = rejoined(WEB_1, "leader rejoined")
     assert said(found) == ("leader-rejoined", "likely")
-    assert "not a group of consumers" in found.meaning
+    assert "does not look like a consumer group" in found.meaning
     consumers = rejoined(WEB_1, "subscription or protocols changed", ["orders"])
     assert said(consumers) == ("leader-rejoined", "likely")
     assert "new topics or partitions" in consumers.meaning
