@@ -250,7 +250,11 @@ def test_the_open_files_limit_is_raised() -> None:
     ("port", "why"),
     [
         (80, r"not allowed to listen on 127\.0\.0\.1:80 \(ports below 1024 need privileges\)"),
-        (9092, r"127\.0\.0\.1:9092 is in use or reserved by the system; choose another --port, or 0 for any"),
+        (
+            9092,
+            r"127\.0\.0\.1:9092 is in use or reserved by the system; "
+            r"choose another --port, or 0 for any free one",
+        ),
     ],
 )
 async def test_a_port_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch, port: int, why: str) -> None:
