@@ -129,7 +129,9 @@ TYPES: Final = (
         Field(
             "leader",
             _or_null(_MEMBER),
-            "the member whose assignment it waits for (on entering CompletingRebalance); null otherwise",
+            "the member whose assignment it waits for (on entering CompletingRebalance); null otherwise. "
+            "Earlier versions left it out",
+            optional=True,
         ),
     ),
     _type(

@@ -8,7 +8,7 @@ import pytest
 
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import BrokenInvariant, Step
-from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.group import ClassicGroup, Rebalance
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.connections import Connections, Former
@@ -40,6 +40,15 @@ def new_group() -> ClassicGroup:
 @pytest.fixture
 def group() -> ClassicGroup:
     return new_group()
+
+
+def test_no_phase_is_negative_if_the_clock_is_set_back() -> None:
+    rebalance = Rebalance(CAUSE, 5_000, 5_000)
+    rebalance.end_join(5_100)
+    rebalance.end_assignment(2_000)
+    rebalance.end_join(1_000)
+    rebalance.end_assignment(1_030)
+    assert (rebalance.join_ms, rebalance.assignment_ms) == (100, 30)
 
 
 # --- states -------------------------------------------------------------------------------------------------

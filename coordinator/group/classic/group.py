@@ -76,12 +76,12 @@ class Rebalance:
 
     def end_join(self, now_ms: int) -> None:
         """The wait for JoinGroups is over."""
-        self.join_ms += now_ms - self.phase_from_ms
+        self.join_ms += max(now_ms - self.phase_from_ms, 0)
         self.phase_from_ms = now_ms
 
     def end_assignment(self, now_ms: int) -> None:
         """The wait for the leader's assignment is over."""
-        self.assignment_ms += now_ms - self.phase_from_ms
+        self.assignment_ms += max(now_ms - self.phase_from_ms, 0)
         self.phase_from_ms = now_ms
 
 

@@ -223,21 +223,14 @@ def kept_stopped(rebalance: Rebalance) -> Stopped | None:
     """With an eager assignor, whoever rejoins gives up its partitions, also those that it gets back."""
     if rebalance.kind is Kind.CONSUMER or rebalance.ended_ms is None or rebalance.assigned is None:
         return None
-    kept, protocol = whole(rebalance.assigned, "kept"), _protocol_before(rebalance)
+    kept = whole(rebalance.assigned, "kept")
+    protocol = rebalance.protocol_before(rebalance.starts[0])
     if not kept or protocol not in _EAGER:
         return None
     gone = stopped(rebalance)
     rejoined = [at_ms for who, at_ms in _rejoined(rebalance).items() if who not in gone]
     ms = rebalance.ended_ms - min(rejoined, default=rebalance.started_ms)
     return Stopped(kept, ms, protocol) if ms >= _STOP_MS else None
-
-
-def _protocol_before(rebalance: Rebalance) -> str | None:
-    """The assignor in use when the rebalance began; None if the journal does not show it."""
-    for index in range(rebalance.first - 1, max(-1, rebalance.first - LOOK_ENTRIES_MAX), -1):
-        if rebalance.stream[index].type == "protocol_chosen":
-            return text(rebalance.stream[index], "protocol")
-    return None
 
 
 def moves_since(rebalance: Rebalance) -> list[tuple[Move, int | None]]:
@@ -284,6 +277,10 @@ def stopped(rebalance: Rebalance) -> dict[str, int]:
 def _rejoined(rebalance: Rebalance) -> dict[str, int]:
     """When members gave up their partitions, by member id."""
     rejoined: dict[str, int] = {}
+    first = rebalance.starts[0]
+    by_joining = first.trigger in (Trigger.LEADER_REJOINED, Trigger.METADATA_CHANGED)
+    if by_joining and first.member is not None and rebalance.began_in_sight:
+        rejoined[first.member.id] = rebalance.started_ms
     for each in rebalance.entries:
         if each.type == "member_rejoined" and each.member is not None:
             rejoined.setdefault(each.member.id, each.at_ms)

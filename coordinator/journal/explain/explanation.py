@@ -12,7 +12,7 @@ from muster.coordinator.journal.explain.causes import diagnose
 from muster.coordinator.journal.explain.consumer import migration, reasons, refusals
 from muster.coordinator.journal.explain.facts import members, text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding
-from muster.coordinator.journal.explain.names import count, duration, ids_in, listed
+from muster.coordinator.journal.explain.names import NAMED_MAX, count, duration, ids_in, listed
 from muster.coordinator.journal.explain.phases import awaited, phases
 from muster.coordinator.journal.explain.rebalances import (
     LOOK_ENTRIES_MAX,
@@ -25,6 +25,7 @@ from muster.coordinator.journal.explain.rebalances import (
 )
 from muster.coordinator.journal.explain.timing import Awaited, Phases
 from muster.coordinator.journal.explain.vocabulary import (
+    DEAD,
     EMPTY,
     STABLE,
     UNKNOWN_CAUSE,
@@ -36,9 +37,10 @@ from muster.coordinator.journal.explain.vocabulary import (
 from muster.coordinator.journal.explain.words import Alternative, Explanation
 from muster.coordinator.journal.names import Names
 
-_NAMED_MAX: Final = 8
 _SYNCING_MS: Final = 1_000
 """Members ask for their assignment at once."""
+_SYNCED: Final = ("all_synced", "shard_loaded", "shard_unloaded", "group_removed")
+"""After these, nobody is known to have an assignment to fetch."""
 _OFTEN_MIN: Final = 5
 """More than a deploy of a few processes causes."""
 _HANGS_MS: Final = 3_000
@@ -155,7 +157,8 @@ def explained(
         alternatives=tuple(Alternative(each.diagnosis, each.certainty, each.says) for each in others),
         also=(
             *also,
-            *(words.again(each, diagnose(each)[0]) for each in (*cases[1:], *held_up)),
+            *(words.again(diagnose(each)[0], each) for each in cases[1:]),
+            *_told_alike(held_up),
             *_meanwhile(rebalance, names, held_up),
             *_moved_meanwhile(rebalance),
             *migration.standing(rebalance, names),
@@ -185,7 +188,7 @@ def _began_anew(rebalance: Rebalance) -> bool:
 
 
 def _began(case: Case) -> str:
-    return f"the rebalance had begun with: {words.again(case, diagnose(case)[0])}"
+    return f"the rebalance had begun with: {words.again(diagnose(case)[0], case)}"
 
 
 def _abandoned(rebalance: Rebalance, generation: int) -> str:
@@ -232,10 +235,12 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         return Finding(
             Diagnosis.PENDING_MEMBER, Certainty.CERTAIN, says, (f"it got the id {duration(waited_ms)} ago",)
         )
-    owes = "rejoined" if rebalance.joined is None else "sent the assignment, which the leader computes"
+    owes = f"{who} has not rejoined"
+    if rebalance.joined is not None:
+        owes = f"the leader {who} has not sent the assignment"
     if first.disconnected_ms is not None:
         closed = duration(now_ms - first.disconnected_ms)
-        says = f"{who} has not {owes}, and its connection closed {closed} ago: the process is probably gone"
+        says = f"{owes}, and its connection closed {closed} ago: the process is probably gone"
         return Finding(
             Diagnosis.CRASHED,
             Certainty.LIKELY,
@@ -243,10 +248,10 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
             (f"the group waits for it until its session expires, for {duration(waited_ms)} so far",),
         )
     if rebalance.joined is not None:
-        says = f"{who} has not {owes}: its assignor hangs, or the process stalled"
+        says = f"{owes}: its assignor hangs, or its process has stalled"
         evidence = f"the group has waited for it for {duration(waited_ms)}"
         return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.LIKELY, says, (evidence,))
-    says = f"{who} has not rejoined: its application does not poll, or the process is gone"
+    says = f"{owes}: its application does not poll, or the process is gone"
     return Finding(
         Diagnosis.SLOW_JOIN,
         Certainty.CERTAIN,
@@ -257,7 +262,7 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
 
 def _held_up(rebalance: Rebalance, taken: Phases | None, names: Names, now_ms: int) -> list[Case]:
     """Members that left, or whose session expired, only after the group had waited for them."""
-    ids = set() if taken is None else {who.id for who, _ in (*taken.held_up_and_left, *taken.expired)}
+    ids = set() if taken is None else {who.id for who, _ in (*taken.left, *taken.expired)}
     restarts = {each.member.id for each in rebalance.starts if each.member is not None}
     return [
         Case(rebalance, Start(index, entry, entry.trigger), names, now_ms)
@@ -267,6 +272,15 @@ def _held_up(rebalance: Rebalance, taken: Phases | None, names: Names, now_ms: i
         and entry.member is not None
         and entry.member.id in ids - restarts
     ]
+
+
+def _told_alike(cases: Iterable[Case]) -> list[str]:
+    """The members by what happened to them."""
+    alike: dict[tuple[str | None, Diagnosis], tuple[Finding, list[Case]]] = {}
+    for each in cases:
+        finding = diagnose(each)[0]
+        alike.setdefault((each.trigger, finding.diagnosis), (finding, []))[1].append(each)
+    return [words.again(finding, *some) for finding, some in alike.values()]
 
 
 def _meanwhile(rebalance: Rebalance, names: Names, told: Iterable[Case]) -> list[str]:
@@ -285,7 +299,7 @@ def _meanwhile(rebalance: Rebalance, names: Names, told: Iterable[Case]) -> list
         elif each.type == "join_refused" and each.member is not None:
             error = text(each, "error") or "an error"
             who.setdefault(f"refused with {error}", []).append(names.short(each.member))
-    return [f"{trigger} ({listed(some, _NAMED_MAX)})" for trigger, some in who.items()]
+    return [f"{trigger} ({listed(some, NAMED_MAX)})" for trigger, some in who.items()]
 
 
 def _in_initial_delay(rebalance: Rebalance, now_ms: int) -> bool:
@@ -305,26 +319,31 @@ def _loaded_again(rebalance: Rebalance) -> list[str]:
 
 
 def _not_synced(rebalance: Rebalance, names: Names, now_ms: int) -> list[str]:
-    """Members of the generation now that have not asked for their assignment for some time."""
+    """Members of the generation now that have not fetched their assignment for some time."""
     if rebalance.ended_ms is None or now_ms - rebalance.ended_ms < _SYNCING_MS:
         return []
     if rebalance.until < len(rebalance.stream):
         return []  # another one has begun
     stable = [each for each in rebalance.entries if text(each, "to_state") == STABLE]
     missing = {each.id: each for each in members(stable[-1], "waiting_for")} if stable else {}
+    sure = len(missing) == 1  # of several, some may have fetched it
     for each in rebalance.after[:LOOK_ENTRIES_MAX]:
-        if each.type in ("all_synced", "shard_loaded"):
+        if each.type in _SYNCED or text(each, "to_state") == DEAD:
             return []
         if each.type == "member_removed" and each.member is not None:
             missing.pop(each.member.id, None)
         elif each.type == "member_replaced":
             missing.pop(text(each, "old_member_id") or "", None)
-    if not missing:
-        return []
-    who = listed([names.short(each) for each in missing.values()], _NAMED_MAX)
-    one = f"{who} has" if len(missing) == 1 else f"one or more of {who} have"
+    who = listed([names.short(each) for each in missing.values()], NAMED_MAX)
     waited = duration(now_ms - rebalance.ended_ms)
-    return [f"{one} not asked for the assignment (SyncGroup) for {waited}: what it contains stands still"]
+    if len(missing) > 1:
+        return [
+            f"one or more of {who} have not fetched their assignment (SyncGroup) for {waited}: nobody reads "
+            "their partitions"
+        ]
+    if missing and sure:
+        return [f"{who} has not fetched its assignment (SyncGroup) for {waited}: nobody reads its partitions"]
+    return []
 
 
 def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:

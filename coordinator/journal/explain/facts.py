@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.vocabulary import DEAD, EMPTY
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY
 
 _SAME_INSTANCE: Final = ("member_replaced", "member_fenced")
 """Their old_member_id is a former id of the same member."""
@@ -199,7 +199,7 @@ def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
             case "state_changed":
                 if text(entry, "to_state") in (EMPTY, DEAD):
                     there.clear()
-                else:
+                elif text(entry, "to_state") != COMPLETING:  # those did not come in time
                     there.update(each.id for each in members(entry, "waiting_for"))
             case "assigned" | "target_assigned":
                 there.update(counts(entry, "owned"))

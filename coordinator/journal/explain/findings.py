@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.facts import flag, same_client, text, texts, whole
 from muster.coordinator.journal.explain.names import owners
-from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance, Start
+from muster.coordinator.journal.explain.rebalances import Rebalance, Start
 from muster.coordinator.journal.explain.vocabulary import CERTAINTIES, Certainty, Diagnosis, Trigger
 from muster.coordinator.journal.names import Names
 
@@ -73,29 +73,26 @@ class Case:
     @cached_property
     def protocol(self) -> str | None:
         """The assignor in use before; None if the journal does not show it."""
-        return next((text(each, "protocol") for each in self._before("protocol_chosen")), None)
+        return self.rebalance.protocol_before(self.start)
 
     @cached_property
     def is_leader(self) -> bool:
         """Whether the member led the previous generation, as far as the journal shows."""
-        leaders = (each.member for each in self._before("assigned", "leader_changed"))
+        leaders = (each.member for each in self.before("assigned", "leader_changed"))
         leader = next((each for each in leaders if each is not None), None)
         return leader is not None and self.member is not None and leader.id == self.member.id
 
     @cached_property
     def of_consumers(self) -> bool:
         """Whether the members are consumers, as far as the journal shows: what others say is unreadable."""
-        if any(texts(each, "topics") for each in self._before("member_added")):
+        if any(texts(each, "topics") for each in self.before("member_added")):
             return True
-        assigned = next(self._before("assigned"), None)
+        assigned = next(self.before("assigned"), None)
         return assigned is None or whole(assigned, "partitions") is not None
 
-    def _before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
+    def before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
         """Entries of these types, or of any, before the start, newest first; all without `since_ms`."""
-        # If the start is missing, entries of the rebalance itself do not count as earlier.
-        begin = self.start.index if self.rebalance.began_in_sight else self.rebalance.first
-        for index in range(begin - 1, max(-1, begin - LOOK_ENTRIES_MAX), -1):
-            each = self.rebalance.stream[index]
+        for each in self.rebalance.before(self.start):
             if since_ms is not None and each.at_ms < since_ms:
                 return
             if not kinds or each.type in kinds:
@@ -113,15 +110,11 @@ class Case:
 
     def earlier_of_any_type(self, window_ms: int | None) -> Iterator[Entry]:
         """Entries in the `window_ms` before the start, newest first, or of any age."""
-        return self._before(since_ms=None if window_ms is None else self.start.entry.at_ms - window_ms)
-
-    def earlier_of_types(self, *kinds: str) -> Iterator[Entry]:
-        """Entries of these types before the start, of any age, newest first."""
-        return self._before(*kinds)
+        return self.before(since_ms=None if window_ms is None else self.start.entry.at_ms - window_ms)
 
     def earlier(self, *kinds: str, window_ms: int = LOOK_BACK_MS) -> Iterator[Entry]:
         """Entries of these types in the `window_ms` before the start, newest first."""
-        return self._before(*kinds, since_ms=self.start.entry.at_ms - window_ms)
+        return self.before(*kinds, since_ms=self.start.entry.at_ms - window_ms)
 
     def later(self, *kinds: str, window_ms: int = LOOK_AHEAD_MS) -> Iterator[Entry]:
         """Entries of these types after the start."""

@@ -16,6 +16,8 @@ _AT_ONCE_MS: Final = 10_000
 CLOSING_MS: Final = 2_000
 """By this time after its LeaveGroup, a consumer being closed has closed its connection."""
 _LOADING_MS: Final = 1_000
+_POLLED_BEFORE_MS: Final = 1_000
+"""How long before its JoinGroup arrives a client may have begun to measure its poll interval."""
 _BY_ADMIN: Final = re.compile(r"removed by an? admin|administrator", re.IGNORECASE)
 _BY_POLL_DEADLINE: Final = re.compile(
     r"poll (timeout|interval|deadline)|max[._]poll[._]interval", re.IGNORECASE
@@ -71,7 +73,9 @@ def stalled(case: Case) -> Finding | None:
         evidence.append(f"it came back on the same connection {duration(away_ms)} later")
     if _sent_hardly_any_heartbeat(case):
         says += ", or its heartbeat.interval.ms is not below its session.timeout.ms"
-        evidence.append("it sent fewer than five heartbeats as a member")
+        evidence.append(
+            "fewer than five heartbeats were seen from it since it last joined or its broker took over"
+        )
     if late:
         says += f". It had been late {count(late, 'time')} in the 10 minutes before"
     return Finding(Diagnosis.STALLED, Certainty.LIKELY, says, tuple(evidence))
@@ -84,9 +88,15 @@ def _returned(case: Case) -> Entry | None:
 
 
 def _sent_hardly_any_heartbeat(case: Case) -> bool:
-    """Whether too few came to know their interval. In the consumer protocol the broker sets that."""
+    """Whether too few came to know their interval, and no former broker may have seen more. In the consumer
+    protocol the broker sets that."""
     noted = {} if case.removed is None else case.removed.data
-    return case.rebalance.kind is Kind.CLASSIC and noted.get("heartbeat_interval_ms", 0) is None
+    if case.rebalance.kind is not Kind.CLASSIC or noted.get("heartbeat_interval_ms", 0) is not None:
+        return False
+    for each in case.before("shard_loaded", "member_added", "member_replaced"):
+        if each.type == "shard_loaded" or case.is_about(each):
+            return each.type != "shard_loaded"
+    return True
 
 
 def static_past_poll_deadline(case: Case) -> Finding | None:
@@ -236,12 +246,12 @@ def just_left(case: Case) -> Finding | None:
 def _too_early(case: Case) -> tuple[str, ...]:
     """Evidence that it left before a poll deadline could have passed since it joined; none if it did not.
     Only a client that joined without polling, as librdkafka may after an eviction, can miss one sooner."""
-    for each in case.earlier_of_types("member_added", "member_replaced"):
+    for each in case.before("member_added", "member_replaced"):
         if case.is_about(each):
             limit_ms, age_ms = whole(each, "rebalance_timeout_ms"), case.start.entry.at_ms - each.at_ms
-            if limit_ms is None or age_ms >= limit_ms:
+            if limit_ms is None or age_ms >= limit_ms - _POLLED_BEFORE_MS:
                 return ()
-            limit = f"its rebalance timeout (max.poll.interval.ms) of {duration(limit_ms)}"
+            limit = f"its rebalance timeout (usually max.poll.interval.ms) of {duration(limit_ms)}"
             return (f"it left {duration(age_ms)} after it had joined, sooner than {limit}",)
     return ()
 

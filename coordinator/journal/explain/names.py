@@ -12,6 +12,8 @@ from muster.coordinator.journal.explain.rebalances import Rebalance
 from muster.coordinator.journal.names import Names
 
 _LISTED_MAX: Final = 4
+NAMED_MAX: Final = 8
+"""How many members are named where all matter."""
 _MS_MAX: Final = 253_402_300_799_000  # the last second a datetime can hold
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.consumer import progress
@@ -11,6 +11,11 @@ from muster.coordinator.journal.explain.facts import joins, member, members, tex
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Outcome, Rebalance
 from muster.coordinator.journal.explain.timing import Awaited, Phases
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Kind, Trigger
+
+_HELD_UP_MS: Final = 1_000
+"""A shorter wait for a member that then left, or expired, is not worth mentioning."""
+_REJOINS_TOLD_MAX: Final = 100
+"""The journal tells who rejoined only in groups of up to this many members."""
 
 
 def phases(rebalance: Rebalance) -> Phases | None:
@@ -20,13 +25,12 @@ def phases(rebalance: Rebalance) -> Phases | None:
     if rebalance.kind is Kind.CONSUMER:
         return progress.phases(rebalance)
     done, joined = rebalance.completed, rebalance.joined
-    join_ms = assignment_ms = None
+    waited_ms = _waits(rebalance)
+    join_ms, assignment_ms = waited_ms.get(PREPARING), waited_ms.get(COMPLETING)
     if done is not None:
-        join_ms, assignment_ms = whole(done, "join_ms"), whole(done, "assignment_ms")
-    if joined is not None and join_ms is None:
-        join_ms = max(joined.at_ms - rebalance.started_ms, 0)
-    if joined is not None and assignment_ms is None and rebalance.ended_ms is not None:
-        assignment_ms = max(rebalance.ended_ms - joined.at_ms, 0)
+        noted_ms = whole(done, "join_ms"), whole(done, "assignment_ms")
+        join_ms = join_ms if noted_ms[0] is None else noted_ms[0]
+        assignment_ms = assignment_ms if noted_ms[1] is None else noted_ms[1]
     if joined is None and assignment_ms == 0:
         assignment_ms = None  # the group became Empty: there was no such phase
     gone = list(_gone(rebalance))
@@ -42,8 +46,25 @@ def phases(rebalance: Rebalance) -> Phases | None:
         max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0),
         tuple((each.member, each.ms) for each in gone if each.expired and not each.led),
         leaders_expired=tuple((each.member, each.ms) for each in gone if each.expired and each.led),
-        left=tuple((each.member, each.ms) for each in gone if not each.expired),
+        left=tuple((each.member, each.ms) for each in gone if not each.expired and not each.led),
+        leaders_left=tuple((each.member, each.ms) for each in gone if not each.expired and each.led),
     )
+
+
+def _waits(rebalance: Rebalance) -> dict[str, int]:
+    """How long the group was in each state that it has left, or in which the rebalance was interrupted."""
+    found: dict[str, int] = {}
+    change: Entry | None = None
+    for each in rebalance.entries:
+        if each.type == "state_changed":
+            left, ms = text(each, "from_state"), whole(each, "phase_ms")
+            if left in (PREPARING, COMPLETING) and ms is not None:
+                found[left] = found.get(left, 0) + ms
+            change = each
+    state = None if change is None else text(change, "to_state")
+    if change is not None and state in (PREPARING, COMPLETING) and rebalance.ended_ms is not None:
+        found[state] = found.get(state, 0) + max(rebalance.ended_ms - change.at_ms, 0)
+    return found
 
 
 def awaited(rebalance: Rebalance) -> list[Awaited]:
@@ -139,26 +160,30 @@ class _Gone(NamedTuple):
 
 
 def _gone(rebalance: Rebalance) -> Iterator[_Gone]:
-    """Members that the group waited for in vain; who did not rejoin in time is told elsewhere."""
+    """Members that held up the group in vain; who did not rejoin in time is told elsewhere."""
     since_ms: dict[str, int] = {}
-    led = False
+    size, led = 0, False
     for each in rebalance.entries:
         if each.type == "state_changed":
             to_state, leader = text(each, "to_state"), member(each, "leader")
             if to_state == PREPARING:
-                led = False
-                for who in members(each, "waiting_for"):
-                    since_ms.setdefault(who.id, each.at_ms)
+                led, since_ms = False, {who.id: each.at_ms for who in members(each, "waiting_for")}
+                size = len(since_ms) + 1  # with the one that began it; the list is cut at a hundred
             elif to_state == COMPLETING:
                 led, since_ms = True, {} if leader is None else {leader.id: each.at_ms}
         elif each.member is None:
             continue
+        elif each.type == "member_added":
+            size += 1
         elif each.type == "member_rejoined":
             since_ms.pop(each.member.id, None)
         elif each.type == "member_removed":
             began_ms = since_ms.pop(each.member.id, None)
-            if began_ms is not None and each.trigger in (Trigger.SESSION_EXPIRED, Trigger.MEMBER_LEFT):
-                expired = each.trigger == Trigger.SESSION_EXPIRED
+            if began_ms is None or each.at_ms - began_ms < _HELD_UP_MS:
+                continue
+            expired = each.trigger == Trigger.SESSION_EXPIRED
+            # In a larger group, one that left may have rejoined before.
+            if expired or (each.trigger == Trigger.MEMBER_LEFT and (led or size <= _REJOINS_TOLD_MAX)):
                 yield _Gone(each.member, each.at_ms - began_ms, expired, led)
 
 

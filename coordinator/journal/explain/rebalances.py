@@ -136,6 +136,18 @@ class Rebalance:
                 break
             yield each
 
+    def before(self, start: Start) -> Iterator[Entry]:
+        """Entries before a start, newest first."""
+        # If the start is missing, entries of the rebalance itself do not count as earlier.
+        begin = start.index if self.began_in_sight else self.first
+        for index in range(begin - 1, max(-1, begin - LOOK_ENTRIES_MAX), -1):
+            yield self.stream[index]
+
+    def protocol_before(self, start: Start) -> str | None:
+        """The assignor in use before a start; None if the journal does not show it."""
+        chosen = (each for each in self.before(start) if each.type == "protocol_chosen")
+        return next((text(each, "protocol") for each in chosen), None)
+
     def later(self, start: Start, window_ms: int) -> Iterator[Entry]:
         """Entries at most `window_ms` after `start`, including those of later rebalances."""
         for index in range(start.index + 1, min(len(self.stream), start.index + LOOK_ENTRIES_MAX)):

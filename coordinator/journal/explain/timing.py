@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from muster.coordinator.journal.entries import Member
-
-_HELD_UP_MS: Final = 1_000
 
 
 class Revocation(NamedTuple):
@@ -33,9 +31,9 @@ class Phases:
     """Durations in ms; None is unknown or not begun, or a phase of the other type of group."""
 
     join_ms: int | None
-    """Waiting for JoinGroups, restarts included."""
+    """Waiting for JoinGroups, restarts included; a wait in progress is not."""
     assignment_ms: int | None
-    """Waiting for the leader's SyncGroup, restarts included."""
+    """The same for the leader's SyncGroup."""
     sync_ms: int | None
     """Waiting for the other members' SyncGroups."""
     slowest: tuple[tuple[Member, int | None], ...]
@@ -48,22 +46,21 @@ class Phases:
     """The trigger that ended the wait for joins."""
     restarts: int
     expired: tuple[tuple[Member, int], ...] = ()
-    """Members whose session expired while the group waited for them to rejoin, and how long it waited."""
+    """Members whose session expired after the group had waited a second or more for them to rejoin, and how
+    long it waited."""
     leaders_expired: tuple[tuple[Member, int], ...] = ()
     """The same for leaders whose assignment the group waited for."""
     left: tuple[tuple[Member, int], ...] = ()
-    """Members that left while the group waited for them, and how long it waited."""
+    """Members that left after the group had waited a second or more for them to rejoin, and how long it
+    waited."""
+    leaders_left: tuple[tuple[Member, int], ...] = ()
+    """The same for leaders whose assignment the group waited for."""
     target_ms: int | None = None
     """Waiting for a consumer group's target assignment, in all its epochs."""
     reconcile_ms: int | None = None
     """Waiting for members to reach their targets, in all its epochs."""
     revocations: tuple[Revocation, ...] = ()
     """What members of a consumer group revoked, in the order in which they were told to."""
-
-    @property
-    def held_up_and_left(self) -> list[tuple[Member, int]]:
-        """Those of `left` that held up the group for long enough to mention."""
-        return [each for each in self.left if each[1] >= _HELD_UP_MS]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -77,6 +74,7 @@ class Phases:
             "expired": [[who.to_json(), ms] for who, ms in self.expired],
             "leaders_expired": [[who.to_json(), ms] for who, ms in self.leaders_expired],
             "left": [[who.to_json(), ms] for who, ms in self.left],
+            "leaders_left": [[who.to_json(), ms] for who, ms in self.leaders_left],
             "restarts": self.restarts,
             "target_ms": self.target_ms,
             "reconcile_ms": self.reconcile_ms,

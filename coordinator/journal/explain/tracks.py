@@ -151,8 +151,9 @@ class Tracks:
                 self._turn(entry.member, entry.at_ms, Standing.JOINING)
         elif to_state in (COMPLETING, STABLE):
             standing = Standing.SYNCING if to_state == COMPLETING else Standing.STABLE
-            for each in waiting.values():
-                self._ids.setdefault(each.id, self._key(each))
+            if to_state == STABLE:  # before, the list is of those who did not come in time
+                for each in waiting.values():
+                    self._ids.setdefault(each.id, self._key(each))
             for member_id in list(self._ids):
                 self._known(member_id, entry.at_ms, standing)
         elif to_state in (EMPTY, DEAD):

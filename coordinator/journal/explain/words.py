@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,7 @@ from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
 from muster.coordinator.journal.explain.facts import flag, text
 from muster.coordinator.journal.explain.findings import GAVE, Case, Finding
 from muster.coordinator.journal.explain.names import (
+    NAMED_MAX,
     count,
     duration,
     listed,
@@ -34,6 +35,8 @@ _PAIRS_MAX: Final = 6
 _WAITING_MAX: Final = 5
 _ALSO_MAX: Final = 8
 _SINCE_MAX: Final = 3
+_EXPIRED: Final = ("its session expired", "their sessions expired")
+_LEFT: Final = ("it left", "they left")
 
 
 class Alternative(NamedTuple):
@@ -123,6 +126,7 @@ class Explanation:
             "before": self.before,
             "since": list(self.since),
             "names": self.names.by_id(self.ids),
+            "interrupted": self.interrupted,
         }
 
     def lines(self, zone: tzinfo | None = None) -> list[str]:
@@ -246,19 +250,19 @@ def interrupted(entry: Entry) -> str:
         case "protocol_migrated":
             return f"the group became a {text(entry, 'to_type') or 'different'} group"
         case "epoch_bumped":
-            return "the journal lacks its end"
+            return "the end is missing from the journal"
         case "group_removed":
             return "the group was deleted"
         case "shard_loaded":
             return f"broker {entry.broker} restarted or took over the group"
         case _:
-            return f"broker {entry.broker} gave up the group"
+            return f"broker {entry.broker} stopped or handed over the group"
 
 
-def again(case: Case, finding: Finding) -> str:
-    """What restarted it, in a phrase."""
-    who = case.names.short(case.member) if case.member is not None else "the group"
-    return f"{case.trigger or 'unknown'} ({who}: {finding.diagnosis})"
+def again(finding: Finding, *cases: Case) -> str:
+    """What restarted it, or held it up, in a phrase; `cases` have the same trigger and finding."""
+    who = [each.names.short(each.member) if each.member is not None else "the group" for each in cases]
+    return f"{cases[0].trigger or 'unknown'} ({listed(who, NAMED_MAX)}: {finding.diagnosis})"
 
 
 def brief(explanation: Explanation) -> str:
@@ -376,15 +380,12 @@ def _phases(phases: Phases, names: Names) -> str:
             notes.append("the initial rebalance delay")
         if phases.slowest and phases.join_ms > 0:
             who, ms = phases.slowest[0]
-            order, since = ("last", " after it began") if phases.restarts else ("slowest", "")
+            order, since = ("last", " after the rebalance began") if phases.restarts else ("slowest", "")
             took = "" if ms is None else f", {duration(ms)}{since}"
             notes.append(f"{order}: {names.short(who)}{took}")
         for who, ms in phases.held_up:
             notes.append(f"{names.short(who)} got a member id and did not join with it for {duration(ms)}")
-        for who, ms in phases.expired:
-            notes.append(f"{names.short(who)} was waited for until its session expired, {duration(ms)}")
-        for who, ms in phases.held_up_and_left:
-            notes.append(f"{names.short(who)} was waited for until it left, {duration(ms)}")
+        notes += _waited("", phases.expired, _EXPIRED, names) + _waited("", phases.left, _LEFT, names)
         if phases.dropped:
             gone = listed([names.short(each) for each in phases.dropped])
             notes.append(f"dropped for not rejoining in time: {gone}")
@@ -392,10 +393,8 @@ def _phases(phases: Phases, names: Names) -> str:
             f"waiting for joins {duration(phases.join_ms)}" + (f" ({'; '.join(notes)})" if notes else "")
         )
     if phases.assignment_ms is not None:
-        notes = [
-            f"{names.short(who)} led, and was waited for until its session expired, {duration(ms)}"
-            for who, ms in phases.leaders_expired
-        ]
+        notes = _waited("the leader", phases.leaders_expired, _EXPIRED, names)
+        notes += _waited("the leader", phases.leaders_left, _LEFT, names)
         said.append(
             f"assignment {duration(phases.assignment_ms)}" + (f" ({'; '.join(notes)})" if notes else "")
         )
@@ -404,6 +403,17 @@ def _phases(phases: Phases, names: Names) -> str:
     if phases.restarts:
         said.append(f"restarted {count(phases.restarts, 'time')}")
     return " · ".join(said)
+
+
+def _waited(role: str, gone: Sequence[tuple[Member, int]], until: tuple[str, str], names: Names) -> list[str]:
+    """For whom the group waited, and until what happened to one or to several; nothing if for nobody."""
+    if not gone:
+        return []
+    who = listed([names.short(each) for each, _ in gone], NAMED_MAX)
+    longest = duration(max(ms for _, ms in gone))
+    several = len(gone) > 1
+    roles = f"{role}{'s' * several} " if role else ""
+    return [f"waited {'up to ' * several}{longest} for {roles}{who}, until {until[several]}"]
 
 
 def _moves(moved: Moved, names: Names) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
+from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
 
@@ -106,6 +107,42 @@ def test_with_an_eager_assignor_what_is_kept_stands_still_too() -> None:
     ) in text
     assert after("cooperative-sticky", 200).cost is None
     assert after("range", 2_000).cost is None, "less than a second"
+
+
+def test_who_began_it_by_rejoining_gave_up_its_partitions_then() -> None:
+    def began_by(trigger: str, *gone: Member) -> Explanation:
+        life = Life().at(-60_000).add("protocol_chosen", trigger="all members joined", protocol="range")
+        life.at(0).preparing(WEB_2, trigger, waiting_for=(WEB_1,)).at(2_300)
+        life.add("member_rejoined", WEB_1, trigger="member rejoined", after_ms=2_300)
+        for each in gone:
+            life.add("member_removed", each, trigger="member left", silent_ms=10)
+        life.at(2_400).joined().at(2_700)
+        moves = [["orders", 4, WEB_2.id, WEB_1.id]]
+        life.add("assigned", WEB_1, partitions=9, kept=8, moved=1, lost=0, moves=moves)
+        found = explain(life.stable(WEB_2, trigger, 0, 2_400).entries)
+        assert found is not None
+        return found
+
+    for trigger in ("leader rejoined", "subscription or protocols changed"):
+        found = began_by(trigger)
+        assert found.cost is not None
+        assert found.cost.kept_stopped == (8, 2_700, "range")
+        assert [each.ms for each in found.cost.unowned] == [2_700]
+        found = began_by(trigger, WEB_2)
+        assert found.cost is not None
+        assert found.cost.kept_stopped is None, "what it had, it did not get back"
+
+
+def test_who_rejoined_twice_stopped_at_first() -> None:
+    life = Life().at(0).preparing(WEB_1, "leader rejoined", waiting_for=(WEB_2,)).at(100).joined().at(900)
+    life.preparing(WEB_3, "member joined", from_state="CompletingRebalance", waiting_for=(WEB_1, WEB_2))
+    life.at(2_000).add("member_rejoined", WEB_1, after_ms=2_000).joined().at(2_700)
+    moves = [["orders", 4, WEB_1.id, WEB_3.id]]
+    life.add("assigned", WEB_1, partitions=9, kept=8, moved=1, lost=0, moves=moves)
+    found = explain(life.stable(WEB_3, "member joined", 0, 2_000, restarts=1).entries)
+    assert found is not None
+    assert found.cost is not None
+    assert [each.ms for each in found.cost.unowned] == [2_700]
 
 
 def test_lag_that_grew_and_recovered() -> None:

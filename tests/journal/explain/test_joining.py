@@ -153,7 +153,7 @@ def test_a_process_that_crashed_and_was_started_again_before_its_session_expired
     assert found.phases.expired == ((WEB_2, 13_000),)
     assert found.also == ("session expired (web-2/111111: crashed)",)
     text = " ".join(" ".join(found.lines()).split())
-    assert "web-2/111111 was waited for until its session expired, 13.0 s" in text
+    assert "waited 13.0 s for web-2/111111, until its session expired" in text
 
 
 def test_a_closed_connection_is_no_crash_if_its_member_came_back_or_left() -> None:

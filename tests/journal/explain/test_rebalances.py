@@ -121,7 +121,7 @@ def test_a_rebalance_cut_short_by_a_move() -> None:
     life.at(400).shard_event("shard_unloaded", epoch=3, why="handed over")
     (found,) = rebalances(life.entries)
     assert (found.outcome, found.ended_ms) == (Outcome.INTERRUPTED, T0 + 400)
-    assert _header(life).endswith("interrupted: broker 1 gave up the group")
+    assert _header(life).endswith("interrupted: broker 1 stopped or handed over the group")
     life.broker = 2
     life.at(500).shard_event("shard_loaded", epoch=4, took_ms=3, from_broker=1)
     life.at(900).rebalanced(WEB_2, "leader rejoined")
@@ -135,6 +135,9 @@ def test_a_rebalance_cut_short_by_a_restart_or_by_a_migration() -> None:
     life = Life().at(0).preparing(WEB_2, "leader rejoined")
     life.at(400).add("protocol_migrated", WEB_3, from_type="classic", to_type="consumer", members=1)
     assert _header(life).endswith("interrupted: the group became a consumer group")
+    told = explain(life.entries, generation=7)
+    assert told is not None
+    assert told.to_json()["interrupted"] == "the group became a consumer group"
     life = Life().at(0).preparing(WEB_2, "leader rejoined").at(400).add("group_removed")
     assert _header(life).endswith("interrupted: the group was deleted")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.coordinator.journal.explain.facts import present
 from muster.coordinator.journal.explain.tracks import Standing, Track, Tracks
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, Life, member
 
@@ -83,6 +84,17 @@ def test_who_only_has_an_id_is_no_member_of_the_generation() -> None:
     life = Life().at(0).add("member_id_issued", WEB_1).rebalanced(WEB_2, "leader rejoined")
     tracks = {each.name: spans(each) for each in Tracks(life.entries).members}
     assert tracks["web-1"] == [(0, None, Standing.PENDING)]
+
+
+def test_who_was_dropped_from_the_generation_stays_out() -> None:
+    life = Life().at(-60_000).add("member_added", WEB_1).add("member_added", WEB_2).at(0)
+    life.preparing(WEB_1, "leader rejoined", waiting_for=(WEB_2,)).at(100)
+    life.add("member_removed", WEB_2, trigger="rebalance timed out")
+    life.joined("rebalance timed out", waiting_for=(WEB_2,), leader=WEB_1)
+    life.at(150).stable(WEB_1, "leader rejoined", 0, 100)
+    there = {each.name: each.is_present for each in Tracks(life.entries).members}
+    assert there == {"web-1": True, "web-2": False}
+    assert present(life.entries) == {WEB_1.id}
 
 
 def test_an_empty_group_has_nobody() -> None:

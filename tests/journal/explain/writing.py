@@ -27,6 +27,8 @@ class Life:
         self.group, self.generation, self.shard = group, generation, shard
         self.at_ms = T0
         self.broker = 1
+        self._changed_ms: int | None = None
+        """When the group last changed its state."""
 
     def at(self, ms: int) -> Self:
         self.at_ms = T0 + ms
@@ -85,7 +87,7 @@ class Life:
             reason=reason,
             from_state=from_state,
             to_state="PreparingRebalance",
-            phase_ms=60_000,
+            phase_ms=self._phase_ms(60_000),
             waiting_for=waiting_for,
             pending_member_ids=list(pending),
             until_ms=until_ms,
@@ -106,7 +108,7 @@ class Life:
             trigger=trigger,
             from_state="PreparingRebalance",
             to_state="CompletingRebalance",
-            phase_ms=0,
+            phase_ms=self._phase_ms(),
             waiting_for=waiting_for,
             pending_member_ids=[],
             until_ms=until_ms,
@@ -123,11 +125,16 @@ class Life:
             trigger="leader sent the assignment",
             from_state="CompletingRebalance",
             to_state="Stable",
-            phase_ms=0,
+            phase_ms=self._phase_ms(),
             waiting_for=waiting_for,
             pending_member_ids=[],
         )
         return self.completed(who, trigger, started, joined, **data)
+
+    def _phase_ms(self, unknown: int = 0) -> int:
+        """How long the group was in the state that it leaves now."""
+        since_ms, self._changed_ms = self._changed_ms, self.at_ms
+        return unknown if since_ms is None else max(self.at_ms - since_ms, 0)
 
     def completed(self, who: Member | None, trigger: str, started: int, joined: int, **data: Any) -> Self:
         reason = data.pop("reason", None)
