@@ -396,9 +396,9 @@ class Membership:
             elif self._held.has(grant):
                 lost.append(grant.lease)
         if lost:
-            self._log.warning("leases lost to other brokers, or by a failover of the store", leases=len(lost))
+            self._log.warning("leases lost to other brokers or in a database failover", leases=len(lost))
         for lease in lost:
-            self._disown(lease, "another broker has taken it over, or the store has failed over")
+            self._disown(lease, "another broker has taken it over, or the database has failed over")
         self._arm_lapse()
 
     def _arm_lapse(self) -> None:

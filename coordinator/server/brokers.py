@@ -343,7 +343,8 @@ def _store_and_logs(settings: Settings) -> tuple[Store, Logs]:
         from muster.coordinator.storage.postgres import PostgresStore
 
         name = f"muster-{settings.node_id}"
-        return PostgresStore(settings.store, name=name), Logs.in_postgres(settings.store, name=name)
+        store = PostgresStore(settings.store, name=name)
+        return store, Logs.in_postgres(settings.store, name=name, eras=store.eras)
     if settings.ephemeral:
         from muster.coordinator.storage.memory import MemoryStore
 

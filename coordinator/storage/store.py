@@ -455,9 +455,10 @@ class Store(Protocol):
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
         """Restart each lease's term. Returns its remaining milliseconds, or None if it is lost.
 
-        Lost means released, claimed since (another epoch, or a claim in flight), or claimed from a server
-        that another has replaced, which may not know of it. An expired lease that nobody has claimed since is
-        renewed: nobody can have written or loaded in between. `remaining_ms` of the given grants is ignored.
+        Lost means released, claimed since (another epoch, or a claim in flight), or claimed on a server that
+        has since been replaced; the new one may not know of the claim. An expired lease that nobody has
+        claimed since is renewed: nobody can have written or loaded in between. `remaining_ms` of the given
+        grants is ignored.
         The holder counts the answer from when it *sent* the renewal. Does not move `revision()`.
         """
 

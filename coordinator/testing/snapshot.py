@@ -13,6 +13,7 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.files import MemoryFolder
 from muster.coordinator.storage.memory import MemoryImage, MemoryStore
 from muster.coordinator.testing.core import all_loaded
+from muster.coordinator.topics.logs import Logs
 
 _LOOK_AGAIN_S = 0.001
 
@@ -29,10 +30,11 @@ class Snapshot:
 async def taken(brokers: Brokers) -> Snapshot:
     """Take a snapshot. Raises ValueError unless the brokers are in memory."""
     store, logs = _in_memory(brokers)
+    assert logs.memory is not None
     nodes = _all_running(brokers)
     async with _frozen(nodes):
         await _at_rest(nodes)
-        return Snapshot((await store.counts()).cluster_id, store.image(), logs.copy())
+        return Snapshot((await store.counts()).cluster_id, store.image(), logs.memory.copy())
 
 
 async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
@@ -72,9 +74,9 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
             await node.catalogue.refresh()
 
 
-def _in_memory(brokers: Brokers) -> tuple[MemoryStore, MemoryFolder]:
-    store, logs = brokers.shared.store, brokers.shared.logs.memory
-    if not isinstance(store, MemoryStore) or logs is None:
+def _in_memory(brokers: Brokers) -> tuple[MemoryStore, Logs]:
+    store, logs = brokers.shared.store, brokers.shared.logs
+    if not isinstance(store, MemoryStore) or logs.memory is None:
         where = "the database" if brokers.settings.store is not None else brokers.settings.data
         raise ValueError(
             f"snapshots need brokers in memory, but these keep their state in {where}: leave out `data` "

@@ -153,5 +153,5 @@ def report_recovery(log: PartitionLog) -> None:
             _log.warning("log truncated after its last complete batch", **place, **cut)
     for first, behind in found.missing:
         _log.error("records missing: a segment file is gone", **place, first=first, last=behind - 1)
-    if found.known_end:
-        _log.error("records missing: the log ended at known_end before", **place, known_end=found.known_end)
+    if known_end := max(found.known_end, log.known_end):
+        _log.error("records missing: the log ended at known_end before", **place, known_end=known_end)

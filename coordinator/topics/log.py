@@ -132,6 +132,14 @@ class _State:
         self.aborted = Aborted()
 
 
+class StorageFault(KafkaError):
+    """What keeps the log refused or failed. `reason` names no partition."""
+
+    def __init__(self, why: str, reason: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, why)
+        self.reason = reason
+
+
 class PartitionLog:
     """The log of one partition, open for one leader epoch. Refusals are KafkaErrors; so are failures of the
     disk (56)."""
@@ -149,6 +157,8 @@ class PartitionLog:
         `refused` outlives the log, and whoever appends notes refused batches in it."""
         self.name = name
         self.leader_epoch = leader_epoch
+        self.known_end = 0
+        """Where it ended when it was open here before, if it ends before that now."""
         self.lock = RLock()
         self._place = place
         self._now_ms = now_ms
@@ -692,10 +702,10 @@ class PartitionLog:
         if isinstance(error, Fenced):
             self._closed = True
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: {error}")
-        what = "the disk is full" if error.errno in (ENOSPC, EDQUOT) else str(error)
-        return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {doing} the log of {self.name} in {self.path}: {what}"
-        )
+        full = error.errno in (ENOSPC, EDQUOT)
+        what = "the disk is full" if full else str(error)
+        reason = what if full else error.strerror or what
+        return StorageFault(f"cannot {doing} the log of {self.name} in {self.path}: {what}", reason)
 
 
 def commit_together(storage: RecordStorage, logs: Sequence[PartitionLog]) -> list[KafkaError | None]:

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.files import DiskFolder, MemoryFolder
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.records import RecordStorage
@@ -20,7 +19,8 @@ from muster.coordinator.topics.refused import Refused
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import Header
 
-_log = Logger(part="topics")
+if TYPE_CHECKING:
+    from muster.coordinator.storage.postgres.eras import Eras
 
 
 class PartitionId(NamedTuple):
@@ -79,12 +79,24 @@ class Logs:
         return logs
 
     @classmethod
-    def in_postgres(cls, url: str, name: str = "muster") -> Logs:
+    def in_postgres(cls, url: str, name: str = "muster", eras: Eras | None = None) -> Logs:
         """Logs in the store's database, which must have its tables before the first call; `name` is the name
-        of the connections there. StoreError for an invalid url."""
+        of the connections there, `eras` is the store's. StoreError for an invalid url."""
         from muster.coordinator.storage.postgres.record_storage import Rows
 
-        return cls(Rows.at(url, name))
+        return cls(Rows.at(url, name, eras))
+
+    def become(self, folder: MemoryFolder) -> None:
+        """Replace all that is kept in memory, while no log is in use."""
+        assert self.memory is not None, "these logs are not in memory"
+        self.memory.become(folder)
+        with self._lock:
+            holders = list(self._holders.values())
+        for holder in holders:
+            with holder.lock:
+                if holder.log is not None:
+                    holder.log.fence()
+                holder.log, holder.known_end = None, 0
 
     def open(
         self,
@@ -116,13 +128,7 @@ class Logs:
             place = self._storage.place(topic_id, partition, lease, held_in)
             log = holder.log = PartitionLog(place, name, config, leader_epoch, now_ms, holder.refused)
             if log.high_watermark < holder.known_end:
-                _log.error(
-                    "records missing: the log ended at known_end before",
-                    partition=name,
-                    folder=log.path,
-                    end_offset=log.high_watermark,
-                    known_end=holder.known_end,
-                )
+                log.known_end = holder.known_end
             return log
 
     def note_refused(self, topic_id: UUID, partition: int, header: Header, now_ms: int) -> None:

@@ -23,7 +23,7 @@ from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.fetches import Fetches
 from muster.coordinator.topics.guards import Guard
 from muster.coordinator.topics.led import Led, locate, report_recovery
-from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
+from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog, StorageFault
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
 from muster.coordinator.topics.producers import ActiveProducer
 from muster.coordinator.topics.refused import COMES_AGAIN
@@ -59,6 +59,8 @@ _AT_THE_ENDS: Final = frozenset({int(ListTimestamp.LATEST), int(ListTimestamp.EA
 _LOOKED_INTO_MAX: Final = 100
 """Closed logs that one `look` opens."""
 _SAY_AGAIN_MS: Final = 60_000
+_REASONS_MAX: Final = 20
+"""How many reasons for failed writes are logged within that time."""
 
 
 def _lend_all(wanted: int) -> int:
@@ -142,7 +144,7 @@ class Partitions:
             cleaner_backoff_ms=cleaner_backoff_ms,
             producer_expiration_ms=producer_expiration_ms,
         )
-        self._say_again_ms = 0  # when a write that fails is logged again
+        self._said_ms: dict[str, int] = {}  # why writes failed in the last minute, and when that was logged
 
     def __repr__(self) -> str:
         counts = f"leases={len(self._epochs)} led={len(self._led)} parked={len(self._fetches)}"
@@ -386,18 +388,22 @@ class Partitions:
     def _append_settled(self, led: Led, outcome: Appended | BaseException) -> None:
         if isinstance(outcome, Appended):
             led.tell_watchers()
-        elif isinstance(outcome, KafkaError) and outcome.code is ErrorCode.KAFKA_STORAGE_ERROR:
-            self._say_unwritten(led, outcome.why)
+        elif isinstance(outcome, StorageFault):
+            self._say_unwritten(led, outcome)
         log = led.log
         if log is not None and log.segments.unsealed and not log.closed:
             self._upkeep.seal(log)
 
-    def _say_unwritten(self, led: Led, why: str) -> None:
-        """Log why records could not be written: now and then, since producers try again and again."""
+    def _say_unwritten(self, led: Led, fault: StorageFault) -> None:
+        """Log why records could not be written: each reason now and then, since producers try again and
+        again."""
         now_ms = self._clock.now_ms()
-        if now_ms >= self._say_again_ms:
-            self._say_again_ms = now_ms + _SAY_AGAIN_MS
-            _log.error("failed to write records", node=self._node_id, partition=led.name, why=why)
+        self._said_ms = {
+            reason: said_ms for reason, said_ms in self._said_ms.items() if now_ms < said_ms + _SAY_AGAIN_MS
+        }
+        if fault.reason not in self._said_ms and len(self._said_ms) < _REASONS_MAX:
+            self._said_ms[fault.reason] = now_ms
+            _log.error("failed to write records", node=self._node_id, partition=led.name, why=fault.why)
 
     def _append_refused(self, led: Led, records: bytes, refusal: KafkaError) -> None:
         self._note_refused(led.topic, led.partition, records, refusal)

@@ -25,6 +25,7 @@ from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.config import parse
+from muster.coordinator.topics.led import report_recovery
 from muster.coordinator.topics.log import Appended, PartitionLog
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
@@ -444,7 +445,9 @@ def test_records_that_a_failover_has_lost_are_reported(
     rows.claim(lease, 1)
 
     def opened() -> PartitionLog:
-        return logs.open(topic_id, 0, "orders-0", parse({}), lease, 1, lambda: NOW_MS)
+        log = logs.open(topic_id, 0, "orders-0", parse({}), lease, 1, lambda: NOW_MS)
+        report_recovery(log)
+        return log
 
     log = opened()
     log.append(batch(b"kept"))

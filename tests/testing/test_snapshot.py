@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.client import Admin, Consumer, Producer, TopicPartition
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster import membership
 from muster.coordinator.server.shards import DataShards
 from muster.coordinator.storage.store import LeaseKind
@@ -83,6 +84,21 @@ async def test_partitions_that_load_slowly_have_leaders_afterwards(monkeypatch: 
         monkeypatch.setattr(data, "_read_topics", slowly)
         await broker.restore(await broker.snapshot())
         assert broker.leader_of("orders") == 0
+
+
+async def test_records_that_a_restore_removes_are_not_called_lost(
+    broker: AsyncBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    for level in ("warning", "error"):
+        monkeypatch.setattr(Logger, level, lambda _, event, **fields: said.append(event))
+    await broker.produce("orders", [b"1"], partition=1)
+    before = await broker.snapshot()
+    await broker.produce("orders", [b"2"], partition=1)
+    await broker.restore(before)
+    assert [each.value for each in await broker.records("orders")] == [b"1"]
+    await broker.produce("orders", [b"3"], partition=1)
+    assert said == []
 
 
 async def test_clients_go_on_afterwards(cluster: AsyncCluster) -> None:

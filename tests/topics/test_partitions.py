@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -604,7 +604,7 @@ async def test_changed_configs_hold_for_open_logs(brokers: Brokers) -> None:
 
 @pytest.mark.files
 async def test_a_disk_that_is_full_shows_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = False
+    full: int | None = None
     said: list[str] = []
     monkeypatch.setattr(Logger, "error", lambda _, event, **fields: said.append(fields["why"]))
 
@@ -617,23 +617,31 @@ async def test_a_disk_that_is_full_shows_and_recovers(monkeypatch: pytest.Monkey
         def new_file(self) -> MemoryFile:
             class File(MemoryFile):
                 def append(self, buffers: Any) -> None:
-                    if full:
-                        raise OSError(ENOSPC, "No space left on device")
+                    if full is not None:
+                        raise OSError(full, os.strerror(full))
                     super().append(buffers)
 
             return File()
 
     brokers = Brokers(logs=Logs(Folders(Folder())))
     node = await brokers.add()
-    topic = await topic_at(brokers)
+    topic = await topic_at(brokers, partitions=2)
     await node.append(topic, 0, batch(b"a"))
-    full = True
-    for minutes in (0, 0, 1):
+    for minutes, cause in ((0, ENOSPC), (0, ENOSPC), (0, EIO), (1, ENOSPC)):
+        full = cause
         brokers.clock.advance(minutes * 60_000)
-        assert await code_of(node.append(topic, 0, batch(b"b"))) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert ["the disk is full" in why for why in said] == [True, True]
+        for partition in range(2):
+            refused = node.append(topic, partition, batch(b"b"))
+            assert await code_of(refused) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert ["the disk is full" in why for why in said] == [True, False, True], "each reason once a minute"
     assert values((await fetch(node, ask(topic)))[0]) == [b"a"]
-    full = False
+    assert (
+        await code_of(node.append(topic, 0, batch(b"b", producer=(1, 0, 0)))) is ErrorCode.KAFKA_STORAGE_ERROR
+    )
+    full = None
+    with pytest.raises(KafkaError, match="must first resend"):
+        await node.append(topic, 0, batch(b"c", producer=(1, 0, 1)))
+    assert len(said) == 3, "which is no fault of the storage"
     await node.append(topic, 0, batch(b"c"))
     assert values((await fetch(node, ask(topic)))[0]) == [b"a", b"c"]
     await brokers.close()

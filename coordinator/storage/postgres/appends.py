@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.storage.postgres import keys, statements
 from muster.coordinator.storage.postgres.connect import Link, is_refusal
+from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.postgres.statements.records import Columns
 from muster.coordinator.storage.store import (
     Append,
@@ -39,8 +40,8 @@ class _Writer:
     seqs_end: int = 0
     newest_seq: int | None = None
     """The last number that is durable; None until something is written from here."""
-    history: int = 0
-    """See `Writers.failed_over`."""
+    era: int = 0
+    """In which the lease was claimed."""
     in_doubt: bool = False
     """The outcome of an earlier write is unknown, and it may yet be applied: a later one must not overtake
     it. The holder claims the lease again, which decides."""
@@ -51,29 +52,25 @@ class Writers:
 
     seqs_reserved: Final = _SEQS_RESERVED
 
-    def __init__(self, lease_ids: Mapping[Lease, int]) -> None:
+    def __init__(self, lease_ids: Mapping[Lease, int], eras: Eras) -> None:
         self._lease_ids = lease_ids
+        self._eras = eras
         self._writers: dict[Lease, dict[int, _Writer]] = {lease: {} for lease in lease_ids}
-        self._history = 0
 
     def __repr__(self) -> str:
         return f"<Writers {sum(map(len, self._writers.values()))}>"
 
-    def claimed(self, lease: Lease, epoch: int, first_seq: int) -> None:
-        """A claim from here has reserved the numbers from `first_seq` on."""
+    def claimed(self, lease: Lease, epoch: int, first_seq: int, era: int) -> None:
+        """A claim from here, on a connection of this era, has reserved the numbers from `first_seq` on."""
         seqs_end = first_seq + _SEQS_RESERVED
-        writer = _Writer(self._lease_ids[lease], epoch, first_seq, seqs_end, history=self._history)
+        writer = _Writer(self._lease_ids[lease], epoch, first_seq, seqs_end, era=era)
         self._writers[lease] = {epoch: writer}
 
-    def failed_over(self) -> None:
-        """Another server has taken the database's place. It may lack the last claims and writes, and give
-        epochs that it does not know to others: what was claimed before is fenced from now on."""
-        self._history += 1
-
-    def outlived(self, lease: Lease, epoch: int) -> bool:
-        """Whether the database has failed over since the lease was claimed in this epoch."""
-        writer = self._writers[lease].get(epoch)
-        return writer is not None and writer.history != self._history
+    def outlived(self, lease: Lease, epoch: int, era: int) -> bool:
+        """Whether the lease was claimed in this epoch in another era than `era`: then the server may not know
+        of the claim, and may have given the epoch to another."""
+        writer = self._writers.get(lease, {}).get(epoch)
+        return writer is not None and writer.era != era
 
     def next_seq(self, lease: Lease) -> int | None:
         """See `Store.next_seq`; None if it was not written to from here since the last claim."""
@@ -83,8 +80,9 @@ class Writers:
 
     async def append(self, link: Link, appends: Sequence[Append]) -> list[Outcome]:
         """Write in one transaction. Call it again only once it has returned. Raises StoreError."""
+        era = self._eras.current
         batch = _Batch()
-        numbers = [batch.add(self._writer(one), one) for one in appends]
+        numbers = [batch.add(self._writer(one, era), one) for one in appends]
         if any(writer.in_doubt for writer in batch.writers):
             raise StoreError(
                 "an earlier write in this epoch went unanswered and may still be applied: the lease must be "
@@ -98,10 +96,10 @@ class Writers:
             raise StoreBusy(str(error)) from error
         written: set[int] = set()
         if batch.writers:
-            history, columns = self._history, batch.columns()
+            columns = batch.columns()
 
             async def write(connection: Connection) -> set[int]:
-                if history != self._history:  # as this connection has shown
+                if link.era != era:
                     return set()
                 return await statements.records.append(connection, columns)
 
@@ -117,18 +115,16 @@ class Writers:
             batch.note_written(written)
         return [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
 
-    def _writer(self, append: Append) -> _Writer | None:
-        """None if the epoch can be nobody's, or no longer is."""
+    def _writer(self, append: Append, era: int) -> _Writer | None:
+        """None if the epoch can be nobody's in this era."""
         lease_id = self._lease_ids.get(append.lease)
         if lease_id is None or append.epoch < 1:  # below 1: never claimed
-            return None
-        if self.outlived(append.lease, append.epoch):
             return None
         of_lease = self._writers[append.lease]
         writer = of_lease.get(append.epoch)
         if writer is None:
-            writer = of_lease[append.epoch] = _Writer(lease_id, append.epoch, history=self._history)
-        return writer
+            writer = of_lease[append.epoch] = _Writer(lease_id, append.epoch, era=era)
+        return writer if writer.era == era else None
 
     async def _reserve(self, link: Link, batch: _Batch) -> None:
         """Reserve numbers for all that is to be written, where those reserved before are used up."""

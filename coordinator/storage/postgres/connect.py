@@ -15,6 +15,8 @@ from muster.coordinator.storage.store import StoreBusy, StoreError, StoreFull
 if TYPE_CHECKING:
     from asyncpg import Connection
 
+    from muster.coordinator.storage.postgres.eras import Eras
+
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_MS_DEFAULT: Final = 3_000
@@ -36,9 +38,6 @@ _KEEPALIVE: Final = (
     "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; "
     "SET tcp_user_timeout = 10000"
 )
-
-_TIMELINE_DIGITS: Final = 8
-"""The name of a WAL segment begins with these."""
 
 _RETRIED: Final = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: the transaction was rolled back, and the same one may succeed now."""
@@ -204,22 +203,9 @@ async def _set_up(connection: Connection, server: Server, statement_timeout_ms: 
             raise
 
 
-async def timeline(connection: Connection) -> str | None:
-    """The server's timeline, which changes when a standby is promoted or a backup restored; None where there
-    is no such thing."""
-    import asyncpg
-
-    try:
-        segment: str = await connection.fetchval("SELECT pg_walfile_name(pg_current_wal_lsn())")
-    except asyncpg.PostgresError:
-        if connection.is_closed():
-            raise
-        return None
-    return segment[:_TIMELINE_DIGITS]
-
-
 class Link:
-    """One connection, made when it is needed and again when it was lost; one caller at a time."""
+    """One connection, made when it is needed and again when it was lost or its era is over; one caller at a
+    time."""
 
     def __init__(
         self,
@@ -229,6 +215,7 @@ class Link:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS_DEFAULT,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS_DEFAULT,
         prepare: Callable[[Connection], Awaitable[None]] | None = None,
+        eras: Eras | None = None,
     ) -> None:
         """`prepare` is run on every new connection."""
         self._server = server
@@ -236,6 +223,9 @@ class Link:
         self._connect_timeout_ms = connect_timeout_ms
         self._statement_timeout_ms = statement_timeout_ms
         self._prepare = prepare
+        self._eras = eras
+        self.era = 0
+        """The era of the connection that `run` uses."""
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
 
@@ -274,6 +264,8 @@ class Link:
         self, where: str, use: Callable[[Connection], Awaitable[T]], deadline: float, timeout_ms: int
     ) -> T:
         loop = asyncio.get_running_loop()
+        if self._connection is not None and self._eras is not None and self.era != self._eras.current:
+            self._connection.terminate()
         fresh = self._connection is None or self._connection.is_closed()
         try:
             connection = await self._connected(deadline)
@@ -282,9 +274,12 @@ class Link:
         # Ended from here rather than by cancelling, which would ask the server on a further connection.
         timer = loop.call_at(deadline, connection.terminate)
         try:
-            if fresh and self._prepare is not None:
+            if fresh:
                 try:
-                    await self._prepare(connection)
+                    if self._prepare is not None:
+                        await self._prepare(connection)
+                    if self._eras is not None:
+                        self.era = await self._eras.check(connection)  # last: it was current just now
                 except BaseException as error:
                     connection.terminate()  # or the next caller would find it unprepared
                     if isinstance(error, StoreError) or not isinstance(error, Exception):

@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import statements
 from muster.coordinator.storage.postgres.connect import Link, Server
+from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.postgres.statements.letters import CHANNEL, Columns
 from muster.coordinator.storage.store import (
     Deliver,
@@ -79,13 +80,17 @@ class PostOffice:
         poll_ms: int,
         listen: bool,
         now_ms: Callable[[], int | None],
+        eras: Eras,
+        outlived: Callable[[Lease, int, int], bool],
     ) -> None:
+        """`outlived`: see `Writers.outlived`."""
         self._server = server
         self._lease_ids = lease_ids
         self._log = Logger(part="store", name=name)
         self._poll_ms = poll_ms
         self._notify = self._listen = listen
         self._now_ms = now_ms
+        self._outlived = outlived
         self._sender = uuid4()
         self._numbers = count()
         link = partial(
@@ -94,6 +99,7 @@ class PostOffice:
             name=name,
             connect_timeout_ms=connect_timeout_ms,
             statement_timeout_ms=statement_timeout_ms,
+            eras=eras,
         )
         self._outgoing = link(prepare=self._prepare_outgoing)
         self._incoming = link(prepare=self._prepare_incoming)
@@ -162,23 +168,23 @@ class PostOffice:
         return batch
 
     async def _send_batch(self, batch: list[_Waiting]) -> None:
-        columns = Columns(*([] for _ in Columns._fields))
-        for waiting in batch:
-            for letter in waiting.letters:
-                self._add(columns, letter)
-        try:
-            outcomes = await self._outgoing.run(
-                "posting letters",
-                lambda c: statements.letters.post(
-                    c, self._now_ms(), self._sender, columns, notify=self._notify
-                ),
+        async def post(connection: Connection) -> list[Posted]:
+            columns = Columns(*([] for _ in Columns._fields))
+            for waiting in batch:
+                for letter in waiting.letters:
+                    self._add(columns, letter)
+            outcomes = await statements.letters.post(
+                connection, self._now_ms(), self._sender, columns, notify=self._notify
             )
+            return [outcomes[number] for number in columns.numbers]
+
+        try:
+            posted = iter(await self._outgoing.run("posting letters", post))
         except Exception as error:
             for waiting in batch:
                 if not waiting.posted.done():
                     waiting.posted.set_exception(_again(error))
             return
-        posted = (outcomes[number] for number in columns.numbers)
         for waiting in batch:
             of_these = [next(posted) for _ in waiting.letters]
             if not waiting.posted.done():
@@ -188,8 +194,9 @@ class PostOffice:
         lease_id, epoch = None, 0
         if letter.under is not None:
             lease, epoch = letter.under
-            # Below 1: never claimed.
-            lease_id = self._lease_ids.get(lease, _NO_LEASE) if epoch >= 1 else _NO_LEASE
+            lease_id = self._lease_ids.get(lease, _NO_LEASE)
+            if epoch < 1 or self._outlived(lease, epoch, self._outgoing.era):  # below 1: never claimed
+                lease_id = _NO_LEASE
         columns.numbers.append(next(self._numbers))
         columns.node_ids.append(letter.node_id)
         columns.incarnations.append(letter.incarnation)

@@ -13,6 +13,9 @@ from contextlib import suppress
 from errno import ENOSPC
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from muster.coordinator.storage.postgres.eras import Eras
+from muster.coordinator.storage.records import Fenced
+
 if TYPE_CHECKING:
     import asyncpg
 
@@ -37,29 +40,32 @@ Call = Callable[["asyncpg.Connection[Any]"], Awaitable[_T]]
 class RecordDatabase:
     """Runs calls on connections. Starts its thread with the first call; usable from any thread."""
 
-    def __init__(self, path: str, connect: Callable[[], Awaitable[asyncpg.Connection[Any]]]) -> None:
+    def __init__(
+        self, path: str, connect: Callable[[], Awaitable[asyncpg.Connection[Any]]], eras: Eras
+    ) -> None:
         """`path` says where the database is, without the password; `connect` is called in the thread, and
         ends in bounded time."""
         self.path = path
+        self.eras = eras
         self._connect = connect
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
         # Used only in the loop's thread:
-        self._idle: list[asyncpg.Connection[Any]] = []
+        self._idle: list[tuple[asyncpg.Connection[Any], int]] = []  # with their eras
         self._free = asyncio.Semaphore(_CONNECTIONS_MAX)
         self._away_until = 0.0
         self._away_why = ""
 
-    def run(self, call: Call[_T], *, repeatable: bool) -> _T:
+    def run(self, call: Call[_T], *, repeatable: bool, era: int | None = None) -> _T:
         """Run `call` and return what it returns. Blocks for at most 15 s. Raises OSErrors.
 
         `call` is retried after a serialization failure or a deadlock; if `repeatable`, also after its
         connection was lost. One that writes must be a single statement, so that its locks are never held by a
-        stalled process.
+        stalled process. What was derived in an `era` is written in that one alone: Fenced if it is over.
         """
-        turn = self._submit(self._run(call, repeatable))
+        turn = self._submit(self._run(call, repeatable, era))
         try:
             return turn.result(_CALL_TIMEOUT_S + 5)
         except NotDone:
@@ -94,14 +100,17 @@ class RecordDatabase:
 
     # --- in the thread ----------------------------------------------------------------------------
 
-    async def _run(self, call: Call[_T], repeatable: bool) -> _T:
+    async def _run(self, call: Call[_T], repeatable: bool, era: int | None) -> _T:
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S), self._free:
                 attempt = 1
                 while True:
-                    connection = await self._connection()
+                    connection, era_there = await self._connection()
+                    if era is not None and era != era_there:
+                        self._idle.append((connection, era_there))
+                        raise Fenced(f"{self.path}: the database has failed over since the log was opened")
                     try:
-                        return await self._on(connection, call)
+                        return await self._on(connection, era_there, call)
                     except Exception as error:
                         if attempt == _ATTEMPTS_MAX or not _may_repeat(error, repeatable):
                             raise
@@ -119,7 +128,7 @@ class RecordDatabase:
             text = str(error)
             raise OSError(text if self.path in text else f"{self.path}: {text}") from error
 
-    async def _on(self, connection: asyncpg.Connection[Any], call: Call[_T]) -> _T:
+    async def _on(self, connection: asyncpg.Connection[Any], era: int, call: Call[_T]) -> _T:
         try:
             found = await call(connection)
         except BaseException as error:
@@ -129,20 +138,27 @@ class RecordDatabase:
                 # one: writes must not be sent again.
                 self._drop_idle()
             else:
-                self._idle.append(connection)
+                self._idle.append((connection, era))
             raise
-        self._idle.append(connection)
+        self._idle.append((connection, era))
         return found
 
-    async def _connection(self) -> asyncpg.Connection[Any]:
+    async def _connection(self) -> tuple[asyncpg.Connection[Any], int]:
         while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
+            connection, era = self._idle.pop()
+            if era != self.eras.current:
+                connection.terminate()
+            elif not connection.is_closed():
+                return connection, era
         if asyncio.get_running_loop().time() < self._away_until:
             raise ConnectionError(self._away_why)
         try:
-            return await self._connect()
+            connection = await self._connect()
+            try:
+                return connection, await self.eras.check(connection)
+            except BaseException:
+                connection.terminate()
+                raise
         except Exception as error:
             self._note_away(str(error))
             raise
@@ -154,7 +170,7 @@ class RecordDatabase:
 
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             connection.terminate()
 
     async def _disconnect(self) -> None:
@@ -163,7 +179,7 @@ class RecordDatabase:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             try:
                 await connection.close(timeout=1)
             except Exception:

@@ -56,6 +56,7 @@ class RowPlace:
         self.partition = partition
         self.lease = lease
         self.epoch = epoch
+        self.era = database.eras.current  # before anything is read
 
     @property
     def path(self) -> str:
@@ -632,10 +633,22 @@ def write(database: RecordDatabase, asked: Sequence[tuple[RowLog, Change]]) -> l
     fails the log: its state in memory includes what was not written, or is not known to have been."""
     if not asked:
         return []
+    era = database.eras.current
+    if any(log.place.era != era for log, _ in asked):
+        # Each log's by itself, since those of other eras are fenced.
+        return [outcome for each in asked for outcome in _write(database, [each], each[0].place.era)]
+    return _write(database, asked, era)
+
+
+def _write(
+    database: RecordDatabase, asked: Sequence[tuple[RowLog, Change]], era: int
+) -> list[OSError | None]:
     changes = [change for _, change in asked]
     outcomes: list[OSError | None]
     try:
-        written = database.run(lambda connection: statements.write(connection, changes), repeatable=False)
+        written = database.run(
+            lambda connection: statements.write(connection, changes), repeatable=False, era=era
+        )
         outcomes = [
             _refusal(change, each, database.path) for change, each in zip(changes, written, strict=True)
         ]

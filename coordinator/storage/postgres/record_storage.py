@@ -8,6 +8,7 @@ from uuid import UUID
 
 from muster.coordinator.storage.postgres import record_statements as statements
 from muster.coordinator.storage.postgres.connect import connect, parse
+from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.postgres.record_database import RecordDatabase
 from muster.coordinator.storage.postgres.record_log import (
     RowLog,
@@ -31,11 +32,11 @@ class Rows:
         self.database = database
 
     @classmethod
-    def at(cls, url: str, name: str) -> Rows:
-        """The rows in the store's database; `name` is what that calls its connections. Raises StoreError if
-        `url` is invalid."""
+    def at(cls, url: str, name: str, eras: Eras | None = None) -> Rows:
+        """The rows in the store's database; `name` is what that calls its connections, `eras` is the store's.
+        Raises StoreError if `url` is invalid."""
         server = parse(url)
-        return cls(RecordDatabase(server.name, lambda: connect(server, name=name)))
+        return cls(RecordDatabase(server.name, lambda: connect(server, name=name), eras or Eras(name)))
 
     @property
     def path(self) -> str:

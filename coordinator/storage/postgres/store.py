@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
-from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import keys, statements
 from muster.coordinator.storage.postgres.appends import Writers
 from muster.coordinator.storage.postgres.connect import (
@@ -22,8 +21,8 @@ from muster.coordinator.storage.postgres.connect import (
     Link,
     Unreachable,
     parse,
-    timeline,
 )
+from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.postgres.post_office import PostOffice
 from muster.coordinator.storage.postgres.schema import check
 from muster.coordinator.storage.postgres.watch import POLL_MS_DEFAULT, Watch
@@ -95,8 +94,9 @@ class PostgresStore:
         self._listen = listen
         self._readers = readers
         self._given_now_ms = now_ms
-        self._log = Logger(part="store", name=name)
-        self._timeline: str | None = None
+        self.eras = Eras(name)
+        """For whatever else the process keeps in this database."""
+        self._epochs: dict[int, int] = {}  # by lease id, the highest that was seen
         self._open = False
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -108,7 +108,7 @@ class PostgresStore:
     async def open(self) -> None:
         """Raises StoreError if the database cannot be reached, or does not have this version's schema:
         nothing is created here."""
-        writer, leases = self._link(self._look_who_answers), self._link(self._look_who_answers)
+        writer, leases = self._link(), self._link()
         readers = [self._link() for _ in range(self._readers)]
         watch = Watch(
             self._server,
@@ -118,6 +118,7 @@ class PostgresStore:
             statement_timeout_ms=self._statement_timeout_ms,
             poll_ms=self._poll_ms,
             listen=self._listen,
+            eras=self.eras,
         )
         try:
             await readers[0].run("looking for the schema", partial(check, server=self._server))
@@ -135,7 +136,7 @@ class PostgresStore:
         self._lease_ids: Mapping[Lease, int] = lease_ids
         self._leases_by_id = {lease_id: lease for lease, lease_id in lease_ids.items()}
         self._writer, self._lease_link, self._watch = writer, leases, watch
-        self._writers = Writers(lease_ids)
+        self._writers = Writers(lease_ids, self.eras)
         self._post_office = PostOffice(
             self._server,
             lease_ids,
@@ -145,6 +146,8 @@ class PostgresStore:
             poll_ms=self._poll_ms,
             listen=self._listen,
             now_ms=self._now_ms,
+            eras=self.eras,
+            outlived=self._writers.outlived,
         )
         self._reader_links = readers
         self._idle_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
@@ -154,30 +157,14 @@ class PostgresStore:
         self._unreachable: Unreachable | None = None
         self._open = True
 
-    def _link(self, prepare: Callable[[Connection], Awaitable[None]] | None = None) -> Link:
+    def _link(self) -> Link:
         return Link(
             self._server,
             name=self._name,
             connect_timeout_ms=self._connect_timeout_ms,
             statement_timeout_ms=self._statement_timeout_ms,
-            prepare=prepare,
+            eras=self.eras,
         )
-
-    async def _look_who_answers(self, connection: Connection) -> None:
-        """Run on every connection that changes leases or what is fenced by them, before it is used: after a
-        failover, what this store has claimed and written may be unknown to the server."""
-        now, before = await timeline(connection), self._timeline
-        if now is None or now == before:
-            return
-        self._timeline = now
-        if before is not None and self._open:
-            self._log.warning(
-                "the database has failed over; everything is loaded again from the new server. What that did "
-                "not have is lost, even if it was acknowledged, unless replication was synchronous",
-                timeline=int(now, 16),
-                timeline_before=int(before, 16),
-            )
-            self._writers.failed_over()
 
     async def close(self) -> None:
         if not self._open:
@@ -202,6 +189,40 @@ class PostgresStore:
     ) -> T:
         """Run on the writer's connection, in the order of the calls."""
         return await self._write(lambda: self._writer.run(doing, apply, timeout_ms=timeout_ms))
+
+    async def _change_under(
+        self,
+        doing: str,
+        epochs: Mapping[Lease, int],
+        apply: Callable[[Connection], Awaitable[T]],
+        fenced: Callable[[], T],
+    ) -> T:
+        """As `_change`, by the holder of leases in these epochs. `fenced` is the outcome if the database has
+        failed over since they were claimed; that they are current is for `apply` to check."""
+
+        async def change(connection: Connection) -> T:
+            era = self._writer.era
+            if any(self._writers.outlived(lease, epoch, era) for lease, epoch in epochs.items()):
+                return fenced()
+            return await apply(connection)
+
+        return await self._change(doing, change)
+
+    async def _hold_under(
+        self,
+        doing: str,
+        grants: Sequence[Grant],
+        apply: Callable[[Connection, list[int], list[Grant]], Awaitable[T]],
+    ) -> T:
+        """As `_hold`, with the ids of the leases and the grants, less those claimed before a failover."""
+        self._ids([grant.lease for grant in grants])
+
+        async def use(connection: Connection) -> T:
+            era = self._lease_link.era
+            left = [each for each in grants if not self._writers.outlived(each.lease, each.epoch, era)]
+            return await apply(connection, self._ids([grant.lease for grant in left]), left)
+
+        return await self._hold(doing, use)
 
     async def _write(self, change: Callable[[], Awaitable[T]]) -> T:
         self._check_open()
@@ -316,7 +337,7 @@ class PostgresStore:
             before_ms=before_ms,
             count_max=count_max,
         )
-        return await self._change("removing tombstones", change)
+        return await self._change_under("removing tombstones", {lease: epoch}, change, lambda: 0)
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
@@ -342,20 +363,28 @@ class PostgresStore:
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
         (lease_id,) = self._ids([lease])
         change = partial(statements.journal.trim, lease_id=lease_id, epoch=epoch, before_offset=before_offset)
-        return await self._change("trimming a journal", change)
+        return await self._change_under("trimming a journal", {lease: epoch}, change, lambda: False)
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
         lease_ids = self._ids(leases)
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
 
         async def claim(connection: Connection) -> dict[Lease, Grant]:
+            era = self._writer.era
             claimed, revision = await statements.leases.claim(
-                connection, self._now_ms(), lease_ids, node_id, term_ms, self._writers.seqs_reserved
+                connection,
+                self._now_ms(),
+                lease_ids,
+                node_id,
+                term_ms,
+                self._writers.seqs_reserved,
+                self._epochs,
             )
             grants = {}
             for lease_id, epoch, first_seq in claimed:
                 lease = self._leases_by_id[lease_id]
-                self._writers.claimed(lease, epoch, first_seq)
+                self._writers.claimed(lease, epoch, first_seq, era)
+                self._saw(lease_id, epoch)
                 grants[lease] = Grant(lease, node_id, epoch, term_ms)
             self._moved(revision)
             return grants
@@ -364,28 +393,21 @@ class PostgresStore:
         return [grants.get(lease) for lease in leases]
 
     async def announce(self, grants: Sequence[Grant]) -> None:
-        lease_ids = self._ids([grant.lease for grant in grants])
-        change = partial(statements.leases.announce, lease_ids=lease_ids, grants=grants)
-        self._moved(await self._hold("announcing leases", change))
+        self._moved(await self._hold_under("announcing leases", grants, statements.leases.announce))
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
-        lease_ids = self._ids([grant.lease for grant in grants])
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
-        renewed = await self._hold(
+        renewed = await self._hold_under(
             "renewing leases",
-            lambda c: statements.leases.renew(c, self._now_ms(), lease_ids, grants, term_ms),
+            grants,
+            lambda c, lease_ids, left: statements.leases.renew(c, self._now_ms(), lease_ids, left, term_ms),
         )
         return [
-            term_ms
-            if (lease_id, grant.epoch) in renewed and not self._writers.outlived(grant.lease, grant.epoch)
-            else None
-            for lease_id, grant in zip(lease_ids, grants, strict=True)
+            term_ms if (self._lease_ids[grant.lease], grant.epoch) in renewed else None for grant in grants
         ]
 
     async def release(self, grants: Sequence[Grant]) -> None:
-        lease_ids = self._ids([grant.lease for grant in grants])
-        change = partial(statements.leases.release, lease_ids=lease_ids, grants=grants)
-        self._moved(await self._hold("releasing leases", change))
+        self._moved(await self._hold_under("releasing leases", grants, statements.leases.release))
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
         self._check_open()
@@ -393,11 +415,17 @@ class PostgresStore:
         held = await self._read(
             "reading the leases", lambda c: statements.leases.holders(c, self._now_ms(), lease_ids)
         )
+        for lease_id, _, epoch, _, _ in held:
+            self._saw(lease_id, epoch)
         grants = (
             Grant(self._leases_by_id[lease_id], node_id, epoch, remaining_ms, announced)
             for lease_id, node_id, epoch, remaining_ms, announced in held
         )
         return {grant.lease.number: grant for grant in grants}
+
+    def _saw(self, lease_id: int, epoch: int) -> None:
+        if epoch > self._epochs.get(lease_id, 0):
+            self._epochs[lease_id] = epoch
 
     def _ids(self, leases: Sequence[Lease]) -> list[int]:
         self._check_open()
@@ -419,7 +447,12 @@ class PostgresStore:
     ) -> None:
         by_id = dict(zip(self._ids(list(epochs)), epochs.values(), strict=True))
         change = partial(statements.topics.update, topic=topic, expected=expected, epochs=by_id)
-        self._moved(await self._change(f"updating topic {topic.name!r}", change))
+        doing = f"updating topic {topic.name!r}"
+
+        def fenced() -> int:
+            raise StoreConflict(f"{doing}: the database has failed over since the leases were claimed")
+
+        self._moved(await self._change_under(doing, epochs, change, fenced))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
         change = partial(statements.topics.delete, topic_id=topic_id)

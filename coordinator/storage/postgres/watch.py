@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import statements
 from muster.coordinator.storage.postgres.connect import Link, Server
+from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.store import StoreError
 
 if TYPE_CHECKING:
@@ -39,19 +40,23 @@ class Watch:
         statement_timeout_ms: int,
         poll_ms: int,
         listen: bool,
+        eras: Eras,
     ) -> None:
         self._changed = changed
         self._log = Logger(part="store", name=name)
         self._poll_ms = poll_ms
         self._listen = listen
+        self._eras = eras
         self._link = Link(
             server,
             name=name,
             connect_timeout_ms=connect_timeout_ms,
             statement_timeout_ms=statement_timeout_ms,
             prepare=self._prepare,
+            eras=eras,
         )
         self._seen = 0
+        self._seen_era = 0
         self._look = asyncio.Event()
         self._untold = False
         self._closing = False
@@ -63,6 +68,7 @@ class Watch:
     async def start(self) -> None:
         """Raises StoreError."""
         self._seen = await self._link.run("reading the revision", statements.meta.revision)
+        self._seen_era = self._link.era
         self._task = asyncio.get_running_loop().create_task(self._run(), name="watch the store")
 
     async def close(self) -> None:
@@ -76,7 +82,7 @@ class Watch:
     def made(self, revision: int) -> None:
         """A change from here has moved the revision to this; other processes are notified soon."""
         if revision > self._seen:
-            self._seen = revision
+            self._seen, self._seen_era = revision, self._eras.current
         self._changed()
         self._untold = True
         self._look.set()
@@ -108,17 +114,19 @@ class Watch:
         if self._untold and self._listen:
             self._untold = False
             await connection.execute(f"NOTIFY {_CHANNEL}")
-        seen = self._seen  # before the read: during it, `made` may raise it further
+        seen, era = self._seen, self._link.era  # before the read: during it, `made` may raise it further
         revision = await statements.meta.revision(connection)
         if revision < seen:
             self._log.error(
-                "the database has lost changes of topics, configs or leases that were acknowledged: it was "
-                "replaced by a replica or a backup without them",
+                "the database has lost acknowledged changes to topics, configs or leases: a replica or "
+                "backup that lacks them has replaced it",
                 revision=revision,
                 revision_before=seen,
             )
+            if era == self._seen_era:  # nothing else has shown it
+                self._eras.end(era)
         if revision > self._seen or revision < seen:
-            self._seen = revision
+            self._seen, self._seen_era = revision, era
             self._changed()
 
     async def _prepare(self, connection: Connection) -> None:

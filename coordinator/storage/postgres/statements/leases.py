@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.coordinator.storage.postgres.statements.clauses import NOW, moving
@@ -25,8 +26,10 @@ free AS MATERIALIZED (
     SELECT lease_id FROM muster.leases WHERE lease_id IN (SELECT lease_id FROM free)
     ORDER BY lease_id FOR UPDATE SKIP LOCKED
 ), raised AS (
-    UPDATE muster.leases SET epoch = leases.epoch + 1, next_seq = leases.next_seq + $5::bigint
-    FROM taken WHERE leases.lease_id = taken.lease_id
+    UPDATE muster.leases
+    SET epoch = greatest(leases.epoch, asked.epoch) + 1, next_seq = leases.next_seq + $5::bigint
+    FROM taken JOIN unnest($2::integer[], $6::bigint[]) AS asked (lease_id, epoch) USING (lease_id)
+    WHERE leases.lease_id = taken.lease_id
     RETURNING leases.lease_id, leases.epoch, leases.next_seq - $5::bigint AS first_seq
 ), held AS (
     UPDATE muster.tenancies
@@ -51,9 +54,13 @@ async def claim(
     node_id: int,
     term_ms: int,
     seqs: int,
+    epochs: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[list[Claimed], int | None]:
-    """The leases claimed, each with the first of `seqs` numbers for its records."""
-    rows = await connection.fetch(_CLAIM, now_ms, lease_ids, node_id, term_ms, seqs)
+    """The leases claimed, each with the first of `seqs` numbers for its records. New epochs are higher than
+    those in `epochs`, by lease id: the server may have lost the last ones."""
+    lease_ids = list(dict.fromkeys(lease_ids))
+    known = [epochs.get(lease_id, 0) for lease_id in lease_ids]
+    rows = await connection.fetch(_CLAIM, now_ms, lease_ids, node_id, term_ms, seqs, known)
     return [Claimed(*row[:3]) for row in rows], rows[0][3] if rows else None
 
 
