@@ -85,13 +85,13 @@ class MortalRows:
         self._run = rows.storage.database.run
         monkeypatch.setattr(rows.storage.database, "run", self.run)
 
-    def run(self, call: Any, *, repeatable: bool) -> Any:
+    def run(self, call: Any, *, repeatable: bool, era: int | None = None) -> Any:
         if self.left is None:
-            return self._run(call, repeatable=repeatable)
+            return self._run(call, repeatable=repeatable, era=era)
         self.left -= 2
         if self.left == -2:
             raise Died
-        found = self._run(call, repeatable=repeatable)
+        found = self._run(call, repeatable=repeatable, era=era)
         if self.left == -1:
             raise Died
         return found
