@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             frame = header.encode_request(api_key, version, self._correlation_id, self._client_id, request)
         except NotInVersionError as error:
-            why = f"{error}; no newer version can be used with this broker"
+            why = f"{error}; no newer version can be used with this broker, it may be too old"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, why) from error
         return self._correlation_id, frame
 
