@@ -92,7 +92,7 @@ class Explanation:
     ids: tuple[str, ...]
     """Ids of the members mentioned."""
     interrupted: str | None = None
-    """What interrupted it, as a sentence."""
+    """What interrupted it, as a sentence without its full stop."""
 
     @property
     def rebalanced(self) -> bool:

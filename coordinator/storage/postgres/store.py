@@ -215,12 +215,16 @@ class PostgresStore:
         apply: Callable[[Connection, list[int], list[Grant]], Awaitable[T]],
     ) -> T:
         """As `_hold`, with the ids of the leases and the grants, less those claimed before a failover."""
-        self._ids([grant.lease for grant in grants])
+        asked = list(zip(self._ids([grant.lease for grant in grants]), grants, strict=True))
 
         async def use(connection: Connection) -> T:
             era = self._lease_link.era
-            left = [each for each in grants if not self._writers.outlived(each.lease, each.epoch, era)]
-            return await apply(connection, self._ids([grant.lease for grant in left]), left)
+            left = [
+                (lease_id, grant)
+                for lease_id, grant in asked
+                if not self._writers.outlived(grant.lease, grant.epoch, era)
+            ]
+            return await apply(connection, [lease_id for lease_id, _ in left], [grant for _, grant in left])
 
         return await self._hold(doing, use)
 
