@@ -223,14 +223,13 @@ class Group:
 
     async def miss_poll(self, member: Member) -> None:
         """max.poll.interval.ms expires: it leaves, stays connected, and rejoins."""
-        await self._remove(member, "poll-deadline-missed", Member.leave)
+        await self._remove(member, "poll-deadline-missed", self._leaving_late)
         await self._add(member, "rejoined-after-eviction")
 
     async def hang(self, member: Member) -> None:
         """The same, but it never rejoins."""
-        assert await member.heartbeat() == ErrorCode.NONE
         self._hanging.append(member)
-        await self._remove(member, "poll-deadline-missed", Member.leave)
+        await self._remove(member, "poll-deadline-missed", self._leaving_late)
 
     async def evict(self, member: Member) -> None:
         """An admin removes it; it rejoins."""
@@ -427,6 +426,12 @@ class Group:
         await member.leave()
         await member.close()
         await self.facts.told("member_disconnected", gone)
+
+    async def _leaving_late(self, member: Member) -> None:
+        """It polled last when it joined, sends heartbeats, and leaves at its poll deadline."""
+        await self.passes(member.rebalance_ms)
+        assert await member.heartbeat() == ErrorCode.NONE
+        await member.leave()
 
     async def _dying(self, member: Member) -> None:
         await self._shows_life(member)

@@ -70,6 +70,11 @@ class Member:
         assert self._wire is not None, f"{self.client_id} is not connected"
         return self._wire
 
+    @property
+    def rebalance_ms(self) -> int:
+        """Its rebalance timeout, which clients take from max.poll.interval.ms."""
+        return max(REBALANCE_MS, self.session_ms)
+
     async def ask_for_id(self) -> None:
         """Send the JoinGroup that only fetches a member id (KIP-394), and take the id."""
         told = await self.wire.call(self._join(None), 9)
@@ -149,7 +154,7 @@ class Member:
         return JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=self.session_ms,
-            rebalance_timeout_ms=max(REBALANCE_MS, self.session_ms),
+            rebalance_timeout_ms=self.rebalance_ms,
             member_id=self.id,
             group_instance_id=self.instance,
             protocol_type="consumer",
