@@ -481,11 +481,12 @@ class Consumer(Generic[K, V]):
         return await group.committed(wanted, self._until(timeout)) if wanted else {}
 
     async def offsets_for_transaction(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, began: float
     ) -> tuple[GroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
-        """The group metadata and the offsets that `Transaction.commit_offsets` commits. From the first call
-        on, nothing is committed automatically. Raises TransactionAborted if the offsets are not this member's
-        to commit."""
+        """The group metadata and the offsets that `Transaction.commit_offsets` commits in the transaction
+        that began at this time of the loop's. From the first call on, nothing is committed automatically.
+        Raises TransactionAborted if the offsets are not this member's to commit, or records were returned
+        whose partition has been given up since."""
         group = self._group("commit_offsets")
         if self._core.auto_commit is not None:
             await self._core.auto_commit.hand_over(until)
@@ -507,6 +508,11 @@ class Consumer(Generic[K, V]):
                 f"{min(foreign)} is not this consumer's in generation {group.generation_id} of group"
                 f" {self._settings.group_id}"
             )
+        if is_member and offsets is None and (gone := self._core.assigned.given_up_since(began)):
+            raise TransactionAborted(
+                f"{min(gone)} was given up in a rebalance after records of it had been returned"
+            )
+        self._core.assigned.taken()
         return self.group_metadata(), places
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:

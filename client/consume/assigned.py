@@ -13,6 +13,7 @@ from muster.client.consume.subscription import Subscription
 from muster.client.errors import ClientError
 from muster.client.fetch.fetcher import Fetcher
 from muster.client.fetch.positions import Position, ResetStrategy
+from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 
 
@@ -21,6 +22,7 @@ class Assigned:
 
     def __init__(self, subscription: Subscription, delivery: Delivery[Any, Any]) -> None:
         self.partitions: frozenset[TopicPartition] = frozenset()
+        self._given_up: dict[TopicPartition, float] = {}
         self._subscription = subscription
         self._delivery = delivery
         self._paused: set[TopicPartition] = set()
@@ -38,7 +40,10 @@ class Assigned:
 
     def adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
         """Read exactly these. Unless `settled`, paused partitions may come back, so they stay paused."""
-        self._delivery.drop(self.partitions - partitions)
+        gone = self.partitions - partitions
+        for where in gone & self._delivery.returned():
+            self._given_up[where] = deadline(0)
+        self._delivery.drop(gone)
         self._fetcher.set_assigned(partitions)
         self.partitions, self._held = partitions, frozenset()
         if settled:
@@ -50,6 +55,18 @@ class Assigned:
         """Read nothing more: the fetcher is closed."""
         self._delivery.drop(self.partitions)
         self.partitions = frozenset()
+
+    # --- for transactions -----------------------------------------------------------------------------------
+
+    def given_up_since(self, when: float) -> frozenset[TopicPartition]:
+        """The partitions given up since that time of the loop's after records of them had been returned that
+        no transaction has taken."""
+        return frozenset(where for where, at in self._given_up.items() if at > when)
+
+    def taken(self) -> None:
+        """A transaction takes the records returned so far."""
+        self._given_up.clear()
+        self._delivery.count_anew()
 
     # --- what may be returned -------------------------------------------------------------------------------
 

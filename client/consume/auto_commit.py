@@ -47,6 +47,7 @@ class AutoCommit:
         self._due = False
         self._periodic: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
+        self._last_step: tuple[frozenset[TopicPartition], float] | None = None
         self._known: dict[TopicPartition, int] = {}
         self._failure: Exception | None = None
         self._off = False
@@ -55,9 +56,9 @@ class AutoCommit:
         """Commit nothing from now on: transactions do. Returns when the commit in progress is done, so that
         it does not overtake them. Raises TimedOut."""
         self._off = True
-        if self._periodic is not None:
-            await asyncio.wait([self._periodic], timeout=max(0.0, until - deadline(0)))
-            if self._periodic is not None:
+        if under_way := [task for task in (self._periodic, self._last) if task is not None]:
+            _, left = await asyncio.wait(under_way, timeout=max(0.0, until - deadline(0)))
+            if left:
                 raise TimedOut("the automatic commit before the first transaction is still under way")
 
     def known(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -84,7 +85,7 @@ class AutoCommit:
             return
         if self._timer is None:
             self._count(self._interval_s)
-        if self._due and self._periodic is None and self._last is None:
+        if self._due and self._periodic is None and (self._last is None or self._last.done()):
             self._due = False
             if offsets := self._uncommitted():
                 self._periodic = asyncio.create_task(self._once(offsets), name="auto-commit")
@@ -111,9 +112,15 @@ class AutoCommit:
 
     async def catch_up(self, partitions: frozenset[TopicPartition], until: float, give_up: float) -> bool:
         """Commit the handled records of these partitions. Returns True when that is done, impossible or
-        abandoned; False if `until` came first: the commit continues. Permanent failures are left to
-        `raise_failure`: the rebalance continues anyway."""
+        abandoned; False if `until` came first: the commit continues, and a call with the same partitions and
+        `give_up` waits for it again. Permanent failures are left to `raise_failure`: the rebalance continues
+        anyway."""
+        step = partitions, give_up
+        if self._last is not None and self._last_step != step:
+            self._last.cancel()  # of a step that did not get to its end
+            self._last = None
         if self._last is None:
+            self._last_step = step
             self._last = asyncio.create_task(self._catch_up(partitions, give_up), name="last auto-commit")
             self._last.add_done_callback(lambda _: self._wake())
         await asyncio.wait([self._last], timeout=max(0.0, until - deadline(0)))

@@ -44,6 +44,8 @@ class Delivery(Generic[K, V]):
         self._asked = 0  # how many records of the run are handled
         self._in_hand: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}
+        self._returned: set[TopicPartition] = set()
+        self._counted = 0  # how many records of the run `count_anew` has counted
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -59,6 +61,7 @@ class Delivery(Generic[K, V]):
         for where in gone:
             self._in_hand.pop(where, None)
             self._epochs.pop(where, None)
+            self._returned.discard(where)
 
     def block(self, partitions: Iterable[TopicPartition]) -> None:
         """Return nothing of these until called again with others."""
@@ -114,12 +117,27 @@ class Delivery(Generic[K, V]):
             where = batch.topic_partition
             self._in_hand.setdefault(where, batch.first_offset)
             self._epochs[where] = batch.leader_epoch
+            self._returned.add(where)
         return taken
 
     def asked(self) -> None:
         """The reader asks for more: records in hand are now handled."""
         self._in_hand.clear()
         self._asked = self._given_out()
+
+    # --- partitions that returned records -------------------------------------------------------------------
+
+    def count_anew(self) -> None:
+        """Let `returned` begin here."""
+        self._returned.clear()
+        self._counted = self._given_out()
+
+    def returned(self) -> set[TopicPartition]:
+        """The partitions of which records were returned since `count_anew`, except those dropped."""
+        raw = self._raw
+        if raw is not None and self._given_out() > self._counted:
+            return self._returned | {raw.topic_partition}
+        return self._returned.copy()
 
     # --- positions ------------------------------------------------------------------------------------------
 
@@ -166,9 +184,11 @@ class Delivery(Generic[K, V]):
             self._epochs[where] = raw.leader_epoch
         if index > self._asked:
             self._in_hand.setdefault(where, raw.offsets[index - 1])
+        if index > self._counted:
+            self._returned.add(where)
         if index < len(raw):
             self._queue.appendleft(raw[index:])
-        self._raw, self._asked, self.run = None, 0, iter(())
+        self._raw, self._asked, self._counted, self.run = None, 0, 0, iter(())
 
     def _next(self, max_records: int) -> RawBatch | None:
         """The next batch to return, or as much of it as wanted; the rest stays."""

@@ -20,7 +20,7 @@ class Listener(Protocol):
 
 
 class Calls:
-    """Calls a listener, and keeps the first failure until it can be raised."""
+    """Calls a listener, and keeps the first failure until it can be raised; a cancellation replaces it."""
 
     def __init__(self, consumer: object, listener: Listener) -> None:
         self._consumer = consumer
@@ -38,7 +38,7 @@ class Calls:
         await self._call(self.listener.on_partitions_lost, partitions)
 
     def raise_failure(self) -> None:
-        """Raise the first failure, cancellations included."""
+        """Raise the failure, if any."""
         failure, self._failure = self._failure, None
         if isinstance(failure, (StopIteration, StopAsyncIteration)):
             # As such it would end the reader's loop without a word.
@@ -58,7 +58,7 @@ class Calls:
                 await result
         except BaseException as failure:
             # The rest of the rebalance must still happen.
-            if self._failure is None:
+            if self._failure is None or not isinstance(failure, Exception):
                 self._failure = failure
         finally:
             self.running = False

@@ -90,18 +90,21 @@ class Rebalancing:
         """Give up all partitions before leaving the group: commit, end the scopes, then call the listener.
         Raises what the callback raised."""
         owned = self.owned
-        if owned:
-            self._hold(owned)
-            await self._scopes.end(owned, 0.0 if self._group.lost else grace_s)
-            if self._auto_commit is not None and not self._group.lost:
-                # Half of the time: the callback needs some, too.
-                await self._auto_commit.catch_up(owned, until, deadline((until - deadline(0)) / 2))
-            if self._is_in_doubt:
-                await self._calls.lost(owned)
-            else:
-                await self._calls.revoked(owned)
-        self._let_go(owned)
-        self._prepared, self._told, self._giving_up, self._joined = False, False, None, None
+        try:
+            if owned:
+                self._hold(owned)
+                await self._scopes.end(owned, 0.0 if self._group.lost else grace_s)
+                if self._auto_commit is not None and not self._group.lost:
+                    # Half of the time: the callback needs some, too.
+                    await self._auto_commit.catch_up(owned, until, deadline((until - deadline(0)) / 2))
+                if self._is_in_doubt:
+                    await self._calls.lost(owned)
+                else:
+                    await self._calls.revoked(owned)
+            self._let_go(owned)
+        finally:
+            # If it was cancelled, the member leaves all the same.
+            self._prepared, self._told, self._giving_up, self._joined = False, False, None, None
         self._calls.raise_failure()
 
     @property

@@ -46,6 +46,7 @@ from muster.client.group.membership_types import (
 from muster.client.partitions import TopicPartition
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
 from muster.protocol.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -148,7 +149,7 @@ class ConsumerMembership(Member):
         """Members cannot trigger a rebalance; Kafka's consumer does nothing either."""
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
-        if self.lost and owned:
+        if owned and (self.lost or not self._wants_join):
             return Preparation(None, owned, frozenset())
         return Preparation(None, None, owned)
 
@@ -182,6 +183,13 @@ class ConsumerMembership(Member):
         self.state = State.ACKNOWLEDGING
         self.heartbeat.hasten()
         self._reconcile()
+
+    def has_rejoined(self, leaving: Message) -> bool:
+        return (
+            isinstance(leaving, ConsumerGroupHeartbeatRequest)
+            and self._is_known
+            and leaving.member_id == self.member_id
+        )
 
     def leave(self, reason: str, *, static_too: bool = False) -> ConsumerGroupHeartbeatRequest | None:
         """As in `Member`; a static member keeps its partitions until its session ends, unless

@@ -149,6 +149,9 @@ class Driver:
                         f"the coordinator of group {self._group_id} was not found in time;"
                         f" {self._cluster.named()} was asked, {why}"
                     )
+                error = self._membership.error
+                if isinstance(error, ClientError):
+                    raise error  # not taken: the caller may retry, and the reader must see it
                 self.raise_error()
         finally:
             with self._lock:
@@ -194,6 +197,9 @@ class Driver:
                 try:
                     if node is None:
                         node = await self._find(until)
+                    with self._lock:
+                        if self._membership.has_rejoined(request):
+                            return
                     response = await self._leave(node, request, until)
                     if not response.error_code:
                         return
@@ -222,7 +228,7 @@ class Driver:
         """Raise a permanent error not reported yet."""
         self.raise_if_crashed()
         self._raise_if_closed()
-        if self._membership.has_error:
+        if self._membership.error is not None:
             with self._lock:
                 error = self._membership.take_error()
             if error is not None:

@@ -182,10 +182,14 @@ class Member(ABC):
         """The reader polled."""
         self.heartbeat.polled(now_ms)
 
+    def has_rejoined(self, leaving: Message) -> bool:
+        """Whether the group may have this member again, under the id that `leaving` would remove."""
+        return False
+
     @property
-    def has_error(self) -> bool:
-        """Whether `take_error` would return an error."""
-        return self._error is not None
+    def error(self) -> Exception | None:
+        """What `take_error` would return."""
+        return self._error
 
     def take_error(self) -> Exception | None:
         """Return a permanent error not reported yet, and clear it."""

@@ -181,6 +181,11 @@ class PartitionQueue:
         self.broken = False
         """A numbered batch was given up: numbering restarts as soon as possible."""
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether it has records, or has numbered any."""
+        return bool(self.batches or self.in_flight or self.numbered)
+
     def is_remembered(self) -> bool:
         """Whether the broker will still recognize a repeat of the oldest batch in flight after writing one
         more. Younger batches may be acknowledged before it, so counting those in flight is not enough."""
@@ -223,11 +228,13 @@ class TopicQueues:
 
     def resize(self, count: int) -> None:
         """Set the number of partitions that the cluster reports. It is smaller if the topic was deleted and
-        created again: partitions that are gone stay for as long as they have records, but get no more."""
+        created again, or the broker does not know of new partitions yet. Those that are gone get no more
+        records, but stay while they have some, or have numbered any: if such a partition comes back, its
+        numbers must go on."""
         self.count = count
         for number in range(len(self.queues), count):
             self.queues.append(PartitionQueue(TopicPartition(self.name, number)))
-        while len(self.queues) > count and not (self.queues[-1].batches or self.queues[-1].in_flight):
+        while len(self.queues) > count and not self.queues[-1].is_needed:
             self.queues.pop()
         if self.sticky.where.partition >= count:
             self.sticky = self.queues[0]

@@ -43,6 +43,8 @@ _PERHAPS_WRITTEN: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        # Kafka's answer also when the leader changed while the batch waited for other replicas.
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
 _LED_ELSEWHERE: Final = frozenset(

@@ -202,7 +202,7 @@ class _Given:
         self._group = group
 
     async def offsets_for_transaction(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, began: float
     ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
         return self._group, {where: place_of(place) for where, place in (offsets or {}).items()}
 

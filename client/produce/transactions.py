@@ -67,9 +67,10 @@ class Offsets(Protocol):
     """Offsets to commit, and who commits them."""
 
     async def offsets_for_transaction(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, began: float
     ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
-        """The current values. Raises TransactionAborted if they must not be committed."""
+        """The current values, for a transaction that began at this time of the loop's. Raises
+        TransactionAborted if they must not be committed."""
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
         """The group refused the offsets because it has changed. Returns whether it may soon accept them from
@@ -133,6 +134,8 @@ class Transactions:
         """Whether this transaction uses the level 2 protocol."""
         self._level = 0
         """The finalized level of the cluster, as last reported by the coordinator."""
+        self._began_at = 0.0
+        """When this transaction began, by the loop's clock."""
         self._begun = False
         """Whether the coordinator may know of the transaction."""
         self._renew = False
@@ -211,7 +214,7 @@ class Transactions:
         self._joins_by_writing = joins_by_writing
         self._accumulator.identified(self._identity)
         self._accumulator.joined = None if joins_by_writing else set()
-        self.state = State.OPEN
+        self.state, self._began_at = State.OPEN, deadline(0)
 
     @property
     def _numbered(self) -> bool:
@@ -602,7 +605,8 @@ class Transactions:
         before: GroupMetadata | None = None
         refused: _Refused | None = None
         while True:
-            group, places = await source.offsets_for_transaction(offsets, until)
+            group, places = await source.offsets_for_transaction(offsets, until, self._began_at)
+            offsets = places  # what is returned while the group is asked belongs to another call
             self.check(token)
             if not places:
                 return

@@ -187,7 +187,7 @@ def test_keyless_records_go_to_each_partition_in_equal_shares() -> None:
 
 
 def test_a_topic_that_has_fewer_partitions_than_before_keeps_those_with_records() -> None:
-    made, topic = accumulator(4)
+    made, topic = accumulator(4, idempotent=False)
     topic.sticky = topic.queues[3]
     put(made, topic.queues[1], 1)
     topic.resize(1)
@@ -196,6 +196,18 @@ def test_a_topic_that_has_fewer_partitions_than_before_keeps_those_with_records(
     acknowledge(made, made.due(5.0))
     topic.resize(1)
     assert len(topic.queues) == 1
+
+
+def test_a_partition_that_one_broker_did_not_know_of_goes_on_counting() -> None:
+    """A number used twice would be taken for a repeat, and its record lost."""
+    made, topic = accumulator(3)
+    put(made, topic.queues[2], 1)
+    acknowledge(made, made.due(5.0))
+    topic.resize(1)
+    topic.resize(3)
+    put(made, topic.queues[2], 2)
+    (request,) = made.due(10.0).requests
+    assert [batch.sequence for batch in request.batches] == [1]
 
 
 def test_a_partition_that_is_gone_gets_no_more_records() -> None:

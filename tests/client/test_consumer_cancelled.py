@@ -174,6 +174,36 @@ async def test_unsubscribing_while_no_broker_answers() -> None:
             await asyncio.to_thread(broker.wait_for_group, "g", "Empty", members=0)
 
 
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+async def test_subscribing_again_after_an_unsubscribe_that_was_cut_short(group_protocol: str) -> None:
+    """What it had is lost, and what it gets is assigned anew."""
+    calls: list[str] = []
+
+    class Listener(RebalanceListener):
+        def on_partitions_assigned(self, consumer: Consumer[Any, Any], partitions: Any) -> None:
+            calls.append("assigned")
+
+        def on_partitions_lost(self, consumer: Consumer[Any, Any], partitions: Any) -> None:
+            calls.append("lost")
+
+    with Broker() as broker:
+        broker.create_topic("t")
+        await send(broker.bootstrap, "t", RECORDS)
+        async with Consumer(
+            broker.bootstrap, group_id="g", topics="t", group_protocol=group_protocol, listener=Listener(),
+            auto_offset_reset="earliest",
+        ) as consumer:  # fmt: skip
+            assert records_of(await consumer.get_many(2)) == [0, 1]
+            broker.pause(0)
+            task = await cancelled_after(20, consumer.unsubscribe(timeout=3_600))
+            assert task.cancelled()
+            broker.resume(0)
+            consumer.subscribe("t")
+            async with asyncio.timeout(LONG_S):
+                assert await consumer.get() is not None
+            assert calls == ["assigned", "lost", "assigned"]
+
+
 @pytest.mark.parametrize("heartbeat", ["loop", "thread"])
 @pytest.mark.parametrize("what", ["close", "drain"])
 async def test_closing(broker: Broker, what: str, heartbeat: str) -> None:

@@ -21,6 +21,7 @@ from muster.client import (
     RebalanceListener,
     StaleOwner,
     TopicPartition,
+    TransactionAborted,
 )
 from muster.client.group.group import Group
 from muster.coordinator.testing import Broker
@@ -656,6 +657,45 @@ async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_clos
         await consumer.close()
     assert told.calls == [("assigned", on("t", 0)), ("revoked", on("t", 0))]
     assert broker.group("g").facts == ("Empty", 0)
+
+
+@pytest.mark.parametrize("how", ["get", "get_many"])
+async def test_a_transaction_of_records_whose_partition_was_given_up_is_aborted(
+    broker: Broker, how: str
+) -> None:
+    """Its results would be stored without the offset, and come from the next owner once more."""
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 12, partitions=2)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "auto_offset_reset": "earliest"} | EAGER
+    async with (
+        Producer(broker.bootstrap, transactional_id="x") as producer,
+        Consumer(broker.bootstrap, **settings) as first,
+        Consumer(broker.bootstrap, **settings) as second,
+    ):
+
+        async def read() -> None:
+            if how == "get":
+                await first.get()
+            else:
+                await first.get_many(1)
+
+        async with producer.transaction() as transaction:
+            await read()
+            await transaction.commit_offsets(first)
+        joining = asyncio.create_task(second.get())
+        transaction = producer.transaction()
+        await transaction.begin()
+        await read()
+        async with asyncio.timeout(LONG_S):
+            while len(first.assignment) == 2 or not first.assignment:
+                await first.get(0.05)
+        with pytest.raises(TransactionAborted, match=r"t-[01] was given up in a rebalance"):
+            await transaction.commit_offsets(first)
+        await transaction.abort()
+        await joining
+        async with producer.transaction() as transaction:
+            await first.get(0.05)
+            await transaction.commit_offsets(first)
 
 
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])

@@ -442,12 +442,32 @@ def test_a_regular_expression_that_the_broker_cannot_compile() -> None:
     assert "SubscriptionPattern('(')" in str(hand.membership.take_error())
 
 
+def test_what_it_had_before_it_left_is_lost_when_it_joins_again() -> None:
+    hand = Hand().stable(0)
+    owned = partitions(0)
+    hand.membership.leave("for a moment")
+    hand.membership.subscribe(frozenset({"t"}))
+    assert hand.membership.prepare(owned) == Preparation(None, owned, NOTHING)
+
+
+def test_a_goodbye_that_is_late_would_meet_the_member_that_is_back() -> None:
+    hand = Hand().stable(0)
+    goodbye = hand.membership.leave("for a moment")
+    assert goodbye is not None
+    assert not hand.membership.has_rejoined(goodbye)
+    hand.membership.subscribe(frozenset({"t"}))
+    assert not hand.membership.has_rejoined(goodbye)
+    hand.joining()
+    assert hand.beat().member_epoch == 0
+    assert hand.membership.has_rejoined(goodbye)
+
+
 def test_a_member_that_is_refused_for_good_loses_what_it_has() -> None:
     hand = Hand().stable(0)
     hand.wait(INTERVAL_MS)
     hand.told(code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     assert hand.membership.lost
-    assert hand.membership.has_error
+    assert hand.membership.error
     assert hand.wait(100_000) == []
 
 
@@ -455,7 +475,7 @@ def test_topics_that_it_may_not_read_are_raised_and_it_stays() -> None:
     hand = Hand().stable(0)
     hand.wait(INTERVAL_MS)
     hand.told(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert hand.membership.has_error
+    assert hand.membership.error
     assert hand.state is State.STABLE
     assert hand.wait(INTERVAL_MS - 1) == []
     assert hand.wait(1) == [Kind.HEARTBEAT]
@@ -549,7 +569,7 @@ def test_what_only_this_protocol_can_do_is_an_error_with_auto_too() -> None:
     hand = Hand(group_protocol="auto", subscribed=False)
     hand.membership.subscribe(frozenset(), regex="t.*")
     hand.joining().fail(Kind.HEARTBEAT, REFUSED, final=True)
-    assert hand.membership.has_error
+    assert hand.membership.error
     assert classic_instead(hand.membership) is None
 
 

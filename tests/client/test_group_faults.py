@@ -13,6 +13,7 @@ from muster.client.assignors import Assignor, MemberSubscription, TopicPartition
 from muster.client.errors import ClientError, RequestTimedOut
 from muster.client.group.driver import LEAVE_TRIES
 from muster.client.group.group import State
+from muster.client.group.membership import Membership
 from muster.client.group.outcomes import Committed, Retry
 from muster.client.network.connection import Address, deadline
 from muster.client.partitions import TopicPartition
@@ -66,6 +67,20 @@ async def test_every_wait_has_a_bound_when_there_is_no_cluster(apart: bool) -> N
             (outcome,) = (await alone.commit(1, TopicPartition("t", 0), seconds=0.2)).values()
             assert isinstance(outcome, Retry)
         assert alone.group.health().last_error is not None
+
+
+async def test_a_commit_that_waits_leaves_the_readers_error_to_the_reader() -> None:
+    nobody = [Address("127.0.0.1", free_ports(1))]
+    async with member(nobody, topics=(), **SHORT) as alone:
+        membership = alone.group._membership
+        assert isinstance(membership, Membership)
+        committing = asyncio.create_task(alone.commit(1, TopicPartition("t", 0), seconds=0.5))
+        await until(lambda: membership.coordinator_users)
+        membership._give_up(ClientError("the assignor failed"))
+        (outcome,) = (await committing).values()
+        assert isinstance(outcome, Retry)
+        with pytest.raises(ClientError, match="the assignor failed"):
+            alone.group.polled()
 
 
 async def test_what_accepts_connections_and_says_nothing_is_no_cluster_either() -> None:
@@ -349,6 +364,20 @@ async def test_a_goodbye_that_takes_long_does_not_end_the_next_join() -> None:
         next_one.set_result(joined(5, "n", leader="other"))
         await settled(alone)
         assert (alone.group.member_id, alone.group.generation_id) == ("n", 5)
+
+
+async def test_a_goodbye_is_not_repeated_once_the_member_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Coordinator()
+    broker.answers[ApiKey.LEAVE_GROUP] = LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    back = False
+    monkeypatch.setattr(Membership, "has_rejoined", lambda self, leaving: back)
+    async with broker.serve(), member(broker.bootstrap, retry_backoff_ms=1) as alone:
+        await settled(alone)
+        leaving = asyncio.create_task(alone.group.leave("for a moment", deadline(LONG_S)))
+        await until(lambda: len(broker.requests(ApiKey.LEAVE_GROUP)) == 1)
+        back = True
+        await leaving
+        assert len(broker.requests(ApiKey.LEAVE_GROUP)) < LEAVE_TRIES
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.GROUP_AUTHORIZATION_FAILED])

@@ -15,7 +15,7 @@ from muster.client.consume.listener import Calls
 from muster.client.consume.rebalancing import Rebalancing
 from muster.client.consume.scope import Scopes
 from muster.client.consume.subscription import Subscription
-from muster.client.errors import ClientError, RequestTimedOut
+from muster.client.errors import ClientError, RequestTimedOut, TimedOut
 from muster.client.group.group import Group, Joined, Preparation, State
 from muster.client.network.connection import deadline
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -220,6 +220,65 @@ async def test_a_commit_that_takes_long_holds_up_neither_the_call_nor_the_rebala
     assert await stage.go_on() == [("revoked", "t-0"), ("read",)]
 
 
+async def test_a_commit_of_a_step_that_came_to_nothing_is_nobody_elses() -> None:
+    stage = Stage()
+    stage.own(T0)
+    committing = asyncio.Event()
+
+    async def late() -> bool:
+        await committing.wait()
+        return True
+
+    stage.may_commit = late
+    assert await stage.go_on(0.01) == [("hold", "t-0"), ("commit", "t-0")]
+    stage.group.lost = True
+    committing.set()
+    stage.group.gives(set(), {T1})
+    assert await stage.go_on() == [("lost", "t-0"), ("read",), ("read", "t-1"), ("assigned", "t-1")]
+    stage.auto_commit._due = True
+    stage.auto_commit.tick()
+    await until(lambda: stage.story == [("commit", "t-1")])
+    stage.auto_commit.forget([T1])  # as if more of it had been handled
+    stage.story.clear()
+    stage.group.rejoin_needed = True
+    assert (await stage.go_on())[:3] == [("hold", "t-1"), ("commit", "t-1"), ("revoked", "t-1")]
+
+
+async def test_leaving_commits_what_an_unfinished_rebalance_did_not() -> None:
+    stage = Stage()
+    stage.own(T0, T1)
+    committing = asyncio.Event()
+
+    async def late() -> bool:
+        await committing.wait()
+        return True
+
+    stage.may_commit = late
+    assert not await stage.auto_commit.catch_up(frozenset({T0}), deadline(0.01), deadline(LONG_S))
+    committing.set()
+    await stage.rebalancing.leave(deadline(LONG_S), 0)
+    assert ("commit", "t-0", "t-1") in stage.story
+
+
+async def test_transactions_wait_for_the_commit_of_a_rebalance() -> None:
+    stage = Stage()
+    stage.own(T0)
+    committing = asyncio.Event()
+
+    async def late() -> bool:
+        await committing.wait()
+        return True
+
+    stage.may_commit = late
+    assert not await stage.auto_commit.catch_up(frozenset({T0}), deadline(0.01), deadline(LONG_S))
+    with pytest.raises(TimedOut):
+        await stage.auto_commit.hand_over(deadline(0.01))
+    committing.set()
+    await stage.auto_commit.hand_over(deadline(LONG_S))
+    assert await stage.auto_commit.catch_up(frozenset({T0}), deadline(LONG_S), deadline(LONG_S))
+    assert stage.story == [("commit", "t-0")]
+
+
 async def test_a_call_that_ends_or_is_cancelled_takes_nothing_of_the_grace() -> None:
     stage = Stage(grace_s=LONG_S)
     stage.own(T0)
@@ -303,6 +362,24 @@ async def test_the_first_of_two_failures_is_raised_and_everything_is_done(
         with pytest.raises(RuntimeError, match="assigned"):
             await stage.go_on()
     assert stage.rebalancing.owned == {T0}
+
+
+async def test_a_cancellation_is_not_lost_behind_a_failure() -> None:
+    stage = Stage(RebalanceProtocol.COOPERATIVE, raises="revoked")
+    stage.own(T0, T1)
+    stage.group.gives({T0, T1}, {T0})
+    called, never = asyncio.Event(), asyncio.Event()
+
+    async def assigned(consumer: Any, partitions: Any) -> None:
+        called.set()
+        await never.wait()
+
+    stage.rebalancing._calls.listener.on_partitions_assigned = assigned  # type: ignore[method-assign]
+    going = asyncio.create_task(stage.go_on())
+    await called.wait()
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
 
 
 def consumer_protocol() -> Stage:

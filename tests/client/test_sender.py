@@ -217,6 +217,17 @@ async def test_records_do_not_wait_for_an_id_for_ever() -> None:
     assert str(told).endswith("it was not written")
 
 
+async def test_a_leader_that_changed_meanwhile_may_have_left_the_batch_to_the_next() -> None:
+    cluster = Scripted(script=deque([Say(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 100_000))
+    async with cluster.listening() as servers, patient(servers) as producer:
+        sending = asyncio.create_task(send_all(producer, 1))
+        await until(lambda: cluster.requests[0] > 1)
+        give(producer, 0.0)
+        (told,) = await sending
+    assert isinstance(told, DeliveryTimedOut)
+    assert str(told).endswith("it may have been written all the same")
+
+
 async def test_an_id_that_is_refused_fails_what_waits_for_it_and_the_next_try_is_another() -> None:
     cluster = Scripted(identity_errors=deque([ErrorCode.CLUSTER_AUTHORIZATION_FAILED]))
     async with cluster.listening() as servers, patient(servers) as producer:
