@@ -268,7 +268,7 @@ class Markers:
                 continue
             lease = Lease(LeaseKind.TRANSACTION, shard)
             if not self._serving(lease):
-                self.forget(shard)  # a broker that stood still may not know yet
+                self._send_later(batch)  # until the lease is renewed, or the shard given up (`forget`)
                 continue
             request = WriteTxnMarkersRequest(markers=[_marker(*each) for each in batch.items()])
             # All have one epoch: markers of an earlier one are no longer owed.

@@ -26,7 +26,7 @@ from typing import Final
 
 import google_crc32c
 
-from muster.coordinator.storage.files import Folder
+from muster.coordinator.storage.files import File, Folder
 from muster.coordinator.storage.records import (
     Batch,
     Derived,
@@ -163,12 +163,15 @@ class SegmentLog:
             self._unsynced_messages = 0
 
     def _sync(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            self._synced(segment.open_to_read())
+        if not self._names_synced:
+            self._synced(self._folder)
+            self._names_synced = True
+
+    def _synced(self, written: File | Folder) -> None:
         try:
-            for segment in segments:
-                segment.open_to_read().sync()
-            if not self._names_synced:
-                self._folder.sync()
-                self._names_synced = True
+            written.sync()
         except OSError:
             # The system may have dropped the pages it could not write, and would report the next sync as a
             # success.
@@ -196,7 +199,7 @@ class SegmentLog:
             while not self._abandoned and (waiting := list(self._unsealed.items())):
                 segment, snapshot = waiting[0]
                 with suppress(FileNotFoundError):  # removed meanwhile
-                    segment.open_to_read().sync()
+                    self._synced(segment.open_to_read())
                     with self._noting:
                         if not self._abandoned and segment in self._unsealed:
                             segment.save_index()
@@ -215,7 +218,7 @@ class SegmentLog:
 
         def trust() -> None:
             with self._sealing:
-                file.sync()
+                self._synced(file)
                 with self._noting:
                     if not self._abandoned and active is self._segments[-1]:  # else it is sealed, or gone
                         self._folder.store(active.index_name, index)
@@ -238,15 +241,17 @@ class SegmentLog:
     def close(self) -> None:
         """Sync and note the end, so that the next `open` scans nothing. Not needed to keep what was
         acknowledged."""
-        self.seal()
-        if self._dirty and self._segments:
-            active = self._segments[-1]
-            active.open_to_write().sync()
-            with self._noting:
-                active.save_index()
-                self._save_snapshot(active.next_offset, self._derived.snapshot())
-            self._dirty = False
-        self.abandon()
+        try:
+            self.seal()
+            if self._dirty and self._segments:
+                active = self._segments[-1]
+                active.open_to_write().sync()
+                with self._noting:
+                    active.save_index()
+                    self._save_snapshot(active.next_offset, self._derived.snapshot())
+                self._dirty = False
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Release the files, and write nothing more once this returns: someone else has the log now, or its
@@ -322,6 +327,14 @@ class SegmentLog:
 
     def remove_first(self, count: int) -> None:
         """Remove the oldest `count` segments (retention); the active one only after `roll`."""
+        # What the stored snapshot covers goes first: on a full disk it makes room for the next snapshot.
+        covered = sum(
+            segment.base_offset <= self._snapshot_offset for segment in self._segments[1 : count + 1]
+        )
+        self._remove_oldest(covered)
+        self._remove_oldest(count - covered)
+
+    def _remove_oldest(self, count: int) -> None:
         if not count:
             return
         self._keep_derived(self._segments[count].base_offset)
@@ -374,11 +387,12 @@ class SegmentLog:
         draft_name = draft.log_name
         draft.draft = False
         self._folder.rename(draft_name, draft.log_name)  # from here on recovery takes the new file
-        self._folder.sync()
+        self._synced(self._folder)
         # Even if its last records were removed: the next segment begins there.
         draft.next_offset = gone[-1].next_offset
         draft.written_ms = gone[-1].written_ms
-        draft.save_index()
+        with suppress(OSError):  # a start can do without
+            draft.save_index()
         self._segments = (*self._segments[: place.start], draft, *self._segments[place.stop :])
         for segment in gone:
             segment.remove_files()

@@ -55,7 +55,7 @@ def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool
             raise _not_compacted(log, str(error)) from error
         # No newest record of this pass comes after it: records there are left to later passes.
         segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < position]
-        cleaning = _Cleaning(log, now_ms, newest, aborted)
+        cleaning = _Cleaning(log, now_ms, newest, aborted, position)
         for group in _groups(segments, log.config.segment_bytes_max):
             if not _rewrite(cleaning, group):
                 return False
@@ -178,16 +178,19 @@ def _not_compacted(log: PartitionLog, why: str) -> KafkaError:
 
 
 class _Cleaning:
-    """One pass through the log from its start, batch by batch."""
+    """One pass through the log from its start, batch by batch. Records from `end` on are left to a later
+    pass, also where they are in a segment that this one rewrites: until it knows their keys, a tombstone is
+    needed."""
 
     def __init__(
-        self, log: PartitionLog, now_ms: int, newest: dict[bytes, int], aborted: AbortedRanges
+        self, log: PartitionLog, now_ms: int, newest: dict[bytes, int], aborted: AbortedRanges, end: int
     ) -> None:
         self.log = log
         self.transactions = CleanedTransactions()
         self._now_ms = now_ms
         self._newest = newest
         self._aborted = aborted
+        self._end = end
 
     def cleaned(self, batch: Batch) -> bytes | None:
         """The batch without its removed records; None if nothing of it is left."""
@@ -210,6 +213,8 @@ class _Cleaning:
         return self._rebuilt(batch, found, kept, expires=useless)
 
     def _stays(self, record: Record, header: Header) -> bool:
+        if record.offset >= self._end:
+            return True
         if record.key is None:
             return False  # from before the topic was compacted: it has no place in a log by key
         if self._newest.get(record.key, -1) > record.offset:

@@ -174,6 +174,8 @@ class PartitionLog:
             self._segments = place.open(self._state, _limits(config), now_ms)
         except OSError as error:
             raise self._storage_error("open", error) from error
+        except DecodeError as damage:
+            raise self._damaged(damage) from damage
         self._state.forget_before(self._segments.start_offset)
         self.end = self._segments.end
         """The location of the high watermark."""

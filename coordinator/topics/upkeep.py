@@ -139,7 +139,15 @@ class Upkeep:
         """Make a start after a crash quick: soon sync and index newly closed segments."""
         if log not in self._sealing:
             self._sealing.add(log)
-            self._run(_seal, log).add_done_callback(lambda _: self._sealing.discard(log))
+            self._run(_seal, log).add_done_callback(partial(self._sealed, log))
+
+    def _sealed(self, log: PartitionLog, turn: asyncio.Future[bool]) -> None:
+        if turn.cancelled() or turn.exception() is not None or turn.result():
+            self._sealing.discard(log)
+        else:  # a full disk: producers try again far more often than it makes sense to here
+            self._clock.at(
+                self._clock.now_ms() + self.cleaner_backoff_ms, partial(self._sealing.discard, log)
+            )
 
     async def sweep(self, *, retention: bool) -> None:
         """Tend the open logs; with `retention` all led partitions that have files, and records that are in no
@@ -210,11 +218,7 @@ class Upkeep:
 
     def _tend(self, log: PartitionLog, now_ms: int, *, retention: bool) -> bool:
         """Tend one log; return whether it took long."""
-        log.seal()
-        log.sync_if_due()
-        log.mark(MARK_BYTES)
-        log.rest()
-        if retention:
+        if retention:  # first: on a full disk, what it frees is what the rest needs
             removed = expire(log, now_ms)
             if removed:
                 _log.info(
@@ -225,17 +229,24 @@ class Upkeep:
                 )
             with log.lock:
                 log.producers.expire(now_ms - self.producer_expiration_ms)
+        log.seal()
+        log.sync_if_due()
+        log.mark(MARK_BYTES)
+        log.rest()
         if not log.config.compacts or not compact(log, now_ms):
             return False
         _log.info("log compacted", partition=log.name, bytes=log.segments.size)
         return True
 
 
-def _seal(log: PartitionLog) -> None:
+def _seal(log: PartitionLog) -> bool:
+    """Return whether it succeeded; a failure is logged."""
     try:
         log.seal()
     except Exception as error:
         _report(log, error)
+        return False
+    return True
 
 
 def _report(log: PartitionLog, error: Exception) -> None:

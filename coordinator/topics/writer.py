@@ -209,6 +209,9 @@ class Writer(Generic[P]):
 
         Held appends may use half of the queue: the rest is for those that need not be held.
         """
+        if write.marker is not None and write.partition not in self._held:
+            self._queue.append(write)  # what it came behind was refused; there is nothing to validate
+            return
         size = write.size
         if self._held_bytes and self._held_bytes + size > self._queue_bytes_max // 2:
             why = f"{self._held_bytes} bytes are already waiting to be validated"

@@ -18,7 +18,7 @@ from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from tests.support.facts import until
+from tests.support.facts import turns, until
 
 SHARD = 7
 EPOCH = 3
@@ -354,10 +354,28 @@ async def test_the_same_transaction_told_again_in_another_epoch_is_sent_anew(clu
     assert [marker.coordinator_epoch for _, request in cluster.asked for marker in request.markers] == [3, 4]
 
 
-async def test_a_broker_that_has_lost_the_lease_without_hearing_of_it_sends_nothing(cluster: Cluster) -> None:
+async def test_a_broker_whose_lease_may_be_over_sends_once_it_is_renewed(cluster: Cluster) -> None:
     cluster.serving = False
     cluster.markers.observe(SHARD, EPOCH, [due(A0)])
-    await until(lambda: not list(cluster.markers.under_way()))
+    for _ in range(3):
+        await until(lambda: cluster.markers._timer is not None)
+        assert cluster.asked == []
+        cluster.clock.advance(1_000)
+    await until(lambda: cluster.markers._timer is not None)
+    cluster.serving = True
+    cluster.clock.advance(1_000)
+    await until(lambda: cluster.done() == [A0])
+
+
+async def test_a_broker_that_has_lost_the_lease_sends_nothing(cluster: Cluster) -> None:
+    cluster.serving = False
+    cluster.markers.observe(SHARD, EPOCH, [due(A0)])
+    await until(lambda: cluster.markers._timer is not None)
+    cluster.markers.forget(SHARD)
+    cluster.serving = True
+    cluster.clock.advance(1_000)
+    await turns()
+    assert list(cluster.markers.under_way()) == []
     assert cluster.asked == []
 
 

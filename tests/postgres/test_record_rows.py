@@ -195,6 +195,21 @@ def test_opening_looks_at_the_batches_since_the_last_note_alone(
     assert one.append(b"x", producer=(7, 0, 47)).base_offset == 47
 
 
+def test_a_damaged_row_is_named_when_the_log_is_opened(rows: TestRows) -> None:
+    one = OneLog()
+    for _ in range(3):
+        one.append(b"x")
+    rows.execute(
+        "UPDATE muster.batches SET contents = set_byte(contents, 16, 99) "
+        "WHERE base_offset = 2 AND segment_id IN "
+        "(SELECT segment_id FROM muster.segments WHERE topic_id = $1)",
+        one.topic_id,
+    )
+    with pytest.raises(KafkaError, match="orders-0 in ") as refused:
+        one.reopen()
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
 def test_what_was_derived_can_be_derived_again(rows: TestRows) -> None:
     one = OneLog(internal_segment_bytes="300")
     for number in range(20):

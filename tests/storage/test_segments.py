@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from errno import ENOSPC
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -409,6 +410,101 @@ def test_a_file_that_cannot_be_put_back_fails_the_log() -> None:
     log, _ = Place(StuckFolder()).open()
     with pytest.raises(OSError, match="stuck"):
         append(log)
+    assert log.failed
+
+
+class FullFolder(MemoryFolder):
+    """Stores no notes while it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+
+    def store(self, name: str, contents: bytes) -> None:
+        if self.full:
+            raise OSError(ENOSPC, "No space left on device")
+        super().store(name, contents)
+
+
+def test_a_full_disk_does_not_keep_what_a_snapshot_covers() -> None:
+    folder = FullFolder()
+    log, _ = Place(folder).open()
+    for _ in range(3):
+        append(log, size=300)
+    log.seal()
+    for _ in range(3):
+        append(log, size=300)
+    folder.full = True
+    with pytest.raises(OSError, match="No space left"):
+        log.remove_first(4)
+    assert [segment.base_offset for segment in log.segments] == [4, 6, 8, 10]
+    assert log.start_offset == 4
+    folder.full = False
+    log.remove_first(2)
+    again, observed = Place(folder).open()
+    assert (again.start_offset, observed.offsets) == (8, [0, 2, 4, 6, 8, 10])
+
+
+def test_compaction_ends_though_its_index_cannot_be_stored() -> None:
+    folder = FullFolder()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(4)]
+    log.seal()
+    draft = log.new_draft(0, 1)
+    draft.append([stored[1]], record_batch.peek(stored[1]))
+    folder.full = True
+    log.replace(log.segments[:2], draft)
+    assert everything(log) == b"".join(stored[1:])
+    log.remove_first(1)
+    folder.full = False
+    again, _ = Place(folder).open()
+    assert (again.start_offset, everything(again)) == (4, b"".join(stored[2:]))
+
+
+def test_a_full_disk_does_not_keep_the_files_of_a_closed_log_open() -> None:
+    folder = FullFolder()
+    log, _ = Place(folder).open()
+    for _ in range(3):
+        append(log, size=300)
+    folder.full = True
+    with pytest.raises(OSError, match="No space left"):
+        log.close()
+    folder.full = False
+    names = sorted(folder.names())
+    log.seal()
+    assert sorted(folder.names()) == names, "it writes into the folder of whoever has the log now"
+
+
+@pytest.mark.parametrize("syncing", ["sync", "seal", "mark", "replace"])
+def test_a_sync_that_failed_is_not_believed_the_next_time(syncing: str) -> None:
+    class Failing(MemoryFolder):
+        failing = False
+
+        def sync(self) -> None:
+            if self.failing:
+                raise OSError("on purpose")
+
+        def new_file(self) -> MemoryFile:
+            return FailingFile()
+
+    class FailingFile(MemoryFile):
+        def sync(self) -> None:
+            folder.sync()
+
+    folder = Failing()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(3)]
+    draft = None
+    if syncing == "replace":
+        log.seal()
+        draft = log.new_draft(0, 1)
+        draft.append([stored[0]], record_batch.peek(stored[0]))
+        draft.open_to_write().sync = lambda: None  # type: ignore[method-assign]
+    trust = log.mark()
+    replace = partial(log.replace, log.segments[:1], draft)  # type: ignore[arg-type]
+    folder.failing = True
+    with pytest.raises(OSError, match="on purpose"):
+        {"sync": log.sync, "seal": log.seal, "mark": trust, "replace": replace}[syncing]()
     assert log.failed
 
 

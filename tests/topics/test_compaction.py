@@ -290,6 +290,20 @@ def test_any_history_keeps_its_last_values(keys_max: int) -> None:
     assert one.log.segments.next_offset == one.reopen().segments.next_offset
 
 
+@pytest.mark.parametrize("keys_max", [1, 2, 1_000])
+def test_a_tombstone_stays_until_a_pass_has_reached_it(keys_max: int) -> None:
+    """It is beside keys that an earlier pass ends with, and need not be kept for consumers any longer."""
+    one = compacted_log(delete_retention_ms="0")
+    put(one, (b"a", b"1"))
+    close_segment(one)
+    for key in (b"b", b"c", b"d"):
+        put(one, (key, b"1"))
+    put(one, (b"a", None))
+    close_segment(one)
+    assert compact(one.log, NOW_MS, keys_max=keys_max)
+    assert b"1" not in [value for _, key, value in stored(one) if key == b"a"]
+
+
 def test_passes_that_were_not_made_are_made_later() -> None:
     """More keys than one pass handles, and the log closes between two passes."""
     one = compacted_log()

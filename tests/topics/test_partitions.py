@@ -28,6 +28,7 @@ from muster.coordinator.topics.partitions import (
     ListTimestamp,
     Partitions,
 )
+from muster.coordinator.transactions.marker import Marker
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.data import ListOffsetsRequest
@@ -477,6 +478,23 @@ async def test_what_waits_to_be_validated_leaves_room_for_other_appends() -> Non
     await settled()
     validator.run_one()
     assert (await later).base_offset == 0
+    await brokers.close()
+
+
+async def test_a_marker_behind_a_batch_that_was_refused_is_written() -> None:
+    large = laborious(b"a")
+    validator = HeldExecutor()
+    brokers = Brokers(validation_executor=validator, append_queue_bytes_max=3 * len(large))
+    node = await brokers.add()
+    topic = await topic_at(brokers, partitions=2)
+    held = node.append(topic, 0, large)
+    await settled()
+    refused = node.append(topic, 1, large)
+    marked = node.append_marker(topic, 1, Marker(7, 0, 0, True))
+    assert await code_of(refused) is ErrorCode.REQUEST_TIMED_OUT
+    assert (await marked).base_offset == 0
+    validator.run_one()
+    assert (await held).base_offset == 0
     await brokers.close()
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from errno import ENOSPC
 
 import pytest
 
 from muster.coordinator.cluster.placement import data_shard
+from muster.coordinator.storage.files import MemoryFolder
+from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics import upkeep
 from muster.coordinator.topics.log import PartitionLog
+from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.retention import expire
 from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, batch
 from tests.topics.test_partitions import ask, fetch, settled, topic_at, values
@@ -61,6 +65,45 @@ async def test_upkeep_that_fails_for_one_partition_is_done_for_the_others(
     brokers.clock.advance(60_000)
     await settled()
     assert await node.offsets(topic, 1) == (1, 1)
+    await brokers.close()
+
+
+@pytest.mark.files
+async def test_a_full_disk_does_not_stop_the_retention_that_frees_it() -> None:
+    full, refused = False, 0
+
+    class Folder(MemoryFolder):
+        def folder(self, name: str) -> MemoryFolder:
+            if name not in self._entries:
+                self._entries[name] = Folder(name)
+            return super().folder(name)
+
+        def store(self, name: str, contents: bytes) -> None:
+            if full:
+                nonlocal refused
+                refused += 1
+                raise OSError(ENOSPC, "No space left on device")
+            super().store(name, contents)
+
+    brokers = Brokers(
+        logs=Logs(Folders(Folder())), retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000
+    )
+    node = await brokers.add()
+    topic = await topic_at(brokers, internal_segment_bytes="250", retention_bytes="600")
+    for _ in range(5):
+        await node.append(topic, 0, batch(b"x" * 150))
+    full = True
+    for _ in range(5):
+        await node.append(topic, 0, batch(b"x" * 150))
+    assert refused == 1, "sealing waits for the next sweep"
+    brokers.clock.advance(60_000)
+    await settled()
+    assert refused > 1
+    assert (await node.offsets(topic, 0))[0] == 4, "what was sealed is removed"
+    full = False
+    brokers.clock.advance(60_000)
+    await settled()
+    assert (await node.offsets(topic, 0))[0] > 4
     await brokers.close()
 
 
