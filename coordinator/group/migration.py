@@ -8,6 +8,7 @@ that is half of each kind.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -40,6 +41,11 @@ from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 CLASSIC: Final = "classic"
 _FIRST_VERSION: Final = b"\0\0"
 """The beginning of a subscription of version 0."""
+_CUSTOM_ASSIGNOR: Final = (
+    "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+    "assignor before re-attempting the upgrade."
+)
+"""It assigns user data, or a partition to several members."""
 
 
 # --- to a consumer group ------------------------------------------------------------------------------------
@@ -60,6 +66,14 @@ class Upgrade:
         if len(group.members) > config.group_consumer_max_size:
             raise _cannot_upgrade(group_id, "the group size exceeds the consumer group maximum size.")
         self._members = {member_id: self._converted(member) for member_id, member in group.members.items()}
+        counts = Counter(
+            (topic_id, number)
+            for _, has in self._members.values()
+            for topic_id, numbers in has.items()
+            for number in numbers
+        )
+        if any(count > 1 for count in counts.values()):
+            raise _cannot_upgrade(group_id, _CUSTOM_ASSIGNOR)
 
     def _converted(self, member: ClassicMember) -> tuple[Subscription, Assignment]:
         group_id = self._group.group_id
@@ -71,11 +85,7 @@ class Upgrade:
         except DecodeError as error:
             raise _cannot_upgrade(group_id, "the embedded consumer protocol is malformed.") from error
         if assignment is not None and assignment.user_data:
-            raise _cannot_upgrade(
-                group_id,
-                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a "
-                "default assignor before re-attempting the upgrade.",
-            )
+            raise _cannot_upgrade(group_id, _CUSTOM_ASSIGNOR)
         topics = self._shared.topics
         return (
             Subscription(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.topics import Topics
@@ -12,30 +13,38 @@ from muster.protocol.embedded import (
     blob_version,
     encode_assignment,
 )
+from muster.protocol.errors import DecodeError
 
 
 def owned_partitions(said: ConsumerProtocolSubscription, topics: Topics) -> Assignment:
     """What a member says it owns; deleted topics are left out."""
-    return _by_id({each.topic: each.partitions for each in said.owned_partitions}, topics)
+    return _by_id(((each.topic, each.partitions) for each in said.owned_partitions), topics)
 
 
 def assigned_partitions(assignment: ConsumerProtocolAssignment, topics: Topics) -> Assignment:
     """What a leader has assigned; deleted topics are left out."""
-    return _by_id({each.topic: each.partitions for each in assignment.assigned_partitions}, topics)
+    return _by_id(((each.topic, each.partitions) for each in assignment.assigned_partitions), topics)
 
 
-def _by_id(named: dict[str, list[int]], topics: Topics) -> Assignment:
+def _by_id(named: Iterable[tuple[str, Iterable[int]]], topics: Topics) -> Assignment:
+    """The coordinator has not looked into these bytes before: a topic may come twice, a partition below 0."""
     found: dict[uuid.UUID, frozenset[int]] = {}
-    for name, partitions in named.items():
+    for name, partitions in named:
         topic_id = topics.ids.get(name)
-        if topic_id is not None and partitions:
-            found[topic_id] = frozenset(partitions)
+        numbers = frozenset(number for number in partitions if number >= 0)
+        if topic_id is not None and numbers:
+            found[topic_id] = found.get(topic_id, frozenset()) | numbers
     return found
 
 
 def encoded_assignment(assignment: Assignment, metadata: bytes, topics: Topics) -> bytes:
-    """The assignment, in the version in which the member sent its subscription, `metadata`. Topics are sorted
-    by name."""
+    """The assignment, in the version in which the member sent its subscription, `metadata`; in version 0 if
+    that is not readable: only one of a member's subscriptions was read when it joined. Topics are sorted by
+    name."""
+    try:
+        version = blob_version(metadata)
+    except DecodeError:
+        version = 0
     named = {
         topics.names[topic_id]: each for topic_id, each in assignment.items() if topic_id in topics.names
     }
@@ -46,5 +55,5 @@ def encoded_assignment(assignment: Assignment, metadata: bytes, topics: Topics) 
                 for name in sorted(named)
             ]
         ),
-        blob_version(metadata),
+        version,
     )

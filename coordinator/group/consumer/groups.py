@@ -168,6 +168,8 @@ class ConsumerGroups:
         said = heartbeats.said_now(before, request, context.client_id, context.client_host)
         if member is None:
             member = membership.add(group, member_id, said, cause, step)
+        for kind in (TimerKind.JOIN, TimerKind.SYNC):  # of the classic protocol, which it may have spoken
+            group.deadlines.cancel(group.timer(kind, member_id))
         member.begin_heartbeats(step.now_ms)
         return heartbeats.beat(group, member, request, said, {}, cause, step)
 

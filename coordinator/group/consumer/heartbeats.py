@@ -81,7 +81,11 @@ def owned(topics: Iterable[ConsumerGroupHeartbeatRequest.TopicPartitions] | None
     """What a member says it owns; None: it does not say."""
     if topics is None:
         return None
-    return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
+    found: dict[uuid.UUID, frozenset[int]] = {}
+    for topic in topics:
+        if topic.partitions:
+            found[topic.topic_id] = found.get(topic.topic_id, frozenset()).union(topic.partitions)
+    return found
 
 
 def said_now(

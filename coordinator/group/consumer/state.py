@@ -203,7 +203,7 @@ class ConsumerState:
         if subscription.server_assignor is not None:
             _count(self.assignor_votes, subscription.server_assignor, by)
         if subscription.classic is not None:
-            for name, _ in subscription.classic.protocols:
+            for name in dict(subscription.classic.protocols):
                 _count(self.classic_protocols, name, by)
         if by > 0:
             if subscription.classic is not None:

@@ -58,7 +58,7 @@ def check_counted(state: ConsumerState) -> None:
         member_id for member_id, each in state.subscriptions.items() if each.classic is not None
     }
     assert state.classic_protocols == Counter(
-        name for each in said if each.classic is not None for name, _ in each.classic.protocols
+        name for each in said if each.classic is not None for name in dict(each.classic.protocols)
     )
     assert state.instances == {
         each.instance_id: member_id
