@@ -214,11 +214,16 @@ class Membership:
         return grant.epoch if grant is not None and self.serving(lease) else None
 
     def reclaim(self, lease: Lease, epoch: int) -> None:
-        """The state kept under `epoch` is lost: claim again if the lease is still this node's."""
+        """The state kept under `epoch` is lost: claim again if the lease is still this node's. If it may not
+        be, or this node is leaving, give it up."""
         grant = self._held.grant(lease)
         if grant is not None and grant.epoch == epoch:
-            self._held.drop(lease)
-            self._topology = None
+            if self._leaving or not self.serving(lease):
+                self._disown(lease, "its state was lost", release=grant)
+                self._tell_changed()
+            else:
+                self._held.drop(lease)
+                self._topology = None
         self._placing.wake()
 
     def begin_anew(self, lease: Lease, epoch: int) -> None:

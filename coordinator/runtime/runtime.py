@@ -398,11 +398,11 @@ class Runtime(Generic[M]):
             if machine.contents():
                 self.loads.observe(loading_ms / 1000)
             host.activate(machine, self._taken_over(loading_ms, from_broker))
-            self._activated(host)
+            if host.state is HostState.ACTIVE:  # its first step may have failed
+                self._activated(host)
+                self._tell_ready(host)
         except Exception as error:
             host.fail(error)
-        else:
-            self._tell_ready(host)
         if self._loading.get(number) is asyncio.current_task():
             del self._loading[number]
             self._note_loaded()

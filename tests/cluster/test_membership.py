@@ -107,6 +107,31 @@ async def test_a_dead_nodes_leases_and_no_others_move_when_they_run_out(cluster:
     assert all((first.epoch(lease) or third.epoch(lease) or 0) > 1 for lease in orphans)
 
 
+async def test_a_lease_that_was_lost_before_it_lapsed_here_is_given_up_all_the_same(cluster: Cluster) -> None:
+    """A request or a deadline of its shard comes before the timer."""
+    first, _ = await cluster.start(1, 2)
+    lease = min(first.owns())
+    epoch = first.epoch(lease)
+    assert epoch is not None
+    first.pause()
+    await cluster.passes(2 * TERM_MS)
+    assert not first.membership.serving(lease)
+    first.membership.reclaim(lease, epoch)
+    assert first.holders[lease.kind].gone[lease.number] == "its state was lost"
+    first.resume()
+    await cluster.passes(2 * TERM_MS)
+    assert cluster.is_placed(1, 2)
+
+
+async def test_a_shard_that_fails_while_its_node_leaves_is_free_at_once(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    node.membership._leaving = True
+    await node.membership._placing.end()  # nothing is claimed any more
+    node.membership.reclaim(Lease(LeaseKind.GROUP, 7), 1)
+    await cluster.passes(300)
+    assert 7 not in await cluster.store.holders(LeaseKind.GROUP)
+
+
 async def test_how_long_a_dead_node_has_been_silent_is_known(cluster: Cluster) -> None:
     first, second = await cluster.start(1, 2)
     await cluster.passes(20 * TERM_MS)

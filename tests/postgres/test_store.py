@@ -193,6 +193,19 @@ async def test_of_brokers_that_come_with_one_id_at_once_one_is_registered(store:
         assert len(await one.nodes()) == 10
 
 
+async def test_where_the_rows_end_is_known_after_another_has_written(store: str) -> None:
+    async with opened(store) as first, opened(store) as second:
+        grant = await claim(first)
+        await write(first, grant, b"a")
+        before = await first.next_seq(A)
+        await first.release([grant])
+        later = await claim(second, node_id=2)
+        await write(second, later, b"b")
+        await first.holders(A.kind)
+        end = await second.next_seq(A)
+        assert await first.next_seq(A) == end > before
+
+
 async def test_deletes_are_fenced_too(store: str) -> None:
     async with opened(store) as old, opened(store) as new:
         grant = await claim(old)

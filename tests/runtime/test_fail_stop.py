@@ -49,6 +49,27 @@ async def test_what_was_half_applied_is_gone_after_the_reload(bench: Bench) -> N
     assert bench.runtime.shards()[0].epoch == 2
 
 
+async def test_a_shard_whose_first_step_fails_is_not_ready(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = True
+
+    def loaded(self: CounterShard, step: object) -> None:
+        if broken:
+            raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(CounterShard, "loaded", loaded)
+    ready = bench.runtime.own(SHARD, 2)
+    await bench.runtime.loaded()
+    await turns()
+    assert bench.runtime.shards()[0].state == "failed"
+    assert not ready.done(), "clients would be sent here"
+    broken = False
+    bench.clock.advance(100)
+    await reloaded(bench)
+    assert bench.runtime.shards()[0].state == "active"
+
+
 async def test_the_request_that_broke_the_shard_is_not_tried_again(bench: Bench) -> None:
     broke = bench.call(CounterShard.explode)
     await until(broke.done)

@@ -72,10 +72,10 @@ class Writers:
         writer = self._writers.get(lease, {}).get(epoch)
         return writer is not None and writer.era != era
 
-    def next_seq(self, lease: Lease) -> int | None:
-        """See `Store.next_seq`; None if it was not written to from here since the last claim."""
-        writers = self._writers.get(lease)
-        newest_seqs = [each.newest_seq for each in (writers or {}).values() if each.newest_seq is not None]
+    def next_seq(self, lease: Lease, epoch: int) -> int | None:
+        """See `Store.next_seq`; None if it was not written to from here in this epoch or a later one."""
+        writers = self._writers.get(lease, {}).items()
+        newest_seqs = [each.newest_seq for of, each in writers if of >= epoch and each.newest_seq is not None]
         return max(newest_seqs) + 1 if newest_seqs else None
 
     async def append(self, link: Link, appends: Sequence[Append]) -> list[Outcome]:

@@ -324,8 +324,8 @@ class PostgresStore:
         ]
 
     async def next_seq(self, lease: Lease) -> int:
-        self._ids([lease])
-        written = self._writers.next_seq(lease)
+        (lease_id,) = self._ids([lease])
+        written = self._writers.next_seq(lease, self._epochs.get(lease_id, 0))
         return (await self.record_bounds(lease)).next_seq if written is None else written
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
