@@ -411,6 +411,24 @@ def records(side: AclSide) -> None:
 # --- groups -------------------------------------------------------------------------------------------------
 
 
+def fetch_sessions(side: AclSide) -> None:
+    """A client that may read nothing keeps its session."""
+    side.create(t=1)
+
+    def fetching(session_id: int, epoch: int, *names: str) -> FetchRequest:
+        part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
+        topics = [FetchRequest.FetchTopic(topic=side.name(name), partitions=[part]) for name in names]
+        return FetchRequest(
+            max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=epoch, topics=topics
+        )
+
+    with side.as_user("alice"):
+        opened = side.ask("open a session", fetching(0, 0, "t"), 12)
+        for epoch in (1, 2):
+            told = side.ask(f"go on, epoch {epoch}", fetching(opened.session_id, epoch), 12)
+            assert told.session_id == opened.session_id != 0
+
+
 def offsets(side: AclSide) -> None:
     ids = side.create(t=1, hidden=1)
     group = side.name("g")
@@ -1188,6 +1206,7 @@ def test_apache_kafka_allows_what_no_acl_is_about_as_muster_does() -> None:
         topic_partitions,
         topics,
         records,
+        fetch_sessions,
         offsets,
         groups,
         transactions,

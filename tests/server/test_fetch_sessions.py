@@ -166,10 +166,29 @@ async def test_acls_hold_for_what_a_session_knows(
         assert told(await wire.call(request(session_id, 2), NAMES)) == {("secret", 0): 0}
         assert told(await wire.call(request(session_id, 3), NAMES)) == {}
         await take_all(broker)
-        assert told(await wire.call(request(session_id, 4), NAMES)) == {
-            **denied,
-            ("t", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        }
+        both = {**denied, ("t", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        for epoch in (4, 5):
+            answer = await wire.call(request(session_id, epoch), NAMES)
+            assert (told(answer), answer.session_id) == (both, session_id)
+
+
+async def test_a_session_without_any_right_goes_on(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know_users(monkeypatch)
+    (broker,) = (await start_brokers(super_users="User:root;admin")).brokers
+    await broker.catalogue.create("secret", partitions=1)
+    denied = {("secret", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    async with await as_user(broker) as wire:
+        opened = await wire.call(request(secret=1), NAMES)
+        assert told(opened) == denied
+        (session_id,) = broker.fetch_sessions._kept
+        assert opened.session_id == session_id
+        again = await wire.call(request(session_id, 1), NAMES)
+        assert (told(again), again.session_id) == (denied, session_id)
+        assert list(broker.fetch_sessions._kept) == [session_id]
+        alone = await wire.call(request(epoch=-1, secret=1), NAMES)
+        assert (told(alone), alone.session_id) == (denied, 0)
 
 
 async def test_a_fault_of_a_topic_meets_a_session_that_reads_it(staged: Staged) -> None:

@@ -209,7 +209,7 @@ APIS: Final = (
         refuse=Refusal((_FETCH_OF_PARTITIONS._replace(versions=Versions(0, _WITHOUT_A_CODE_UNTIL)),)),
         parts=Parts(
             lambda code: code not in _FETCH_SESSION_CODES,
-            Refusal((_FETCH_OF_PARTITIONS,)),
+            Refusal((_FETCH_OF_PARTITIONS,), mirrored=("session_id",)),
             version=_WITHOUT_A_CODE_UNTIL,
         ),
         reads=True,
