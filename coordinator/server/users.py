@@ -66,6 +66,10 @@ class Users:
         """See scram.MadeUp."""
         return self._shapes.get(mechanism, ())
 
+    async def refresh(self) -> None:
+        """Read the store, for what another broker has just changed. Raises StoreError."""
+        await self._rows.refresh()
+
     async def alter(self, user: str, altered: Altered) -> None:
         """Set and delete a user's credentials; deleting the last one deletes the user. Raises KafkaError
         REQUEST_TIMED_OUT, and StoreError."""

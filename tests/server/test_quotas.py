@@ -27,6 +27,7 @@ from muster.protocol.messages.topics import (
 from muster.protocol.record_batch import Record, build
 from tests.server.conftest import StartBrokers
 from tests.support.facts import until
+from tests.support.failing_store import fail_from
 from tests.support.wire import Wire
 
 Entity = dict[str, str | None]
@@ -161,6 +162,18 @@ async def test_what_is_refused_leaves_the_others_alone(start_brokers: StartBroke
     assert await described(broker) == [(GREEDY, {"producer_byte_rate": 1})]
     assert await alter(broker, setting({"user": "c"}, producer_byte_rate=1), validate_only=True) == [0]
     assert len(await described(broker)) == 1
+
+
+async def test_what_is_altered_before_the_store_fails_is_reported(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await started(start_brokers)
+    tried = fail_from(2, broker, "update_broker_configs", monkeypatch)
+    changes = [setting({"user": name}, producer_byte_rate=1024) for name in ("a", "b", "c")]
+    failed = ErrorCode.KAFKA_STORAGE_ERROR
+    assert await alter(broker, *changes) == [0, failed, failed]
+    assert len(tried) == 2, "the last is not tried"
+    assert await described(broker) == [({"user": "a"}, {"producer_byte_rate": 1024})]
 
 
 async def test_quotas_are_kept_and_known_to_every_broker(start_brokers: StartBrokers, tmp_path: Path) -> None:

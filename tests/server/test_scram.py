@@ -7,6 +7,8 @@ import hashlib
 from base64 import b64encode
 from pathlib import Path
 
+import pytest
+
 from muster.coordinator.security.scram import ITERATIONS, ScramCredential, Shape
 from muster.coordinator.server.broker import Broker
 from muster.protocol.errors import ErrorCode
@@ -15,7 +17,9 @@ from muster.protocol.messages.scram import (
     DescribeUserScramCredentialsRequest,
 )
 from tests.server.conftest import StartBrokers
+from tests.server.test_unheard_of import deafen, two
 from tests.support.facts import until
+from tests.support.failing_store import fail_from
 from tests.support.wire import Wire
 
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
@@ -176,6 +180,41 @@ async def test_users_are_in_force_at_all_brokers(start_brokers: StartBrokers) ->
     await alter(one, Deletion(name="alice", mechanism=SHA_512))
     await until(lambda: "alice" not in other.users)
     assert await one.users.secret() == await other.users.secret()
+
+
+async def test_a_user_that_another_broker_has_just_made_can_be_deleted(start_brokers: StartBrokers) -> None:
+    one, other = await two(start_brokers)
+    await alter(one, made("alice"), made("bob"))
+    assert list(other.users) == []
+    assert await alter(other, Deletion(name="alice", mechanism=SHA_256), made("carol")) == {
+        "alice": 0,
+        "carol": 0,
+    }
+    await one.users.refresh()
+    assert list(one.users) == list(other.users) == ["bob", "carol"]
+
+
+async def test_nobody_is_unknown_to_a_store_that_cannot_be_read(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = (await start_brokers()).brokers
+    deafen(broker)
+    reads = fail_from(1, broker, "broker_configs", monkeypatch)
+    failed = ErrorCode.KAFKA_STORAGE_ERROR
+    deletions = [Deletion(name=name, mechanism=SHA_256) for name in ("a", "b")]
+    assert await alter(broker, *deletions) == {"a": failed, "b": failed}
+    assert len(reads) == 1
+
+
+async def test_what_is_altered_before_the_store_fails_is_reported(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = (await start_brokers()).brokers
+    tried = fail_from(2, broker, "update_broker_configs", monkeypatch)
+    failed = ErrorCode.KAFKA_STORAGE_ERROR
+    assert await alter(broker, made("a"), made("b"), made("c")) == {"a": 0, "b": failed, "c": failed}
+    assert len(tried) == 2, "the last is not tried"
+    assert list(broker.users) == ["a"]
 
 
 async def test_users_are_kept_and_nothing_that_lets_their_owner_in(

@@ -17,11 +17,11 @@ from muster.coordinator.security.quotas import (
     selected,
 )
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.several import Attempts
 from muster.coordinator.server.kept_quotas import Changed
 from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.refusal import Each, Refusal
 from muster.coordinator.server.serving import Broker
-from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import Operation
@@ -81,6 +81,7 @@ async def alter_client_quotas(
 ) -> AlterClientQuotasResponse:
     """Set and remove quotas, one entity after the other: refusing one does not affect the others. Removing a
     quota that is not set succeeds."""
+    attempts = Attempts(ApiKey.ALTER_CLIENT_QUOTAS, context)
     named = [frozenset(map(_part, entry.entity)) for entry in request.entries]
     times = Counter(named)
     entries: dict[Entity, _Altered] = {}
@@ -94,11 +95,9 @@ async def alter_client_quotas(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity is named twice")
             changed = _changed(checked, entry.ops)
             if not request.validate_only:
-                await broker.quotas.alter(checked, changed)
+                await attempts.make(broker.quotas.alter(checked, changed))
         except KafkaError as refused:
             error = refused
-        except StoreError as failed:
-            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
         entries[entity] = _told(entry, error)
     return AlterClientQuotasResponse(entries=list(entries.values()))
 

@@ -4,12 +4,14 @@ iterations of a credential are reported."""
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Final
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.security.acls import NAME_BYTES_MAX
 from muster.coordinator.security.scram import HASHES, ITERATIONS, ScramCredential
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.several import Attempts
 from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.refusal import Each, Refusal, entry
 from muster.coordinator.server.serving import Broker
@@ -68,6 +70,11 @@ async def alter_user_scram_credentials(
 ) -> AlterUserScramCredentialsResponse:
     """Each user's outcome, altered ones first: a refused user does not affect the others. A request may name
     each user only once, whatever the change."""
+    attempts = Attempts(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, context)
+    if not all(_is_known(broker, each) for each in request.deletions):
+        # Another broker may have created it a moment ago. If the store fails, the attempts report it.
+        with suppress(KafkaError):
+            await attempts.make(broker.users.refresh())
     refused: dict[str, KafkaError] = {}
     altered: dict[str, tuple[str, ScramCredential | None]] = {}
     asked: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
@@ -80,12 +87,12 @@ async def alter_user_scram_credentials(
             )
             continue
         try:
-            altered[each.name] = _checked(broker, each)
+            altered[each.name] = _checked(broker, each, attempts)
         except KafkaError as error:
             refused[each.name] = error
     for name, (mechanism, credential) in altered.items():
         try:
-            await broker.users.alter(name, {mechanism: credential})
+            await attempts.make(broker.users.alter(name, {mechanism: credential}))
         except KafkaError as error:
             refused[name] = error
     return AlterUserScramCredentialsResponse(
@@ -100,7 +107,13 @@ async def alter_user_scram_credentials(
     )
 
 
-def _checked(broker: Broker, asked: _Deletion | _Upsertion) -> tuple[str, ScramCredential | None]:
+def _is_known(broker: Broker, asked: _Deletion) -> bool:
+    return broker.users.credential(asked.name, _NAMES.get(asked.mechanism, "")) is not None
+
+
+def _checked(
+    broker: Broker, asked: _Deletion | _Upsertion, attempts: Attempts
+) -> tuple[str, ScramCredential | None]:
     """The mechanism, and the credential for it; None if it is to be deleted. Raises KafkaError."""
     if not asked.name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user's name is empty")
@@ -113,7 +126,8 @@ def _checked(broker: Broker, asked: _Deletion | _Upsertion) -> tuple[str, ScramC
     if mechanism is None:
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"unknown SCRAM mechanism {asked.mechanism}")
     if isinstance(asked, _Deletion):
-        if broker.users.credential(asked.name, mechanism) is None:
+        if not _is_known(broker, asked):
+            attempts.check()  # only the store knows
             raise KafkaError(
                 ErrorCode.RESOURCE_NOT_FOUND, f"user {asked.name} has no {mechanism} credential to delete"
             )
