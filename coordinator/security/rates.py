@@ -10,6 +10,9 @@ SAMPLES: Final = 11
 SAMPLE_MS: Final = 1_000
 """quota.window.size.seconds, and controller.quota.window.size.seconds."""
 
+_WAIT_MAX_MS: Final = 2**53
+"""A tiny limit would ask for more, or for infinity."""
+
 
 class _Sample:
     __slots__ = ("amount", "began_ms", "last_ms")
@@ -53,7 +56,7 @@ class Rate:
         rate = self.a_second(now_ms)
         if rate <= limit:
             return 0
-        return round((rate - limit) / limit * self._elapsed_ms(now_ms))
+        return round(min((rate - limit) / limit * self._elapsed_ms(now_ms), _WAIT_MAX_MS))
 
     def _drop(self, now_ms: int) -> None:
         while self._samples and now_ms - self._samples[0].last_ms >= SAMPLES * SAMPLE_MS:
@@ -87,7 +90,7 @@ class TokenBucket:
     def throttle_ms(self, limit: float, now_ms: int) -> int:
         """How long until it is no longer overdrawn; 0 if it is not."""
         there = self._there(limit, now_ms)
-        return round(-there / limit * 1000) if there < 0 else 0
+        return round(min(-there / limit * 1000, _WAIT_MAX_MS)) if there < 0 else 0
 
     def _there(self, limit: float, now_ms: int) -> float:
         burst = limit * SAMPLES * SAMPLE_MS / 1000

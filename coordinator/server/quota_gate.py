@@ -85,7 +85,11 @@ class QuotaGate:
             spent = Spent()
 
             def later(answer: object) -> None:
-                answered(self._settled(asked, size_bytes, answer, spent))
+                try:
+                    settled = self._settled(asked, size_bytes, answer, spent)
+                except Exception as error:  # or the request would never be answered
+                    settled = error
+                answered(settled)
 
             token = counting.set(spent)
             try:

@@ -61,3 +61,11 @@ def test_tokens_come_at_a_rate_up_to_eleven_seconds() -> None:
     assert bucket.is_over(NOW_MS + 71_000)
     bucket.spend(23, 2, NOW_MS + 71_000)
     assert bucket.throttle_ms(2, NOW_MS + 71_000) == 500, "it was full, not more"
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-310, 1e-300])
+def test_a_tiny_limit_asks_for_a_long_wait(limit: float) -> None:
+    rate, bucket = Rate(), TokenBucket(NOW_MS)
+    rate.record(1, NOW_MS)
+    bucket.spend(1, limit, NOW_MS)
+    assert rate.throttle_ms(limit, NOW_MS) == bucket.throttle_ms(limit, NOW_MS) == 2**53

@@ -17,7 +17,7 @@ from muster.coordinator.server.kept_quotas import ENTITIES_MAX
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
-from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
 from muster.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -32,6 +32,7 @@ from tests.support.wire import Wire
 
 Entity = dict[str, str | None]
 GREEDY: Entity = {"client-id": "greedy"}
+ABOUT_THE_CLUSTER = DescribeClusterRequest(include_cluster_authorized_operations=False)
 _Entry = AlterClientQuotasRequest.EntryData
 
 
@@ -320,6 +321,29 @@ async def test_a_share_of_the_time(start_brokers: StartBrokers) -> None:
         await alter(broker, setting(GREEDY, request_percentage=None))
         for _ in range(2):
             assert (await wire.call(beat, 4)).throttle_time_ms == 0
+
+
+async def test_a_tiny_quota_is_answered_all_the_same(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers)
+    await alter(broker, setting(GREEDY, request_percentage=1e-310, controller_mutation_rate=5e-324))
+    for request, version in ((ABOUT_THE_CLUSTER, 1), (creating("t", 1), 5)):
+        async with await Wire.connect(broker.port, client_id="greedy") as wire:
+            assert (await wire.call(request, version)).throttle_time_ms > 0
+
+
+async def test_a_mistake_of_the_gate_is_answered(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await started(start_brokers)
+    await alter(broker, setting(GREEDY, request_percentage=1))
+
+    def mistaken(*_: object) -> int:
+        raise ZeroDivisionError
+
+    async with await Wire.connect(broker.port, client_id="greedy") as wire:
+        monkeypatch.setattr(broker.meters, "record", mistaken)
+        answer = await wire.call(ABOUT_THE_CLUSTER, 1)
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def creating(name: str, partitions: int) -> CreateTopicsRequest:
