@@ -120,13 +120,14 @@ _OF_MECHANISMS: Final = {each.name: each for each in OF_MECHANISMS}
 
 def spec_named(name: str) -> Setting | None:
     """The declaration of a config, whose name may have a listener prefix and a SASL mechanism prefix; None if
-    it is unknown."""
+    it is unknown. With a prefix it has no effect, as no listener follows it."""
     spec = BROKER_SPECS.get(name)
     without = _without_prefix(name)
     if spec is not None or without is None:
         return spec
     scope = Scope.CLUSTER_WIDE if without in ON_LISTENERS else Scope.PER_BROKER
-    return (_OF_MECHANISMS.get(without) or BROKER_SPECS[without])._replace(name=name, scope=scope)
+    of_all = _OF_MECHANISMS.get(without) or BROKER_SPECS[without]
+    return of_all._replace(name=name, scope=scope, served=False)
 
 
 def shown(setting: Setting, text: str) -> str | None:

@@ -549,6 +549,7 @@ async def test_what_has_no_effect_here_is_kept_and_says_so(wire: Wire) -> None:
         "num.io.threads": "16",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.internal.ssl.keystore.location": "/keys",
+        "listener.name.internal.max.connections": "5",
     }
     assert await alter(wire, BROKER, "1", *((name, SET, text) for name, text in kept.items())) == 0
     found = await described(wire, BROKER, "1", documentation=True)
