@@ -382,12 +382,12 @@ class Catalogue:
             raise _exists(name) from None
         return self._by_id.get(row.topic_id) or self._topic(row)
 
-    async def ensure(self, name: str) -> Topic:
+    async def ensure(self, name: str, *, permit: Callable[[int], None] = lambda partitions: None) -> Topic:
         """Auto-creation (Metadata, when the request allows it): the topic, created with the default
         partitions if missing.
 
         UNKNOWN_TOPIC_OR_PARTITION when auto-creation is off, and for Kafka's metadata log; 17 for a bad name,
-        or one of Kafka's internal topics.
+        or one of Kafka's internal topics. `permit` as in `create`.
         """
         topic = self._by_name.get(name)
         if topic is not None:
@@ -398,7 +398,7 @@ class Catalogue:
         if name in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
         try:
-            return await self.create(name)
+            return await self.create(name, permit=permit)
         except KafkaError as refusal:
             if refusal.code is ErrorCode.TOPIC_ALREADY_EXISTS:  # made by another request meanwhile
                 return self.named(name)

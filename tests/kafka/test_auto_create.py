@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from muster.coordinator.testing import Broker
 from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.topics import CreateTopicsRequest
 from tests.kafka.conftest import KafkaOfConfigs
-from tests.kafka.stories import KAFKA_CONFIGS, Side, assert_told_alike
+from tests.kafka.stories import KAFKA_CONFIGS, Side, Story, assert_told_alike
+from tests.kafka.test_quotas import call, limited
 from tests.support.wire_topics import until
 
 pytestmark = pytest.mark.kafka
@@ -47,7 +49,34 @@ def created_when_asked_for(side: Side) -> None:
     side.ask("the topic of metadata", metadata, 12)
 
 
-def test_apache_kafka_answers_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
+def held_back_by_a_quota(side: Side) -> None:
+    def asking(name: str, *, create: bool = True) -> MetadataRequest:
+        topic = MetadataRequest.Topic(name=side.name(name))
+        return MetadataRequest(topics=[topic], allow_auto_topic_creation=create)
+
+    def note(title: str, answer: Any) -> None:
+        (topic,) = answer.topics
+        side.note(title, (int(topic.error_code), len(topic.partitions), answer.throttle_time_ms))
+
+    def is_there(name: str) -> bool:
+        (topic,) = side.quietly(asking(name), 12).topics
+        return bool(topic.error_code == 0)
+
+    with limited(side, "creative", "controller_mutation_rate", 1.0) as connection:
+        a_minute_too_many = CreateTopicsRequest.CreatableTopic(
+            name=side.name("large"), num_partitions=71, replication_factor=1, assignments=[], configs=[]
+        )
+        creating = CreateTopicsRequest(topics=[a_minute_too_many], timeout_ms=10_000, validate_only=False)
+        assert call(connection, creating, 7).topics[0].error_code == 0
+        note("used up", call(connection, asking("held-back"), 12))
+        until(lambda: is_there("other"), "a topic that another client asked for later")
+        note("not created", side.quietly(asking("held-back", create=False), 12))
+        note("used up, and there", call(connection, asking("other"), 12))
+    until(lambda: is_there("held-back"), "the topic")
+
+
+@pytest.mark.parametrize("story", [created_when_asked_for, held_back_by_a_quota])
+def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
     kafka = kafka_of_configs({**KAFKA_CONFIGS, "auto.create.topics.enable": "true"})
     with Broker(auto_create_topics_enable=True) as broker:
-        assert_told_alike(created_when_asked_for, kafka, broker)
+        assert_told_alike(story, kafka, broker)

@@ -384,6 +384,23 @@ async def test_topics_created_and_deleted(start_brokers: StartBrokers) -> None:
     assert (codes, later_ms > throttle_ms + 4_000) == ([0], True)
 
 
+async def test_topics_created_because_a_client_asks_for_them(start_brokers: StartBrokers) -> None:
+    broker = await started(start_brokers, num_partitions=100)
+    await alter(broker, setting(GREEDY, controller_mutation_rate=1))
+
+    async def ask(name: str) -> tuple[int, int]:
+        async with await Wire.connect(broker.port, client_id="greedy") as wire:
+            answer = await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name=name)]), 12)
+        return answer.topics[0].error_code, answer.throttle_time_ms
+
+    assert await ask("t") == (0, 0), "the quota is not used up yet"
+    assert await ask("u") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+    assert broker.catalogue.by_name("u") is None
+    assert await ask("t") == (0, 0)
+    await alter(broker, setting(GREEDY, controller_mutation_rate=None))
+    assert await ask("u") == (0, 0)
+
+
 async def test_without_quotas_nobody_meets_the_gate(start_brokers: StartBrokers) -> None:
     broker = await started(start_brokers)
     sessions = broker._quota_gate._sessions

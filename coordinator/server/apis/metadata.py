@@ -93,7 +93,9 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         for asked in {(each.name, each.topic_id): each for each in request.topics}.values():
             await turns.next()
             try:
-                topic = await _asked_topic(broker, rights, asked, create=request.allow_auto_topic_creation)
+                topic = await _asked_topic(
+                    broker, context, rights, asked, create=request.allow_auto_topic_creation
+                )
             except KafkaError as error:
                 refused = _refused_topic(asked, version, error)
                 if asked.name is not None and error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -131,7 +133,7 @@ def _refused_topic(asked: MetadataRequest.Topic, version: int, error: KafkaError
 
 
 async def _asked_topic(
-    broker: Broker, rights: Rights, asked: MetadataRequest.Topic, *, create: bool
+    broker: Broker, context: RequestContext, rights: Rights, asked: MetadataRequest.Topic, *, create: bool
 ) -> Topic:
     if asked.topic_id != ZERO_UUID:
         topic = broker.catalogue.identified(asked.topic_id)
@@ -148,7 +150,13 @@ async def _asked_topic(
         ):
             _require(rights, Operation.CREATE, asked.name)
         try:
-            return await broker.catalogue.ensure(asked.name)
+            mutations = broker.meters.mutations(context, strict_from=0)
+            return await broker.catalogue.ensure(asked.name, permit=mutations.use)
+        except KafkaError as error:
+            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                raise
+            # As in Kafka: there is no topic yet. Clients ask again.
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.why) from error
         except StoreError as error:
             # The answer still lists the brokers: a client without them would have nobody to ask again.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the topic could not be created") from error
