@@ -167,7 +167,10 @@ def _structlog() -> Any:
             )
         else:
             processors += [
-                structlog.processors.dict_tracebacks,
+                # Without local variables: they hold credentials and records.
+                structlog.processors.ExceptionRenderer(
+                    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+                ),
                 structlog.processors.JSONRenderer(default=str),
             ]
         logger = _Output.logger = structlog.wrap_logger(

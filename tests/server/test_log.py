@@ -128,6 +128,18 @@ def test_an_exception_comes_with_its_traceback(stream: io.StringIO) -> None:
     assert "broken" in json.dumps(line["exception"])
 
 
+def test_what_local_variables_hold_stays_out_of_the_log(stream: io.StringIO) -> None:
+    """Passwords and records."""
+    log.configure("info", stream=stream)
+    hidden = "ses" + "ame"
+    try:
+        raise ValueError("broken")
+    except ValueError as error:
+        log.Logger().error("failed", exc_info=error)
+    assert hidden
+    assert "sesame" not in stream.getvalue()
+
+
 def test_what_the_standard_library_logs_goes_the_same_way(stream: io.StringIO) -> None:
     log.configure("info", stream=stream)
     logging.getLogger("muster.coordinator.runtime").warning("shard %d lost its lease", 7)
