@@ -21,7 +21,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import streams
-from muster.coordinator.commands.options import command, group_id, number, seconds, timestamp_ms
+from muster.coordinator.commands.options import command, group_id, number, seconds, since_ms
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, template, to_json
 from muster.coordinator.commands.run import Failed, Usage
@@ -90,7 +90,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     )
     start.add_argument(
         "--timestamp",
-        type=timestamp_ms,
+        type=since_ms,
         metavar="TIME",
         help="start at the first record of this time or later: epoch ms or ISO 8601",
     )

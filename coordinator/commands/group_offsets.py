@@ -15,7 +15,7 @@ from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
-from muster.coordinator.commands.options import command, duration_ms, number, timestamp_ms
+from muster.coordinator.commands.options import command, duration_ms, number, since_ms
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.reset_plan import Plan, read_plan
 from muster.coordinator.commands.run import Usage, error_json, report_failures, require_names_or_all
@@ -112,7 +112,7 @@ def _scope(text: str) -> tuple[str, list[int] | None]:
 
 def _moment(text: str) -> datetime:
     try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms(text))
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=since_ms(text))
     except OverflowError:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it is out of range") from None
 

@@ -17,6 +17,7 @@ CONFIG_VARIABLE: Final = "MUSTER_COMMAND_CONFIG"
 TIMEOUT_DEFAULT_S: Final = 30.0
 _SECONDS_MAX: Final = 86_400.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME: Final = "epoch milliseconds or a time like 2026-01-31T12:00:00Z"
 
 EXIT_CODES: Final = """\
 Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 interrupted."""
@@ -166,13 +167,26 @@ def partition_replicas(text: str) -> tuple[int, list[int]]:
 
 
 def timestamp_ms(text: str) -> int:
-    """Parse a time: epoch milliseconds, or ISO 8601 (without a zone: local time)."""
+    """Parse the time of a record, as epoch milliseconds: these, or ISO 8601 (without a zone: local time)."""
+    at_ms = _epoch_ms(text)
+    if at_ms < 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed: records have no time before 1970; it takes {_TIME}, from"
+            " 1970-01-01T00:00:00Z on"
+        )
+    return at_ms
+
+
+def since_ms(text: str) -> int:
+    """Parse the time from which to read. One before 1970 means 1970: no record is older."""
+    return max(_epoch_ms(text), 0)
+
+
+def _epoch_ms(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
         at = datetime.fromisoformat(text).astimezone(UTC)
         return (at - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed; it takes epoch milliseconds or a time like 2026-01-31T12:00:00Z"
-        ) from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes {_TIME}") from None

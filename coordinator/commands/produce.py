@@ -159,7 +159,7 @@ class _Sending:
                     break
         except streams.LineTooLong:
             ended = Failed(f"line {self._posted + 1} is longer than {streams.LINE_BYTES_MAX} bytes")
-        except OSError as error:
+        except Exception as error:  # `all_of` raises it, instead of waiting for pieces
             ended = error
         await self._pieces.put(ended)
 
@@ -172,7 +172,7 @@ class _Sending:
                 future = await post(
                     topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
                 )
-            except NotARecord as error:
+            except ValueError as error:  # NotARecord, or what the producer does not take
                 return Failed(f"line {self._posted + 1}: {error}{self._before()}")
             except KafkaError as error:
                 why = f"line {self._posted + 1} was not written: {error.why}{self._before()}"

@@ -51,6 +51,7 @@ def billing(muster: Muster) -> None:
         (["--shift-by", "-2"], 1),
         (["--shift-by", "1"], 4),
         (["--to-datetime", "2000-01-01T00:00:00Z"], 0),
+        (["--to-datetime", "1969-12-31T00:00:00Z"], 0),
         (["--to-datetime", "99999999999999"], 5),
         (["--by-duration", "PT10H"], 0),
         (["--by-duration", "P0D"], 5),

@@ -9,10 +9,12 @@ import os
 import select
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster.client import Producer, TopicPartition
+from muster.client.producer import RecordFuture
 from muster.coordinator.commands import consume, streams
 from muster.coordinator.commands.options import timestamp_ms
 from muster.coordinator.testing import Broker
@@ -196,6 +198,28 @@ def test_a_line_without_a_separator_is_named(muster: Muster, lines: Path) -> Non
     assert message == "muster produce: line 1: it does not contain ':'\n"
 
 
+@each("error", [ValueError("it takes something else"), RuntimeError("a defect")])
+def test_a_record_that_the_producer_does_not_take_ends_the_command(
+    muster: Muster, lines: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    post = Producer.post
+
+    async def picky(self: Producer[bytes, bytes], topic: str, value: bytes, **more: Any) -> RecordFuture:
+        if value == b"bad":
+            raise error
+        return await post(self, topic, value, **more)
+
+    monkeypatch.setattr(Producer, "post", picky)
+    lines.write_text("good\nbad\n")
+    if isinstance(error, ValueError):
+        said = muster.refused("produce", "t", "--file", str(lines))
+        assert said == f"muster produce: line 2: {error}; the lines before it are written\n"
+        assert muster.done("consume", "t", *ALL) == "good\n"
+    else:
+        with pytest.raises(RuntimeError, match="a defect"):
+            muster("produce", "t", "--file", str(lines))
+
+
 def test_what_a_broker_refuses_names_the_lines(muster: Muster, lines: Path) -> None:
     muster.done("topics", "create", "t", "--config", "max.message.bytes=2000")
     lines.write_text("x" * 5000 + "\n")
@@ -233,6 +257,7 @@ def test_where_to_begin_and_where_to_end(muster: Muster, lines: Path) -> None:
     assert read("--offset", "1", "--until-end") == ["0@3000"]
     assert read("--timestamp", "1500", "--until-end") == ["0@3000", "1@2000"]
     assert read("--timestamp", "9000", "--until-end") == []
+    assert len(read("--timestamp", "1969-12-31T00:00:00Z", "--until-end")) == 3
     assert read("--offset", "latest", "--until-end") == []
     assert read("--until-end") == []
     assert read("--from-beginning", "--max-messages", "2", "--partition", "0") == ["0@1000", "0@3000"]
@@ -360,6 +385,10 @@ def t(broker: Broker) -> None:
         (["produce", "t", "--key-separator", ""], "at least one character"),
         (["produce", "t", "--format", "json", "--key", "k"], "are for --format lines only"),
         (["produce", "t", "--timestamp", "yesterday"], "a time like"),
+        (
+            ["produce", "t", "--timestamp", "1969-12-31T00:00:00Z"],
+            "--timestamp: '1969-12-31T00:00:00Z' is not allowed: records have no time before 1970; it takes",
+        ),
         (["produce", "t", "--header", "x"], "NAME=VALUE"),
         (["produce", "t", "--header", "\udcff=x"], "--header: the name '\\udcff' is not valid UTF-8"),
         (["consume", "t", "--offset", "first"], "it takes earliest, latest or an offset"),
