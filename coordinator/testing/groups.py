@@ -151,7 +151,11 @@ class GroupCalls(Calls):
         """Why it last rebalanced, or how it reached `generation`. Raises LookupError if it did not."""
         from muster.coordinator.journal.explain import explain
 
-        found = explain(self.timeline(), group=self.group_id, generation=generation)
+        async def look() -> tuple[list[Entry], int]:
+            return self._core.entries(self.group_id), self._core.brokers.now_ms()
+
+        entries, now_ms = self._look(look)
+        found = explain(entries, group=self.group_id, generation=generation, now_ms=now_ms)
         if found is None:
             which = (
                 "has not rebalanced"

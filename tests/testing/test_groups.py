@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from muster.client import Consumer
+from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.journal.explain.vocabulary import Trigger
 from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster, MemberFacts, WaitFailed
+from muster.coordinator.testing.core import Core
 from muster.protocol.errors import KafkaError
 from tests.support.leases import TERM_MS
 
@@ -237,6 +239,31 @@ async def test_the_reason_of_a_rebalance(broker: AsyncBroker) -> None:
         assert group.why(generation=left.generation).cause == "member left"
         with pytest.raises(WaitFailed, match=r"group billing to rebalance with cause 'session expired'"):
             await group.rebalanced(cause="session expired", timeout=0.05)
+
+
+async def time_passes(core: Core, ms: int) -> None:
+    """Without the journal entry of `clock.advance`."""
+    clock = core.brokers.shared.clock
+    assert isinstance(clock, MovableClock)
+    clock.move_to(clock.now_ms() + ms)
+
+
+async def test_a_rebalance_that_hangs_is_explained_by_whom_it_waits_for(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"):
+        await group.stable(members=1)
+        slow = group.member("web-1").facts.id
+        async with (
+            broker.faults.add(api="JoinGroup", member=slow, delay="1h"),
+            reading(broker, "web-2"),
+        ):
+            await group.in_state("PreparingRebalance")
+            assert group.why().diagnosis == "new-member"
+            core = broker._core
+            core.thread.run(lambda: time_passes(core, 5_000), LONG_S)
+            found = group.why()
+            assert found.diagnosis == "slow-join"
+            assert [each.member.id for each in found.waiting] == [slow]
 
 
 # --- topics -------------------------------------------------------------------------------------------------
