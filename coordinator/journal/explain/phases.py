@@ -133,14 +133,19 @@ def _rejoining(
 
 
 def _pending(rebalance: Rebalance) -> list[Awaited]:
+    """Clients that got a member id and have not joined with it. A coordinator that loads the shard knows
+    none: ids are kept in memory only until they are used."""
+    starts = {each.index: each.entry for each in rebalance.starts}
     found: dict[str, Awaited] = {}
-    for start in rebalance.starts:
-        for member_id in texts(start.entry, "pending_member_ids"):
-            found[member_id] = Awaited(Member(member_id, "", ""), True, start.entry.at_ms, None)
-    for each in rebalance.stream[: rebalance.last]:
-        if each.member is None:
+    for index, each in enumerate(rebalance.stream[: rebalance.last]):
+        if (start := starts.get(index)) is not None:
+            for member_id in texts(start, "pending_member_ids"):
+                found.setdefault(member_id, Awaited(Member(member_id, "", ""), True, start.at_ms, None))
+        if each.type in ("shard_loaded", "shard_unloaded"):
+            found.clear()
+        elif each.member is None:
             continue
-        if each.type == "member_id_issued":
+        elif each.type == "member_id_issued":
             found[each.member.id] = Awaited(each.member, True, each.at_ms, whole(each, "expires_ms"))
         elif each.type in ("pending_member_removed", "member_added"):
             found.pop(each.member.id, None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC
 
+import pytest
+
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
@@ -76,6 +78,24 @@ def test_an_id_that_is_known_by_its_number_alone() -> None:
     found = why(life, 10_000)
     assert found.diagnosis.value == "pending-member"
     assert found.waiting[0].member.id == "rdkafka-3f9a1c"
+
+
+@pytest.mark.parametrize("kind", ["shard_loaded", "shard_unloaded"])
+def test_an_id_from_before_the_coordinator_moved_is_not_waited_for(kind: str) -> None:
+    life = Life().at(-30_000).add("member_id_issued", GHOST, expires_ms=T0 + 15_000)
+    life.broker = 2
+    life.at(-20_000).shard_event(kind)
+    life.at(0).preparing(WEB_2, "member joined", waiting_for=(WEB_1,))
+    found = why(life, 10_000)
+    assert found.diagnosis.value == "slow-join"
+    assert [each.member for each in found.waiting] == [WEB_1]
+
+
+def test_an_id_from_before_it_moved_does_not_hide_one_from_after_it() -> None:
+    life = Life().at(-30_000).add("member_id_issued", GHOST, expires_ms=T0 + 15_000)
+    life.at(-20_000).shard_event("shard_loaded")
+    life.at(0).preparing(WEB_2, "member joined", pending=("rdkafka-77",))
+    assert [each.member.id for each in why(life, 10_000).waiting] == ["rdkafka-77"]
 
 
 def test_members_that_have_not_rejoined() -> None:
