@@ -12,6 +12,7 @@ from muster.coordinator.group.group import Group
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import Outcome, explained, rebalances
 from muster.coordinator.journal.names import Names
+from muster.coordinator.runtime.ring import GROUP_ENTRIES_MAX
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.web import facts
 from muster.coordinator.web.tallies import Tallies
@@ -115,10 +116,13 @@ def digested(entries: Sequence[Entry], names: Names, now_ms: int) -> Digest:
             "certainty": told.certainty.value,
             "meaning": told.meaning,
         }
+    others = [each for each in own if each.type != "lag_at_commit"]
+    # Lag entries have a ring of their own, which may reach back further than a full one of the others.
+    reach = others if len(others) >= GROUP_ENTRIES_MAX else own
     lags = [(each.at_ms, each.data.get("total")) for each in own if each.type == "lag_at_commit"]
     return Digest(
         began_ms=tuple(each.started_ms for each in found),
-        known_from_ms=own[0].at_ms if own else now_ms,
+        known_from_ms=reach[0].at_ms if reach else now_ms,
         last=last,
         lags=tuple((at_ms, total) for at_ms, total in lags if isinstance(total, int)),
     )

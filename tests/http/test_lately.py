@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from muster.coordinator.journal.explain.names import names_in
+from muster.coordinator.runtime.ring import GROUP_ENTRIES_MAX
 from muster.coordinator.web import trends
-from muster.coordinator.web.lately import HOUR_MS, Digest
+from muster.coordinator.web.lately import HOUR_MS, Digest, digested
 from muster.coordinator.web.trends import Trends, thinned
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Shown
 from tests.http.member import Member
+from tests.journal.explain.writing import T0, WEB_1, Life
 from tests.support.each import each
 
 
@@ -74,6 +77,16 @@ async def test_the_lag_has_a_trend(shown: Shown, member: Member) -> None:
 )
 def test_a_count_never_says_more_than_is_known(now_ms: int, told: dict[str, int]) -> None:
     assert Digest((30_000, 90_000), 27_000, None, ()).how_often(now_ms) == told
+
+
+@each("others, within_ms", [(GROUP_ENTRIES_MAX, 120_000), (GROUP_ENTRIES_MAX - 1, HOUR_MS)])
+def test_lag_from_before_a_full_ring_of_others_does_not_count_as_known(others: int, within_ms: int) -> None:
+    life = Life().at(-2 * HOUR_MS).add("lag_at_commit", total=7).at(-120_000)
+    while len(life.entries) <= others:
+        life.add("heartbeat_late", WEB_1)
+    digest = digested(life.entries, names_in(life.entries), T0)
+    assert digest.how_often(T0)["within_ms"] == within_ms
+    assert digest.lags == ((T0 - 2 * HOUR_MS, 7),)
 
 
 def test_trends_are_bounded_and_reach_back_an_hour() -> None:
