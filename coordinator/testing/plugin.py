@@ -88,9 +88,10 @@ def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The test's own in-memory broker on a free port: `AsyncBroker` in an `async def` test, `Broker` in any
     other. `.blocking` and `.aio` convert between the two. Configure it with `@pytest.mark.muster(...)`."""
     wanted = _wanted(request)
-    several = wanted.pop("brokers", 1)
-    if several != 1 and "muster_cluster" not in request.fixturenames:
-        _misused(f"brokers={several!r} is for the fixture muster_cluster; the fixture muster is one broker")
+    wanted.pop("brokers", None)  # a class's or module's is for those tests that use muster_cluster
+    own = [marker.kwargs["brokers"] for marker in _own_markers(request.node) if "brokers" in marker.kwargs]
+    if own and own[0] != 1 and "muster_cluster" not in request.fixturenames:
+        _misused(f"brokers={own[0]!r} is for the fixture muster_cluster; the fixture muster is one broker")
     yield from _provided(request, 1, wanted)
 
 
@@ -109,8 +110,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test that has the marker but uses neither fixture. On a class or module, the marker is the
     default for tests that use them."""
     item.stash[_used] = []  # the test may run again
-    marked = any(marker.name == "muster" for marker in item.own_markers)
-    if marked and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
+    if _own_markers(item) and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
         _misused(f"{item.name} uses neither of the fixtures that it configures, {' and '.join(_FIXTURES)}")
 
 
@@ -140,6 +140,11 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
             _misused(f"it takes keyword arguments only, not {marker.args!r}")
         wanted.update(marker.kwargs)
     return wanted
+
+
+def _own_markers(item: pytest.Item) -> list[pytest.Mark]:
+    """The test's own markers, without those of its class or module."""
+    return [marker for marker in item.own_markers if marker.name == "muster"]
 
 
 def _started(brokers: int, settings: Mapping[str, Any]) -> Cluster:

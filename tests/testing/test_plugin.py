@@ -500,6 +500,42 @@ def test_a_marker_that_sets_nothing_up_is_refused(tmp_path: Path) -> None:
     assert f"@pytest.mark.muster: {uses_none}" in run.text
 
 
+BROKERS_BY_DEFAULT = """
+import pytest
+
+pytestmark = pytest.mark.muster(brokers=2)
+
+
+def test_one_broker(muster):
+    assert len(muster.ports) == 1
+
+
+def test_cluster(muster_cluster):
+    assert len(muster_cluster.ports) == 2
+
+
+class TestOfThree:
+    pytestmark = pytest.mark.muster(brokers=3)
+
+    def test_one_broker_of_a_class(self, muster):
+        assert len(muster.ports) == 1
+
+    @pytest.mark.muster(brokers=2)
+    def test_misused(self, muster):
+        pass
+"""
+
+
+def test_the_number_of_brokers_of_a_module_is_for_its_clusters(tmp_path: Path) -> None:
+    run = Run(tmp_path, BROKERS_BY_DEFAULT)
+    assert run.of == {
+        "test_one_broker": "PASSED",
+        "test_cluster": "PASSED",
+        "test_one_broker_of_a_class": "PASSED",
+        "test_misused": "ERROR",
+    }, run.text
+
+
 def test_nothing_is_imported_until_a_fixture_is_used(tmp_path: Path) -> None:
     run = Run(
         tmp_path,
