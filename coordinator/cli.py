@@ -142,16 +142,15 @@ async def _serve_until_stopped(settings: config.Settings, began: float, http_fro
 
     brokers = Brokers(settings)
     http = None if settings.http is None else await _prepare_http(brokers, http_from_variable)
-    stopped = asyncio.Event()
+    stopped: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     _handle_signals(stopped)
     starting = asyncio.create_task(brokers.start())
-    stopping = asyncio.create_task(stopped.wait())
     # Opening a large store takes a while; Ctrl-C must not wait for it.
-    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting])
-        return EXIT_FAILED
+        return _exit_code(stopped.result())
     await starting  # raises the startup error, if any
     page = None if http is None else await _serve_http(http)
     _read_certificates_on_hangup(brokers, page)
@@ -162,9 +161,8 @@ async def _serve_until_stopped(settings: config.Settings, began: float, http_fro
     keep_freed_memory()
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
     superseded = asyncio.create_task(brokers.superseded())
-    ended, pending = await asyncio.wait([stopping, superseded], return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
+    ended, _ = await asyncio.wait([stopped, superseded], return_when=asyncio.FIRST_COMPLETED)
+    superseded.cancel()
     await warming
     Logger(part="broker").info("stopping", grace_ms=settings.shutdown_grace_ms)
     if page is not None:
@@ -237,15 +235,20 @@ def _read_certificates_on_hangup(brokers: Brokers, page: Running | None) -> None
 
 
 def _handle_signals(stopped: Any) -> None:
-    """The first SIGTERM or SIGINT shuts down gracefully, the second exits at once."""
+    """The first SIGTERM or SIGINT completes `stopped`, for a graceful shutdown; the second exits at once."""
     import os
     import signal
 
     from muster.coordinator.base.system import on_signals
 
     def on_signal(number: int) -> None:
-        if stopped.is_set():
-            os._exit(128 + number)  # the exit code a shell reports for a process killed by this signal
-        stopped.set()
+        if stopped.done():
+            os._exit(_exit_code(number))
+        stopped.set_result(number)
 
     on_signals((signal.SIGTERM, signal.SIGINT), on_signal)
+
+
+def _exit_code(number: int) -> int:
+    """What a shell reports for a process killed by this signal."""
+    return 128 + number

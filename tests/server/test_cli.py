@@ -27,14 +27,17 @@ from tests.support.wire import Wire
 DEADLINE_S = 20
 
 
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+
+
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     return subprocess.run(
         [sys.executable, "-m", "muster", *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
-        env={**clean, **variables},
+        env=environment() | variables,
         check=False,
     )
 
@@ -206,6 +209,28 @@ def test_a_signal_ends_it_in_good_order_and_logs_are_json(tmp_path: Path, number
         _, logged = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0
         assert [json.loads(line)["event"] for line in logged.splitlines()] == ["stopping"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_starts_is_its_exit_code(number: signal.Signals) -> None:
+    """The database accepts the connection and does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        database.settimeout(DEADLINE_S)
+        store = f"postgresql://muster@127.0.0.1:{database.getsockname()[1]}/muster"
+        with subprocess.Popen(
+            [sys.executable, "-m", "muster", "serve", "--port", "0", "--store", store],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        ) as process:
+            try:
+                connection, _ = database.accept()
+                with connection:
+                    process.send_signal(number)
+                    assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+                    assert process.returncode == 128 + number
+            finally:
+                process.kill()
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
