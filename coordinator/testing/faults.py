@@ -114,7 +114,7 @@ class FaultRuleCalls(InForceCalls):
 
     @property
     def matched(self) -> int:
-        """Number of requests it matched, whether or not it was applied to them."""
+        """Number of requests it matched until it had its last turn, whether or not it was applied to them."""
 
         async def look() -> int:
             return self._core.brokers.faults.status(self.id).matched

@@ -219,8 +219,8 @@ class Firing(NamedTuple):
 
 
 class RuleStatus(NamedTuple):
-    """A rule and what it has met. `matched` counts requests, `fired` those that the fault was carried out
-    on."""
+    """A rule and what it has met. `matched` counts requests until it has had its last turn, `fired` those
+    that the fault was carried out on."""
 
     id: int
     rule: Rule
