@@ -134,6 +134,15 @@ class SourceOptions:
     access: Access = NOTHING_TO_SHOW
     """How the job authenticates to brokers."""
 
+    @property
+    def starts_the_same(self) -> bool:
+        """Whether `starting` stands for the same offsets later, as long as they exist."""
+        if isinstance(self.starting, Exactly):
+            return LATEST_OFFSET not in self.starting.offsets.values()
+        if isinstance(self.starting, AtTime):
+            return not self.starting.else_latest
+        return self.starting is Edge.EARLIEST or (self.starting is Edge.GROUP and self.commit_offsets)
+
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options of a batch or of a stream. Names are case-insensitive, as in Spark. Raises OptionError for

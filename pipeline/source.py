@@ -9,6 +9,8 @@ Options and columns are those of Spark's own kafka source (options.py). How Spar
   time. The reader is never notified that the query has ended.
 * `latestOffset` gets the offsets up to which the last batch was finished. `commit` is called a batch late,
   and never for the last batch of a query, so both commit to the group.
+* The checkpoint holds the ends of batches: until batch 0 is finished, a restarted query asks `initialOffset`
+  again. Where the answer would be another one by then, batch 0 is empty, so that its end is the start.
 * `read` runs in other processes, with a copy of the reader as constructed.
 """
 
@@ -31,7 +33,7 @@ from muster.client.partitions import TopicPartition
 from muster.pipeline.asking import BlockingCluster, Look, first_look, look, resolved
 from muster.pipeline.columns import RecordBatch, check_schema, schema
 from muster.pipeline.commits import Commits
-from muster.pipeline.errors import PipelineError
+from muster.pipeline.errors import PipelineError, data_lost
 from muster.pipeline.fetching import read_rows
 from muster.pipeline.losses import checked_starts
 from muster.pipeline.offsets import Offsets, OffsetsJson, Place, Range, divided, limited
@@ -141,6 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert options.group_id is not None, "checked with the options"
             self._commits = Commits(options.group_id, clock)
         self._initial: Offsets | None = None
+        self._is_start_planned = options.starts_the_same
         self._target: Look | None = None
         self._seen: Look | None = None
         self._idle_at: Offsets | None = None
@@ -176,6 +179,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends. Everything before `start` is finished, so it is committed."""
         begun = Offsets.from_json(start)
         self._finished(begun)
+        if begun == self._initial and not self._is_start_planned:
+            self._is_start_planned = True
+            return start
         if self._seen is None or begun != self._idle_at or self._clock() >= self._look_again_at:
             self._look_again_at = self._clock() + _IDLE_S
             self._seen = self._look()
@@ -205,6 +211,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ranges of a batch, which an earlier process may have planned."""
         begun, ended = Offsets.from_json(start), Offsets.from_json(end)
         starts = self._starts(begun, None)
+        self._is_start_planned = True
+        if begun == self._initial and self._options.starts_the_same:
+            for where, place in sorted(ended.places.items()):
+                if (first := starts.get(where, 0)) > place.offset:
+                    data_lost(
+                        self._options,
+                        f"{where}: the first batch was to end at offset {place.offset}, and the query would"
+                        f" now start at {first}; what was to be read before is not known any more",
+                    )
         ranges = [
             Range(where, starts.get(where, 0), place.offset, ended.topic_ids.get(where.topic))
             for where, place in ended.places.items()

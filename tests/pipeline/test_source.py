@@ -259,7 +259,9 @@ def test_a_stream_begins_where_it_is_told_to(
     start = reader.initialOffset()
     assert offsets(start) == {"orders": {"0": expected[0], "1": expected[1]}}
     assert committed(broker, "billing") == {ZERO: expected[0], ONE: expected[1]}
-    assert step(reader, start)[1] == [*range(expected[0], 5), *range(expected[1], 3)]
+    end, values = step(reader, start)
+    values += step(reader, end)[1]  # the first batch is empty if a restart would begin elsewhere
+    assert values == [*range(expected[0], 5), *range(expected[1], 3)]
 
 
 def test_the_newest_is_where_the_first_call_saw_it(broker: Broker, stream: Streams) -> None:
@@ -268,7 +270,49 @@ def test_the_newest_is_where_the_first_call_saw_it(broker: Broker, stream: Strea
     first = reader.initialOffset()
     add(broker, "orders", [3])
     assert reader.initialOffset() == first
+    assert step(reader, first) == (first, [])
     assert step(reader, first)[1] == [3]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"startingOffsets": '{"orders":{"0":-1}}'},
+        {"startingTimestamp": FUTURE_MS, "startingOffsetsByTimestampStrategy": "latest"},
+        {"startingOffsets": "group", "kafka_group_id": "billing", "commitOffsets": "false"},
+    ],
+)
+def test_a_start_that_moves_is_kept_when_the_first_batch_is_repeated(
+    broker: Broker, stream: Streams, more: dict[str, str]
+) -> None:
+    fill(broker, "orders", 2)
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 2}))
+    before = stream(**more)
+    start = before.initialOffset()
+    add(broker, "orders", [2, 3, 4])
+    end = before.latestOffset(start, ALL)
+    add(broker, "orders", [5, 6])
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 7}))
+    after = stream(**more)  # a restart: Spark knows the end of the planned batch, and asks where it begins
+    assert offsets(after.initialOffset()) == {"orders": {"0": 7}}
+    assert rows(after, after.partitions(after.initialOffset(), end)) == []
+    assert step(after, end)[1] == [2, 3, 4, 5, 6]
+
+
+def test_a_first_batch_whose_records_were_deleted_before_it_is_repeated(
+    broker: Broker, stream: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, "orders", 5)
+    before = stream(startingOffsets="earliest")
+    end = before.latestOffset(before.initialOffset(), ReadMaxRows(3))
+    administered(broker, lambda admin: admin.delete_records({ZERO: 4}))
+    after = stream(startingOffsets="earliest")
+    with pytest.raises(DataLost, match=r"orders-0: the first batch was to end at offset 3, .* start at 4"):
+        after.partitions(after.initialOffset(), end)
+    lenient = stream(startingOffsets="earliest", failOnDataLoss="false")
+    assert lenient.partitions(lenient.initialOffset(), end) == []
+    assert "orders-0: the first batch was to end at offset 3" in caplog.text
 
 
 def test_at_most_so_many_in_a_batch(broker: Broker, stream: Streams) -> None:
@@ -305,6 +349,7 @@ def test_a_run_of_what_is_there_now_and_topics_that_come_later(broker: Broker, s
     reader.prepareForTriggerAvailableNow()
     add(broker, "orders", [2])  # now the run begins after its end
     place = reader.initialOffset()
+    assert reader.latestOffset(place, ALL) == place
     fill(broker, "orders-eu", 2)
     assert reader.latestOffset(place, ALL) == place
 
@@ -312,7 +357,7 @@ def test_a_run_of_what_is_there_now_and_topics_that_come_later(broker: Broker, s
 def test_new_partitions_and_new_topics_are_read_from_their_start(broker: Broker, stream: Streams) -> None:
     fill(broker, "orders", 1)
     reader = stream(subscribePattern="orders.*")
-    place = reader.initialOffset()
+    place, _ = step(reader, reader.initialOffset())
     administered(broker, lambda admin: admin.create_partitions({"orders": 2}))
     add(broker, "orders", [5], partition=1)
     fill(broker, "orders-eu", 2)
@@ -421,7 +466,7 @@ def test_a_topic_that_was_created_again_is_found_out_after_a_restart(broker: Bro
 def test_a_topic_that_is_gone_is_told(broker: Broker, stream: Streams) -> None:
     fill(broker, "orders", 5)
     reader = stream()
-    place = reader.initialOffset()
+    place, _ = step(reader, reader.initialOffset())
     administered(broker, lambda admin: admin.delete_topic("orders"))
     with pytest.raises(DataLost, match="orders-0: deleted"):
         reader.latestOffset(place, ALL)
@@ -486,7 +531,7 @@ async def _epoch_of_the_end(cluster: Any, until: float) -> list[int]:
 def test_new_partitions_whose_start_is_gone_are_told(broker: Broker, stream: Streams) -> None:
     fill(broker, "orders", 1)
     reader = stream(subscribePattern="orders.*")
-    place = reader.initialOffset()
+    place, _ = step(reader, reader.initialOffset())
     fill(broker, "orders-eu", 9)
     eu = TopicPartition("orders-eu", 0)
     administered(broker, lambda admin: admin.delete_records({eu: 4}))

@@ -73,6 +73,38 @@ def test_a_batch_that_failed_is_not_committed(spark: SparkSession, broker: Broke
     assert committed(broker, "billing") == {ZERO: 30}
 
 
+def test_the_first_batch_is_repeated_from_elsewhere(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Spark asks for the start again as long as batch 0 is not finished, and by then `latest` has moved."""
+    fill(broker, "orders", 2)
+    rows = stream(spark, broker)
+    done: list[int] = []
+    broken = True
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        if broken:
+            raise RuntimeError("the database is away")
+        done.extend(values(batch))
+
+    def run() -> StreamingQuery:
+        return (
+            rows.writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    with pytest.raises(PySparkException, match="the database is away"):
+        run().awaitTermination(int(LIMIT_S))
+    add(broker, "orders", [2, 3])
+    broken = False
+    assert run().awaitTermination(int(LIMIT_S))
+    add(broker, "orders", [4])
+    assert run().awaitTermination(int(LIMIT_S))
+    assert done == [2, 3, 4]
+
+
 def test_a_query_that_is_stopped_is_not_told_to_its_reader(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
