@@ -38,6 +38,9 @@ Records = Batch[bytes | None, bytes | None]
 
 _PROGRESS_S: Final = 30.0
 """How long a range may make no progress, while a broker restarts or a leader is elected."""
+_STALE_S: Final = 10.0
+"""How old a Fetch sent ahead may be when it is needed. The loop does not run while Spark consumes rows, so an
+older one may have run out of time unattended, which says nothing of the broker; it is sent again."""
 _WAIT_MS: Final = 500
 _BY_NAME: Final = 12  # the last version of Fetch without topic ids
 _ANOTHER_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
@@ -86,9 +89,13 @@ def _read(
     cluster = connect(options)
     fetching = _Fetching(cluster, options, wanted)
     upcoming: asyncio.Task[_Answer] | None = None
+    asked_at = 0.0
     try:
         position, epoch = wanted.start, NO_LEADER_EPOCH
         while position < wanted.until:
+            if upcoming is not None and not upcoming.done() and loop.time() - asked_at > _STALE_S:
+                _drop(loop, upcoming)
+                upcoming = None
             answer = loop.run_until_complete(upcoming or fetching.answer(position, epoch))
             upcoming = None
             begin, position = position, answer.position
@@ -96,6 +103,7 @@ def _read(
                 continue
             epoch = answer.part.last_epoch
             if position < wanted.until:
+                asked_at = loop.time()
                 upcoming = _started(loop, fetching.answer(position, epoch))
             yield from take(answer.part, begin)
     except (ClientError, KafkaError) as error:
@@ -103,9 +111,7 @@ def _read(
         raise PipelineError(f"{wanted.where} could not be read: {said}") from error
     finally:
         if upcoming is not None:
-            upcoming.cancel()
-            with suppress(asyncio.CancelledError, ClientError, KafkaError, PipelineError):
-                loop.run_until_complete(upcoming)
+            _drop(loop, upcoming)
         loop.run_until_complete(cluster.close())
         loop.close()
 
@@ -117,6 +123,12 @@ def _started(
     task = loop.create_task(coroutine)
     loop.run_until_complete(asyncio.sleep(0))
     return task
+
+
+def _drop(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Answer]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError, ClientError, KafkaError, PipelineError):
+        loop.run_until_complete(task)
 
 
 def _taken(part: Part, until: int) -> Iterator[Records]:

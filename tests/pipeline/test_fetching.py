@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +12,8 @@ import pyarrow
 import pytest
 
 from muster.client import Producer, TopicPartition
-from muster.client.errors import ConnectionLost
+from muster.client.errors import ConnectionLost, RequestTimedOut
+from muster.client.network.connection import deadline
 from muster.coordinator.testing import Broker
 from muster.pipeline.columns import as_arrow
 from muster.pipeline.errors import DataLost, PipelineError
@@ -30,6 +32,23 @@ ORDERS = TopicPartition("orders", 0)
 
 def values(options: SourceOptions, wanted: Range, **how: Any) -> list[int]:
     return [int(value or b"") for each in read_range(options, wanted, **how) for value in each.values]
+
+
+class PausedLoop(asyncio.SelectorEventLoop):
+    """Its clock can be put forward, as if nothing had run for a while."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> PausedLoop:
+    """The loop of the one range that the test reads, which closes it."""
+    loop = PausedLoop()
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
+    return loop
 
 
 # --- from a broker ------------------------------------------------------------------------------------------
@@ -124,6 +143,18 @@ def test_a_reader_that_is_left_early_leaves_nothing_open(broker: Broker) -> None
     reading = read_range(reads, Range(ORDERS, 0, 30_000))
     assert len(next(reading))
     reading.close()  # type: ignore[attr-defined]  # whatever stays open causes a warning, here an error
+
+
+def test_rows_are_consumed_slowly(broker: Broker, paused: PausedLoop) -> None:
+    fill(broker, "orders", 0)
+    for start in range(0, 30_000, 1_000):
+        add(broker, "orders", range(start, start + 1_000))
+    reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="20000")
+    found = []
+    for each in read_range(reads, Range(ORDERS, 0, 30_000)):
+        found += map(int, filter(None, each.values))
+        paused.ahead_s += 60
+    assert found == list(range(30_000))
 
 
 def test_deleted_records_are_lost_or_passed_over(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
@@ -264,6 +295,45 @@ def test_a_log_that_never_gets_there_is_lost(monkeypatch: pytest.MonkeyPatch) ->
     cluster.append(T0, numbers(0, 2))
     with pytest.raises(DataLost, match=r"t-0 ends before offset 3; offsets 2 to 4"):
         read_from(cluster, 0, 5)
+
+
+@pytest.mark.parametrize("lenient", ["false", "true"])
+@pytest.mark.parametrize("answer", ["none", "empty"])
+def test_a_pause_before_the_next_fetch_is_needed(paused: PausedLoop, answer: str, lenient: str) -> None:
+    """The Fetch sent ahead runs out of time meanwhile, or its answer is only that there is nothing yet."""
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2), numbers(2, 2), numbers(4, 2))
+    cluster.learn()
+    call = cluster.call
+    empty: list[bool] = []
+
+    async def called(request: Any, until: float, **named: Any) -> Any:
+        await asyncio.sleep(0.05)  # the way to the broker; the loop stands still meanwhile
+        if answer == "none" and deadline(0) >= until:
+            raise RequestTimedOut("127.0.0.1:1 did not answer FETCH in time")
+        response = await call(request, until, **named)
+        if answer == "empty" and len(cluster.fetches) == 2:
+            empty.append(True)
+            part = response.responses[0].partitions[0]
+            part.records, part.high_watermark = b"", 2
+        return response
+
+    cluster.call = called  # type: ignore[method-assign]
+    reads = source_options(
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "subscribe": "t",
+            "kafka.max.partition.fetch.bytes": "1",
+            "failOnDataLoss": lenient,
+        },
+        streaming=False,
+    )
+    found = []
+    for each in read_range(reads, Range(T0, 0, 6, cluster.ids["t"]), connect=lambda _: cluster):
+        found += map(int, filter(None, each.values))
+        paused.ahead_s += 60
+    assert found == list(range(6))
+    assert len(empty) == (answer == "empty")
 
 
 def test_a_damaged_batch_is_told_after_what_comes_before_it() -> None:
