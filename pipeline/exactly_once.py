@@ -42,7 +42,7 @@ from muster.pipeline.marks import (
     forgotten,
     is_written,
 )
-from muster.pipeline.rows import Headers, Rows, Sent
+from muster.pipeline.rows import Headers, Rows, Sent, arriving
 from muster.pipeline.writer_options import WriterOptions
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -145,11 +145,11 @@ class ExactlyOnce:
             async with _Notes(options, self.names) as notes:
                 (await notes.ledger()).check(self.names, part, attempt)
                 mark = (await notes.marks([part.task]))[part.task]
-            records = (self.rows.records(batch, headers) for batch in batches)
+            records = (self.rows.records(batch, headers) async for batch in arriving(batches))
             digest = Digest()
             if is_written(self.names, part, mark):
                 assert mark is not None
-                for each in records:
+                async for each in records:
                     for record in each:
                         digest.add(record)
                 check_repeated(part, mark, digest)
@@ -160,7 +160,7 @@ class ExactlyOnce:
                 async with producer.transaction() as transaction:
                     sent = Sent(transaction.post)
                     try:
-                        for each in records:
+                        async for each in records:
                             await sent.send(digest.through(each))
                         await self._commit(transaction, part, digest)
                     except BaseException:

@@ -6,8 +6,9 @@ The columns are those of Spark's kafka sink: `value` (binary or text) and, optio
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -105,6 +106,13 @@ class Rows:
                 )
             all_headers = (*map(_pair, pairs), *headers) if pairs else headers
             yield Record(topic, key, value, partition, all_headers)
+
+
+async def arriving(batches: Iterator[RecordBatch]) -> AsyncIterator[RecordBatch]:
+    """The batches as Spark hands them over. Waiting for one takes a thread: meanwhile the loop sends what was
+    posted before, which would expire otherwise."""
+    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        yield batch
 
 
 class Sent:

@@ -26,7 +26,7 @@ from muster.client.producer import Producer
 from muster.pipeline.errors import OptionError, PipelineError
 from muster.pipeline.exactly_once import Committed, ExactlyOnce
 from muster.pipeline.marks import Part
-from muster.pipeline.rows import Headers, Rows, Sent
+from muster.pipeline.rows import Headers, Rows, Sent, arriving
 from muster.pipeline.writer_options import TRANSACTIONAL, WriterOptions
 from muster.protocol.errors import KafkaError
 
@@ -160,7 +160,7 @@ async def _write(
     try:
         async with producer:
             try:
-                for batch in batches:
+                async for batch in arriving(batches):
                     await sent.send(rows.records(batch, headers))
                 await producer.flush()
                 await sent.rest()

@@ -145,6 +145,21 @@ def test_a_task_that_fails_leaves_nothing_to_see(
     assert values(servers, topic) == [b"a", b"b", b"c"]
 
 
+def test_rows_are_sent_while_the_next_ones_are_awaited(servers: str, topic: str) -> None:
+    once = writer(servers, topic)
+
+    def slow() -> Iterator[pyarrow.RecordBatch]:
+        yield rows(b"a")
+        until = time.monotonic() + DEADLINE_S
+        while values(servers, topic, "read_uncommitted") != [b"a"]:
+            assert time.monotonic() < until, "the first row was not sent"
+        yield rows(b"b")
+
+    attempt = once.begin()
+    once.finish(0, [once.write(slow(), (), Part(QUERY, 0, 0), attempt)])
+    assert values(servers, topic) == [b"a", b"b"]
+
+
 def test_of_two_attempts_at_a_task_the_later_one_writes(servers: str, topic: str) -> None:
     """As a speculative one, or one that a lost executor goes on with: both at once, with the same rows."""
     once = writer(servers, topic)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import pickle
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow
@@ -115,6 +117,33 @@ def test_many_rows_in_several_batches(broker: Broker) -> None:
     writer = batch_writer(schema(value=BYTES), options(broker, topic="orders"), False)
     assert writer.write(iter(batches)) == Written(50_000)
     assert sorted(int(each.value or b"") for each in broker.records("orders")) == list(range(50_000))
+
+
+def test_rows_are_sent_while_the_next_ones_are_awaited(broker: Broker) -> None:
+    broker.create_topic("orders")
+
+    def slow() -> Iterator[pyarrow.RecordBatch]:
+        yield rows(value=binary(b"a"))
+        until = time.monotonic() + 20
+        while [each.value for each in broker.records("orders")] != [b"a"]:
+            assert time.monotonic() < until, "the first row was not sent"
+        yield rows(value=binary(b"b"))
+
+    writer = batch_writer(schema(value=BYTES), options(broker, topic="orders"), False)
+    assert writer.write(slow()) == Written(2)
+    assert [each.value for each in broker.records("orders")] == [b"a", b"b"]
+
+
+def test_rows_that_do_not_arrive_fail_the_task(broker: Broker) -> None:
+    broker.create_topic("orders")
+
+    def broken() -> Iterator[pyarrow.RecordBatch]:
+        yield rows(value=binary(b"a"))
+        raise EOFError("the executor is gone")
+
+    writer = batch_writer(schema(value=BYTES), options(broker, topic="orders"), False)
+    with pytest.raises(EOFError, match="the executor is gone"):
+        writer.write(broken())
 
 
 def test_a_task_without_rows_writes_nothing(broker: Broker) -> None:
