@@ -195,7 +195,8 @@ WITH shards AS (
     WHERE s.type = 'shard_loaded' AND (s.from_broker IS NOT NULL OR s.offset > f.first)
 ), interrupted AS (
     SELECT l.shard, l.offset, count(*) AS rebalances_interrupted
-    FROM (SELECT shard, offset, explode(array(offset, before.offset)) AS at FROM loads) AS l
+    FROM (SELECT shard, offset, explode(IF(planned, array(offset, before.offset), array(offset))) AS at
+        FROM loads) AS l
     JOIN {{rebalances}} AS r ON r.shard = l.shard AND r.end_offset = l.at AND r.outcome = 'interrupted'
     GROUP BY ALL
 ), followed AS (

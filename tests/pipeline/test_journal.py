@@ -164,10 +164,10 @@ def test_a_group_too_long_for_memory_is_told_the_same(
 @pytest.fixture(scope="module")
 def small(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """The tables of small, hand-made journals."""
-    records = [*_brief(), *_strange()]
+    records = [*_brief(), *_strange(), *_two_failovers()]
     numbered = [each._replace(offset=offset) for offset, each in enumerate(records)]
     made = build(bronze(spark, numbered), str(tmp_path_factory.mktemp("small")))
-    return {name: made[name].collect() for name in ("rebalances", "unavailability")}
+    return {name: made[name].collect() for name in ("rebalances", "unavailability", "failover_impact")}
 
 
 def _strange() -> list[Record]:
@@ -191,7 +191,7 @@ def _strange() -> list[Record]:
 
 def test_whatever_a_journal_holds_comes_out_as_rows(small: Tables) -> None:
     """A value that does not fit its column becomes NULL."""
-    rows = [row for row in small["rebalances"] if row["group"] not in ("brief", "back")]
+    rows = [row for row in small["rebalances"] if row["group"] not in ("brief", "back", "failed")]
     assert Counter(row["group"] for row in rows) == {"many": 250, "?": 1, "large": 1}
     (odd,) = (row for row in rows if row["group"] == "?")
     assert (odd["member_id"], odd["reason"], odd["client_id"], odd["lag"]) == ("?", "?", "", None)
@@ -419,7 +419,10 @@ def test_each_gap_is_the_cost_of_the_rebalance_that_ends_it(small: Tables) -> No
     """A member that leaves in the millisecond in which it gets a partition was its owner all the same. A
     partition of a member that left, which the assignment gave to nobody, counts from that assignment on, if
     the next one assigns it."""
-    brief = {name: [row for row in rows if row["group"] in ("brief", "back")] for name, rows in small.items()}
+    brief = {
+        name: [row for row in small[name] if row["group"] in ("brief", "back")]
+        for name in ("rebalances", "unavailability")
+    }
     gaps = [
         (row["group"], row["from_ms"], row["until_ms"], row["from_member"], row["to_member"])
         for row in brief["unavailability"]
@@ -474,6 +477,24 @@ def test_partitions_that_nobody_has_now(built: Tables, journal: Journal) -> None
     assert left.client_id not in journal.owners[left.group].values()
     assert open_now
     assert open_now <= there - held
+
+
+def _two_failovers() -> list[Record]:
+    """The first interrupts a rebalance, which then runs to its end; the second interrupts nothing."""
+    rebalance = _rebalance("failed", 10_000, 10_100, "member joined", "a", [None, "a"], shard=1)
+    again = _rebalance("failed", 11_000, 11_100, "member joined", "b", ["a", "b"], shard=1)
+    records = [*rebalance[:2], _loaded(10_050, 2, 1), *again, _loaded(20_000, 3, 2)]
+    return [each._replace(partition=1) for each in records]
+
+
+def _loaded(at_ms: int, broker: int, from_broker: int) -> Record:
+    told = {"type": "shard_loaded", "at_ms": at_ms, "broker": broker, "from_broker": from_broker}
+    return _record("", {**told, "group": None, "shard": 1})._replace(key=None)
+
+
+def test_a_failover_has_interrupted_only_what_it_interrupted(small: Tables) -> None:
+    rows = [(row["from_broker"], row["rebalances_interrupted"]) for row in small["failover_impact"]]
+    assert sorted(rows) == [(1, 1), (2, 0)]
 
 
 def test_flapping_members_and_hosts(built: Tables, journal: Journal) -> None:
