@@ -220,18 +220,23 @@ async def _of_group(
 ) -> dict[TopicPartition, int]:
     """The group's committed offsets; without one, the start of the log, so that nothing is skipped. If the
     log ends before the committed offset, it was recreated or truncated: raises DataLost, or begins at its
-    start."""
+    start. Who committed may have read an open transaction: read_committed begins before it."""
     group_id = options.group_id
     assert group_id is not None, "checked with the options"
     offsets = (await list_group_offsets(cluster, [group_id], until)).raise_for_failures()[group_id]
     committed = {where: offsets[where].offset for where in ends if where in offsets}
-    for where, offset in sorted(committed.items()):
-        if offset > ends[where]:
-            data_lost(
-                options,
-                f"group {group_id} has committed offset {offset} of {where}, whose log ends at {ends[where]}",
-            )
-            del committed[where]
+    beyond = [where for where, offset in sorted(committed.items()) if offset > ends[where]]
+    asked = await list_offsets(cluster, dict.fromkeys(beyond, LATEST), until)
+    for where, found in asked.raise_for_failures().items():
+        end = ends[where] if found is None else found.offset
+        if committed[where] <= end:
+            committed[where] = ends[where]
+            continue
+        data_lost(
+            options,
+            f"group {group_id} has committed offset {committed[where]} of {where}, whose log ends at {end}",
+        )
+        del committed[where]
     return await earliest(cluster, options, ends.keys() - committed.keys(), until) | committed
 
 

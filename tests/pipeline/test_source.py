@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -133,6 +134,31 @@ def test_a_group_that_is_beyond_the_end_of_a_log(broker: Broker) -> None:
         batch(broker, startingOffsets="group", kafka_group_id="billing")
     read = batch(broker, startingOffsets="group", kafka_group_id="billing", failOnDataLoss="false")
     assert read == [(0, 0, 0), (0, 1, 1)]
+
+
+def test_a_group_that_has_read_an_open_transaction(broker: Broker) -> None:
+    fill(broker, "orders", 5)
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 8}))
+    group = {"startingOffsets": "group", "kafka_group_id": "billing"}
+    committed = group | {"kafka_isolation_level": "read_committed"}
+
+    async def send(producer: Producer) -> None:
+        async with producer.transaction() as transaction:
+            for number in (5, 6, 7):
+                await transaction.send("orders", b"%d" % number)
+            assert await asyncio.to_thread(batch, broker, **committed) == []
+            assert await asyncio.to_thread(batch, broker, **group) == []
+            stream = StreamReader(options(broker, streaming=True, subscribe="orders", **committed))
+            try:
+                start = await asyncio.to_thread(stream.initialOffset)
+            finally:
+                await asyncio.to_thread(stream.stop)
+            assert offsets(start) == {"orders": {"0": 5}}
+
+    produced(broker, send, transactional_id="orders")
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 10}))
+    with pytest.raises(DataLost, match="committed offset 10 of orders-0, whose log ends at 9"):
+        batch(broker, **committed)
 
 
 def test_a_batch_by_pattern(broker: Broker) -> None:
