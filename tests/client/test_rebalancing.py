@@ -143,6 +143,16 @@ class Stage:
         self.auto_commit.known(dict.fromkeys(offsets, 7))
         return result
 
+    def hold_commits(self) -> asyncio.Event:
+        """From now on commits wait for this event."""
+        committing = asyncio.Event()
+
+        async def late() -> bool:
+            return await committing.wait()
+
+        self.may_commit = late
+        return committing
+
     async def go_on(self, seconds: float = LONG_S) -> list[Any]:
         """Continue the rebalance; return what it did."""
         try:
@@ -206,13 +216,7 @@ async def test_what_was_read_while_the_group_was_joined_is_committed_before_it_g
 async def test_a_commit_that_takes_long_holds_up_neither_the_call_nor_the_rebalance_for_ever() -> None:
     stage = Stage()
     stage.own(T0)
-    committing = asyncio.Event()
-
-    async def late() -> bool:
-        await committing.wait()
-        return True
-
-    stage.may_commit = late
+    committing = stage.hold_commits()
     assert await stage.go_on(0.01) == [("hold", "t-0"), ("commit", "t-0")]
     assert await stage.go_on(0) == []
     assert await stage.go_on(0.01) == []
@@ -223,13 +227,7 @@ async def test_a_commit_that_takes_long_holds_up_neither_the_call_nor_the_rebala
 async def test_a_commit_of_a_step_that_came_to_nothing_is_nobody_elses() -> None:
     stage = Stage()
     stage.own(T0)
-    committing = asyncio.Event()
-
-    async def late() -> bool:
-        await committing.wait()
-        return True
-
-    stage.may_commit = late
+    committing = stage.hold_commits()
     assert await stage.go_on(0.01) == [("hold", "t-0"), ("commit", "t-0")]
     stage.group.lost = True
     committing.set()
@@ -247,13 +245,7 @@ async def test_a_commit_of_a_step_that_came_to_nothing_is_nobody_elses() -> None
 async def test_leaving_commits_what_an_unfinished_rebalance_did_not() -> None:
     stage = Stage()
     stage.own(T0, T1)
-    committing = asyncio.Event()
-
-    async def late() -> bool:
-        await committing.wait()
-        return True
-
-    stage.may_commit = late
+    committing = stage.hold_commits()
     assert not await stage.auto_commit.catch_up(frozenset({T0}), deadline(0.01), deadline(LONG_S))
     committing.set()
     await stage.rebalancing.leave(deadline(LONG_S), 0)
@@ -263,13 +255,7 @@ async def test_leaving_commits_what_an_unfinished_rebalance_did_not() -> None:
 async def test_transactions_wait_for_the_commit_of_a_rebalance() -> None:
     stage = Stage()
     stage.own(T0)
-    committing = asyncio.Event()
-
-    async def late() -> bool:
-        await committing.wait()
-        return True
-
-    stage.may_commit = late
+    committing = stage.hold_commits()
     assert not await stage.auto_commit.catch_up(frozenset({T0}), deadline(0.01), deadline(LONG_S))
     with pytest.raises(TimedOut):
         await stage.auto_commit.hand_over(deadline(0.01))

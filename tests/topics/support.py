@@ -136,6 +136,15 @@ class TestRows:
         assert self.execute(dead, topic_ids) == []
 
 
+class KindredFolder(MemoryFolder):
+    """Folders in it are of its own class, which a test derives from this one."""
+
+    def folder(self, name: str) -> MemoryFolder:
+        if name not in self._entries:
+            self._entries[name] = type(self)(name)
+        return super().folder(name)
+
+
 class OneLog:
     """A partition's log, in a folder or wherever the test's logs are, that can be reopened, with a movable
     clock."""

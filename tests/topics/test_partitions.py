@@ -15,7 +15,7 @@ import pytest
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import data_shard
-from muster.coordinator.storage.files import MemoryFile, MemoryFolder
+from muster.coordinator.storage.files import MemoryFile
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics.catalogue import Topic
@@ -32,7 +32,7 @@ from muster.coordinator.transactions.marker import Marker
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.data import ListOffsetsRequest
-from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, batch, read_records
+from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, KindredFolder, batch, read_records
 
 
 @pytest.fixture
@@ -626,12 +626,7 @@ async def test_a_disk_that_is_full_shows_and_recovers(monkeypatch: pytest.Monkey
     said: list[str] = []
     monkeypatch.setattr(Logger, "error", lambda _, event, **fields: said.append(fields["why"]))
 
-    class Folder(MemoryFolder):
-        def folder(self, name: str) -> MemoryFolder:
-            if name not in self._entries:
-                self._entries[name] = Folder(name)
-            return super().folder(name)
-
+    class Folder(KindredFolder):
         def new_file(self) -> MemoryFile:
             class File(MemoryFile):
                 def append(self, buffers: Any) -> None:

@@ -10,14 +10,13 @@ from errno import ENOSPC
 import pytest
 
 from muster.coordinator.cluster.placement import data_shard
-from muster.coordinator.storage.files import MemoryFolder
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics import upkeep
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.retention import expire
-from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, batch
+from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, KindredFolder, batch
 from tests.topics.test_partitions import ask, fetch, settled, topic_at, values
 
 
@@ -72,12 +71,7 @@ async def test_upkeep_that_fails_for_one_partition_is_done_for_the_others(
 async def test_a_full_disk_does_not_stop_the_retention_that_frees_it() -> None:
     full, refused = False, 0
 
-    class Folder(MemoryFolder):
-        def folder(self, name: str) -> MemoryFolder:
-            if name not in self._entries:
-                self._entries[name] = Folder(name)
-            return super().folder(name)
-
+    class Folder(KindredFolder):
         def store(self, name: str, contents: bytes) -> None:
             if full:
                 nonlocal refused
