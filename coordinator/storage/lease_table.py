@@ -141,10 +141,12 @@ class LeaseTable:
     def runs_out_in(self, sparing: Container[int], now_ms: int) -> int | None:
         """As `Ageing.runs_out_in`."""
         with self._guard:
-            ends_ms = [
-                end_ms for _, node_id, end_ms in self._terms() if node_id not in sparing and end_ms > now_ms
+            left_ms = [
+                max(end_ms - now_ms, 0)
+                for whose, node_id, end_ms in self._terms()
+                if node_id not in sparing and (end_ms > now_ms or whose not in self._over)
             ]
-            return min(ends_ms) - now_ms if ends_ms else None
+            return min(left_ms, default=None)
 
     def let_pass(self, ms: int, sparing: Container[int], now_ms: int) -> bool:
         """As `Ageing.let_pass`. Returns whether anything has expired that the last call did not know of."""

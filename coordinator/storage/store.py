@@ -578,8 +578,8 @@ class Ageing(Protocol):
     """
 
     def runs_out_in(self, sparing: Container[int]) -> int | None:
-        """Milliseconds until the first lease or registration of a node not in `sparing` expires; None if none
-        is left to expire."""
+        """Milliseconds until the first lease or registration of a node not in `sparing` expires, 0 if one has
+        expired by itself since the last `let_pass`; None if none is left to expire."""
 
     def let_pass(self, ms: int, sparing: Container[int]) -> None:
         """Act as if `ms` had passed for all nodes but those in `sparing`. `changed` is called if anything
