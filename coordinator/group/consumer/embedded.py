@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
-from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.assignors.assignor import Assignment, assignment_of
 from muster.coordinator.group.topics import Topics
 from muster.protocol.embedded import (
     ConsumerProtocolAssignment,
@@ -27,14 +26,12 @@ def assigned_partitions(assignment: ConsumerProtocolAssignment, topics: Topics) 
 
 
 def _by_id(named: Iterable[tuple[str, Iterable[int]]], topics: Topics) -> Assignment:
-    """The coordinator has not looked into these bytes before: a topic may come twice, a partition below 0."""
-    found: dict[uuid.UUID, frozenset[int]] = {}
-    for name, partitions in named:
-        topic_id = topics.ids.get(name)
-        numbers = frozenset(number for number in partitions if number >= 0)
-        if topic_id is not None and numbers:
-            found[topic_id] = found.get(topic_id, frozenset()) | numbers
-    return found
+    """The coordinator has not looked into these bytes before: a partition may be below 0."""
+    return assignment_of(
+        (topic_id, [number for number in partitions if number >= 0])
+        for name, partitions in named
+        if (topic_id := topics.ids.get(name)) is not None
+    )
 
 
 def encoded_assignment(assignment: Assignment, metadata: bytes, topics: Topics) -> bytes:

@@ -9,7 +9,7 @@ from typing import Final
 from muster.coordinator.base.step import RequestContext, Step
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.consumer import progress
-from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.assignors.assignor import Assignment, assignment_of
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
@@ -79,13 +79,7 @@ def _invalid(why: str) -> KafkaError:
 
 def owned(topics: Iterable[ConsumerGroupHeartbeatRequest.TopicPartitions] | None) -> Assignment | None:
     """What a member says it owns; None: it does not say."""
-    if topics is None:
-        return None
-    found: dict[uuid.UUID, frozenset[int]] = {}
-    for topic in topics:
-        if topic.partitions:
-            found[topic.topic_id] = found.get(topic.topic_id, frozenset()).union(topic.partitions)
-    return found
+    return None if topics is None else assignment_of((each.topic_id, each.partitions) for each in topics)
 
 
 def said_now(

@@ -15,11 +15,21 @@ Everything else is decided by numbers and ids. Neither of Kafka's assignors look
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 Assignment: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
 """Topic id -> partitions; no empty sets."""
+
+
+def assignment_of(listed: Iterable[tuple[uuid.UUID, Iterable[int]]]) -> Assignment:
+    """What a list of topics and their partitions says; a topic may be listed twice, or without partitions."""
+    found: dict[uuid.UUID, frozenset[int]] = {}
+    for topic_id, partitions in listed:
+        together = found.get(topic_id, frozenset()).union(partitions)
+        if together:
+            found[topic_id] = together
+    return found
 
 
 class Subscriber(NamedTuple):
