@@ -6,6 +6,9 @@ version followed by its fields, never flexible.
 
 Readers are lenient in one direction, as Kafka's are: a version above 3 is read as 3 and bytes after the known
 fields are ignored, since later versions only append fields.
+
+A blob may list millions of things in a few megabytes. Who does not trust its sender passes `elements_max`: if
+it lists more topics and partitions, in total, that is a TooLargeError, which is a DecodeError.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Final, TypeVar
 from muster.protocol import codec
 from muster.protocol.errors import DecodeError
 from muster.protocol.message import Message, Struct, field, record, struct
-from muster.protocol.types import Array, Bytes, Int32, String
+from muster.protocol.types import ELEMENTS_UNLIMITED, Array, Bytes, Int32, String
 
 _INT16: Final = binary.Struct(">h")
 _LATEST_VERSION: Final = 3
@@ -58,9 +61,11 @@ class ConsumerProtocolAssignment(Message):
 _Blob = TypeVar("_Blob", bound=Message)
 
 
-def decode_subscription(blob: bytes | memoryview) -> ConsumerProtocolSubscription:
+def decode_subscription(
+    blob: bytes | memoryview, elements_max: int = ELEMENTS_UNLIMITED
+) -> ConsumerProtocolSubscription:
     """Raises DecodeError for a negative version and for bytes that do not fit the version they claim."""
-    return _decode(ConsumerProtocolSubscription, blob)
+    return _decode(ConsumerProtocolSubscription, blob, elements_max)
 
 
 def encode_subscription(subscription: ConsumerProtocolSubscription, version: int = _LATEST_VERSION) -> bytes:
@@ -69,24 +74,26 @@ def encode_subscription(subscription: ConsumerProtocolSubscription, version: int
     return _INT16.pack(version) + codec.encode(subscription, version)
 
 
-def decode_assignment(blob: bytes | memoryview) -> ConsumerProtocolAssignment:
+def decode_assignment(
+    blob: bytes | memoryview, elements_max: int = ELEMENTS_UNLIMITED
+) -> ConsumerProtocolAssignment:
     """Raises DecodeError for a negative version and for bytes that do not fit, including the empty blob: a
     member gets it if the leader left that member out, and it is not an empty assignment."""
-    return _decode(ConsumerProtocolAssignment, blob)
+    return _decode(ConsumerProtocolAssignment, blob, elements_max)
 
 
 def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = _LATEST_VERSION) -> bytes:
     return _INT16.pack(version) + codec.encode(assignment, version)
 
 
-def subscribed_topics(blob: bytes | memoryview) -> list[str]:
+def subscribed_topics(blob: bytes | memoryview, elements_max: int = ELEMENTS_UNLIMITED) -> list[str]:
     """The topics of a subscription of any version, read as Kafka's coordinator reads them: it reads only the
     part common to all versions, so a client still works if it gets the later fields of its version wrong.
 
     Raises DecodeError for a negative version or a broken topic list.
     """
     _version(blob)
-    return codec.decode_prefix(ConsumerProtocolSubscription, 0, blob, 2)[0].topics
+    return codec.decode_prefix(ConsumerProtocolSubscription, 0, blob, 2, elements_max)[0].topics
 
 
 def blob_version(blob: bytes | memoryview) -> int:
@@ -94,9 +101,9 @@ def blob_version(blob: bytes | memoryview) -> int:
     return min(_version(blob), _LATEST_VERSION)
 
 
-def _decode(blob_class: type[_Blob], blob: bytes | memoryview) -> _Blob:
+def _decode(blob_class: type[_Blob], blob: bytes | memoryview, elements_max: int) -> _Blob:
     version = blob_version(blob)
-    message, _ = codec.decode_prefix(blob_class, version, blob, 2)
+    message, _ = codec.decode_prefix(blob_class, version, blob, 2, elements_max)
     return message
 
 

@@ -16,7 +16,7 @@ from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
 from muster.coordinator.group.classic import rebalance
 from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.member import ClassicMember, Protocols
+from muster.coordinator.group.classic.member import LISTED_MAX, ClassicMember, Protocols
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.consumer import classic_members, membership, progress, targets
 from muster.coordinator.group.consumer import records as consumer_records
@@ -80,8 +80,8 @@ class Upgrade:
         # While members join, some may not offer the protocol of the last generation.
         metadata = dict(member.protocols).get(self._group.protocol_name or "", member.protocols[0][1])
         try:
-            said = decode_subscription(metadata)
-            assignment = decode_assignment(member.assignment) if member.assignment else None
+            said = decode_subscription(metadata, LISTED_MAX)
+            assignment = decode_assignment(member.assignment, LISTED_MAX) if member.assignment else None
         except DecodeError as error:
             raise _cannot_upgrade(group_id, "the embedded consumer protocol is malformed.") from error
         if assignment is not None and assignment.user_data:

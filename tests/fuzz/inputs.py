@@ -7,7 +7,9 @@ import struct as structs
 from typing import Any, Final, NamedTuple
 
 from muster.protocol import api, embedded
+from muster.protocol.api import ApiKey
 from muster.protocol.message import RECORDS, Message
+from muster.protocol.messages.classic_group import JoinGroupRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.source import uvarint
@@ -62,7 +64,8 @@ _WEIGHTS: Final = {
 KINDS: Final = tuple(_WEIGHTS)
 """request, response: a frame; record: a coordinator record's key or value, or a member's blob; batch: record
 batches; body: random bytes after a request header; stream: what a socket receives, sizes included; deep: a
-request with as many elements as fit; bomb: a batch that decompresses to far more than allowed."""
+request with as many elements as fit, in it or in a member's subscription; bomb: a batch that decompresses to
+far more than allowed."""
 
 LIVE_KINDS: Final = {"request": 500, "body": 60, "deep": 2, "stream": 60}
 
@@ -135,7 +138,10 @@ class Inputs:
         return Input(kind, valid.cls, valid.version, data)
 
     def _deep(self, rng: random.Random) -> Input:
-        """As many elements as fit, in an array nested as deep in the message as possible."""
+        """As many elements as fit, in an array nested as deep in the message as possible, or in a member's
+        subscription."""
+        if rng.random() < 0.2:
+            return self._deep_join(rng)
         while True:
             valid = rng.choice(self.requests)
             if valid.marked.elements:
@@ -145,6 +151,20 @@ class Inputs:
                 wrong_by = rng.choice((0, 0, 1, -1))
                 data = repeated(valid.marked, element, rng.randint(2, times), wrong_by)
                 return Input("deep", valid.cls, valid.version, data)
+
+    def _deep_join(self, rng: random.Random) -> Input:
+        """A JoinGroup whose member subscribes to as many topics without a name."""
+        count = rng.randint(2, _DEEP_BYTES_MAX // 2)
+        said = structs.pack(">hi", rng.randrange(4), count) + bytes(2 * count) + bytes(rng.choice((0, 16)))
+        version = rng.choice(versions_of(api.versions(ApiKey.JOIN_GROUP)))
+        join = JoinGroupRequest(
+            group_id=FAMILIAR,
+            session_timeout_ms=10_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name="range", metadata=said)],
+        )
+        return Input("deep", JoinGroupRequest, version, _framed(join, version, rng).marked.data)
 
     def _stream(self, rng: random.Random) -> bytes:
         """Frames with right and wrong sizes, concatenated or cut off, or plain garbage."""
@@ -167,14 +187,21 @@ class Inputs:
             for topic in message.topic_data:
                 for partition in topic.partition_data:
                     partition.records = self._batches.make(rng)
-        client_id = rng.choice((b"fuzz", b"", "é".encode()))
-        head = _REQUEST_HEADER.pack(key, version, 7, len(client_id)) + client_id
-        marks = [Mark(0, 2, "h", "value", key), Mark(2, 2, "h", "value", version)]
-        marks.append(Mark(8, 2, "h", "length", len(client_id)))
-        if api.request_header_version(key, version) == 2:
-            marks.append(Mark(len(head), 1, VARINT, "tags", 0))
-            head += uvarint(0)
-        return _behind(head, tuple(marks), message, version)
+        return _framed(message, version, rng)
+
+
+def _framed(message: Message, version: int, rng: random.Random) -> Valid:
+    """A request behind its header."""
+    key = type(message).__schema__.api_key
+    assert key is not None
+    client_id = rng.choice((b"fuzz", b"", "é".encode()))
+    head = _REQUEST_HEADER.pack(key, version, 7, len(client_id)) + client_id
+    marks = [Mark(0, 2, "h", "value", key), Mark(2, 2, "h", "value", version)]
+    marks.append(Mark(8, 2, "h", "length", len(client_id)))
+    if api.request_header_version(key, version) == 2:
+        marks.append(Mark(len(head), 1, VARINT, "tags", 0))
+        head += uvarint(0)
+    return _behind(head, tuple(marks), message, version)
 
 
 def _response(key: int, version: int, rng: random.Random) -> Valid:

@@ -14,6 +14,7 @@ from math import isnan
 from typing import Any, Final
 
 from muster.coordinator.config import Settings
+from muster.coordinator.group.classic.member import LISTED_MAX
 from muster.coordinator.server.apis import check_request_size
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.validation import validate
@@ -136,7 +137,7 @@ def _request(frame: bytes, number: int) -> None:
 def _quietly(decode: Any, blob: bytes) -> None:
     """As the group does: members may send any blob."""
     with suppress(DecodeError):
-        decode(blob)
+        decode(blob, LISTED_MAX)
 
 
 def _respond(given: Input) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.member import LISTED_MAX, ClassicMember
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.events import (
@@ -197,7 +197,7 @@ def _owners(group: ClassicGroup, assigned: Mapping[ClassicMember, bytes]) -> Own
     owners: Owners = {}
     for member, blob in assigned.items():
         try:
-            assignment = decode_assignment(blob)
+            assignment = decode_assignment(blob, LISTED_MAX)
         except DecodeError:
             return None
         for topic in assignment.assigned_partitions:

@@ -28,6 +28,10 @@ def subscription(*topics: str) -> bytes:
     return embedded.subscription(topics, 1)
 
 
+TOO_MANY = bytes(2) + (100_001).to_bytes(4, "big") + bytes(2 * 100_001) + bytes(4)
+"""A sound subscription to more topics than a coordinator reads, all without a name."""
+
+
 def assignment(*partitions: int) -> bytes:
     return embedded.assignment({"orders": partitions}, 1)
 

@@ -21,7 +21,7 @@ from muster.coordinator.group.timers import TimerKey
 from muster.coordinator.group.topics import Topics
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse
-from tests.group.requests import member, subscription
+from tests.group.requests import TOO_MANY, member, subscription
 from tests.support.each import each
 
 CAUSE = Cause(Trigger.MEMBER_LEFT, MemberIdentity("alice-1", "alice", "/10.0.0.1"), "bye")
@@ -399,6 +399,7 @@ def test_nobody_votes_in_a_group_without_members(group: ClassicGroup) -> None:
         ("consumer", "range", [], set()),
         ("consumer", None, [subscription("orders")], None),
         ("consumer", "range", [subscription("orders"), b"?"], None),
+        ("consumer", "range", [TOO_MANY], None),
         ("connect", "range", [subscription("orders")], None),
         ("", None, [], None),
     ],

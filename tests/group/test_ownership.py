@@ -107,7 +107,7 @@ def test_of_many_members_some_are_told(count: int, truncated: bool) -> None:
 
 @pytest.mark.interpreted
 def test_what_would_take_long_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "_COMPARED_MAX", 4)
+    monkeypatch.setattr(ownership, "LISTED_MAX", 4)
     few, many = (
         of(alice={"orders": [0]}, bob={"orders": [1]}),
         of(alice={"orders": [0]}, bob={"orders": [1, 2]}),

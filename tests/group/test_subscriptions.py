@@ -51,6 +51,28 @@ def test_topics_are_those_of_the_protocol_wanted_most() -> None:
     assert topics(protocols(of=many)) == tuple(many.split())
 
 
+def naming(count: int) -> bytes:
+    """A subscription to as many topics without a name, which takes two bytes each."""
+    return bytes(2) + count.to_bytes(4, "big") + bytes(2 * count) + b"\xff\xff\xff\xff"
+
+
+def test_too_many_topics_are_not_read() -> None:
+    most, more = (("range", naming(100_000)),), (("range", naming(100_001)),)
+    assert topics(most) == ("",) * 100_000
+    assert topics(more) is None
+    changed = NOTHING._replace(user_data_changed=True)
+    assert difference(protocols(), more, consumers=True) == changed
+    assert difference(more, protocols(), consumers=True) == changed
+
+
+def test_several_protocols_may_list_as_much_as_one() -> None:
+    names = ("range", "sticky")
+    before = protocols(*names, of="")
+    few, many = (tuple((name, naming(count)) for name in names) for count in (50_000, 50_001))
+    assert not difference(before, few, consumers=True).user_data_changed
+    assert difference(before, many, consumers=True).user_data_changed
+
+
 def test_short_subscriptions_are_remembered() -> None:
     """However many members an application has, they share one tuple."""
     shared = padded(1_024)

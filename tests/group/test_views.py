@@ -12,6 +12,7 @@ from muster.protocol.codec import encode
 from muster.protocol.messages.group_admin import DescribeGroupsResponse
 from tests.group.harness import START_MS, Harness
 from tests.group.requests import (
+    TOO_MANY,
     assignment,
     commit_request,
     context,
@@ -168,6 +169,7 @@ def test_a_member() -> None:
         (None, [("sticky", subscription("a")), ("range", subscription("b"))], ["a"]),
         ("other", [("sticky", subscription("a"))], ["a"]),
         ("range", [("range", b"garbage")], None),
+        ("range", [("range", TOO_MANY)], None),
     ],
 )
 def test_what_a_member_subscribes_to(
@@ -178,7 +180,12 @@ def test_what_a_member_subscribes_to(
 
 @each(
     "assigned, partitions",
-    [(assignment(1, 0), [("orders", 1), ("orders", 0)]), (b"", []), (b"garbage", None)],
+    [
+        (assignment(1, 0), [("orders", 1), ("orders", 0)]),
+        (b"", []),
+        (b"garbage", None),
+        (assignment(*range(100_000)), None),  # with the topic, one more than is read
+    ],
 )
 def test_what_a_member_was_assigned(assigned: bytes, partitions: list[tuple[str, int]] | None) -> None:
     alice = member()

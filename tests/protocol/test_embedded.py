@@ -15,7 +15,7 @@ from muster.protocol.embedded import (
     encode_subscription,
     subscribed_topics,
 )
-from muster.protocol.errors import DecodeError
+from muster.protocol.errors import DecodeError, TooLargeError
 from tests.protocol.sampling import SEED, sample, sampler
 from tests.support.each import each
 
@@ -126,6 +126,22 @@ def test_garbage_is_a_decode_error(blob: bytes) -> None:
     for decode in (decode_subscription, decode_assignment, subscribed_topics):
         with pytest.raises(DecodeError):
             decode(blob)
+
+
+def test_who_reads_may_bound_what_is_listed() -> None:
+    """Topics and partitions count alike, and before any of them is read."""
+    many = bytes.fromhex("0000 000186a1") + bytes(6 * 100_001 + 4)
+    assert subscribed_topics(many) == [""] * 100_001
+    for decode in (decode_subscription, subscribed_topics, decode_assignment):
+        with pytest.raises(TooLargeError):
+            decode(many, 100_000)
+    assert subscribed_topics(encode_subscription(SUBSCRIPTION), 2) == ["a", "b"]
+    assert decode_subscription(encode_subscription(SUBSCRIPTION), 5) == SUBSCRIPTION
+    assert decode_assignment(encode_assignment(ASSIGNMENT), 3) == ASSIGNMENT
+    with pytest.raises(TooLargeError):
+        decode_subscription(encode_subscription(SUBSCRIPTION), 4)
+    with pytest.raises(TooLargeError):
+        decode_assignment(encode_assignment(ASSIGNMENT), 2)
 
 
 def test_an_empty_assignment_is_not_an_assignment_of_nothing() -> None:

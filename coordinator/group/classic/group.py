@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group import records
 from muster.coordinator.group.classic import refusals, views
-from muster.coordinator.group.classic.member import ClassicMember, Protocols
+from muster.coordinator.group.classic.member import LISTED_MAX, ClassicMember, Protocols
 from muster.coordinator.group.classic.ownership import Ownership
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.classic.subscriptions import PartitionCounts, partition_counts
@@ -525,7 +525,7 @@ class ClassicGroup:
         # Members of one application subscribe alike.
         for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:
             try:
-                topics.update(subscribed_topics(metadata))
+                topics.update(subscribed_topics(metadata, LISTED_MAX))
             except DecodeError:
                 return None
         return frozenset(topics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, Ticket
 from muster.coordinator.group.events import MemberIdentity
@@ -18,6 +19,10 @@ from muster.protocol.messages.group_admin import DESCRIBED_MEMBER, DescribeGroup
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols a member offers, most preferred first: name and metadata."""
+
+LISTED_MAX: Final = 100_000
+"""Most topics and partitions, in total, that are read of what one member says, or of the assignments of one
+generation: a blob may list millions. One that lists more counts as unreadable."""
 
 
 class ClassicMember(Heard):
@@ -174,7 +179,7 @@ class ClassicMember(Heard):
 
 def _read_topics(metadata: bytes) -> Sequence[str] | None:
     try:
-        return sorted(subscribed_topics(metadata))
+        return sorted(subscribed_topics(metadata, LISTED_MAX))
     except DecodeError:
         return None
 
@@ -183,7 +188,7 @@ def _read_assignment(assignment: bytes) -> Sequence[TopicPartition] | None:
     if not assignment:
         return []
     try:
-        assigned = decode_assignment(assignment).assigned_partitions
+        assigned = decode_assignment(assignment, LISTED_MAX).assigned_partitions
     except DecodeError:
         return None
     return [(each.topic, partition) for each in assigned for partition in each.partitions]

@@ -10,15 +10,13 @@ import struct as binary
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.member import LISTED_MAX, ClassicMember
 from muster.coordinator.group.events import MOVES_MAX, Move
 from muster.protocol.text import LENIENT
 
 Ownership = Mapping[ClassicMember, bytes]
 """What each member was assigned in a generation, as bytes; members that have left since are included."""
 
-_COMPARED_MAX: Final = 100_000
-"""Maximum number of partitions and topics in the assignments of one generation; more are not compared."""
 _INT16: Final = binary.Struct(">h")
 _INT32: Final = binary.Struct(">i")
 
@@ -97,7 +95,7 @@ def _owners(ownership: Ownership) -> tuple[_Owners, list[tuple[ClassicMember, in
     """The owner of each partition, and how many each member has. Raises _Unreadable."""
     owners: _Owners = {}
     counts: list[tuple[ClassicMember, int]] = []
-    room = _COMPARED_MAX
+    room = LISTED_MAX
     for member, assignment in ownership.items():
         count = 0
         for topic, partitions in assigned_partitions(assignment, room):
@@ -108,7 +106,7 @@ def _owners(ownership: Ownership) -> tuple[_Owners, list[tuple[ClassicMember, in
     return owners, counts
 
 
-def assigned_partitions(blob: bytes, room: int = _COMPARED_MAX) -> list[tuple[str, tuple[int, ...]]]:
+def assigned_partitions(blob: bytes, room: int = LISTED_MAX) -> list[tuple[str, tuple[int, ...]]]:
     """Reads what `embedded.decode_assignment` reads, in a third of the time: a generation of thousands of
     members is read at once. Raises _Unreadable where that raises DecodeError, and if there are more than
     `room` topics and partitions."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.classic.member import Protocols
+from muster.coordinator.group.classic.member import LISTED_MAX, Protocols
 from muster.protocol.embedded import ConsumerProtocolSubscription, decode_subscription, subscribed_topics
 from muster.protocol.errors import DecodeError
 
@@ -46,7 +46,7 @@ def topics(protocols: Protocols) -> tuple[str, ...] | None:
 
 def _topics(metadata: bytes) -> tuple[str, ...] | None:
     try:
-        return tuple(subscribed_topics(metadata))
+        return tuple(subscribed_topics(metadata, LISTED_MAX))
     except DecodeError:
         return None
 
@@ -73,9 +73,11 @@ def difference(before: Protocols, after: Protocols, *, consumers: bool) -> Diffe
         added, removed = set(later) - set(earlier), set(earlier) - set(later)
     user_data_changed = owned_changed = False
     known = dict(before)
+    listed_max = LISTED_MAX // max(len(after), 1)  # all of them may list as much as one
     for name, metadata in after:
         if name in known and known[name] != metadata:
-            old, new = (_subscription(known[name]), _subscription(metadata)) if consumers else (None, None)
+            old = _subscription(known[name], listed_max) if consumers else None
+            new = _subscription(metadata, listed_max) if consumers else None
             if old is None or new is None:
                 user_data_changed = True
             else:
@@ -91,9 +93,9 @@ def difference(before: Protocols, after: Protocols, *, consumers: bool) -> Diffe
     )
 
 
-def _subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
+def _subscription(metadata: bytes, listed_max: int) -> ConsumerProtocolSubscription | None:
     try:
-        return decode_subscription(metadata)
+        return decode_subscription(metadata, listed_max)
     except DecodeError:
         return None
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.classic import joins, sessions, syncs
+from muster.coordinator.group.classic.member import LISTED_MAX
 from muster.coordinator.group.config import MigrationPolicy
 from muster.coordinator.group.consumer import membership, progress
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
@@ -97,7 +98,7 @@ def joining(
     known = old or member
     before = progress.NOBODY_SAID if known is None else group.subscription(known.member_id)
     try:
-        said = decode_subscription(request.protocols[0].metadata)
+        said = decode_subscription(request.protocols[0].metadata, LISTED_MAX)
     except DecodeError as error:
         raise _inconsistent(
             "Malformed embedded consumer protocol in subscription deserialization."

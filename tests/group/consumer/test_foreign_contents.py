@@ -19,6 +19,7 @@ from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatReques
 from tests.group.harness import Harness
 from tests.group.requests import (
     GROUP,
+    TOO_MANY,
     assignment,
     context,
     heartbeat_request,
@@ -106,6 +107,24 @@ def test_a_protocol_offered_twice_counts_once() -> None:
     assert refused.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     beat(harness, "zoe", -1)
     assert len(harness.group().members) == 2
+
+
+def test_who_subscribes_to_too_many_topics_does_not_join_a_consumer_group() -> None:
+    harness = harness_of(orders=3)
+    beat(harness, "zoe", 0, "orders")
+    refused = harness.answers[join(harness, join_request(protocols=[("range", TOO_MANY)]), "will")]
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_group_that_lists_too_much_stays_classic() -> None:
+    subscribed, assigned = harness_of(orders=3), harness_of(orders=3)
+    joined(subscribed, "alice", range=TOO_MANY)
+    led(assigned, assignment(*range(100_000)))
+    for harness in (subscribed, assigned):
+        refused = beat(harness, "bob", 0, "orders")
+        assert isinstance(refused, KafkaError)
+        assert refused.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("subscribed", [("orders",), ("orders", "clicks")])
