@@ -8,19 +8,28 @@ from functools import lru_cache
 from struct import unpack
 from typing import Final
 
+_REMEMBERED_MAX: Final = 256
+"""Longest text whose hash is remembered, in characters; a client may send far longer ones."""
+
 _FIBONACCI: Final = 0x9E37_79B9_7F4A_7C15
 """2^64 divided by the golden ratio."""
 
 
-@lru_cache(maxsize=1 << 16)
 def java_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, as a signed 32-bit number. Cached, since the same member ids
-    are hashed again and again."""
+    """String.hashCode: over UTF-16 code units, as a signed 32-bit number. Those of short texts are
+    remembered, since the same member ids are hashed again and again."""
+    return _remembered(text) if len(text) <= _REMEMBERED_MAX else _hash(text)
+
+
+def _hash(text: str) -> int:
     value = 0
     units = text.encode("utf-16-le", "surrogatepass")
     for unit in unpack(f"<{len(units) // 2}H", units):
         value = (31 * value + unit) & 0xFFFF_FFFF
     return value - 2**32 if value >= 2**31 else value
+
+
+_remembered = lru_cache(maxsize=1 << 16)(_hash)
 
 
 def uuid_hash(value: uuid.UUID) -> int:

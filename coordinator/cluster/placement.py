@@ -19,7 +19,6 @@ _INT32_MIN = -(2**31)
 _SHIFTS_MAX = 8
 
 
-@lru_cache(maxsize=16_384)
 def shard_of(key: str, count: int = GROUP_SHARDS) -> int:
     """The partition in which Kafka would keep this group (`__consumer_offsets`) or transactional id
     (`__transaction_state`).

@@ -313,6 +313,9 @@ _SCHEMAS: Final[Schemas] = {
     _OWN_RECORD_TYPES_FROM + 1: (TransactionalProducerKey, TransactionalProducerValue),
 }
 
+_REMEMBERED_MAX: Final = 512
+"""Longest names whose keys are remembered, in characters: those of a group and a topic together."""
+
 _RECORD_TYPES: Final = {key_class: record_type for record_type, (key_class, _) in _SCHEMAS.items()}
 """Key -> record type; of several, the last, which is the one to write."""
 
@@ -320,18 +323,22 @@ _RECORD_TYPES: Final = {key_class: record_type for record_type, (key_class, _) i
 def encode_key(key: Message) -> bytes:
     """The key's record type and fields. Raises EncodeError for a message that is not a record's key."""
     if isinstance(key, OffsetCommitKey):
-        return _offset_key(key.group, key.topic, key.partition)
+        is_short = len(key.group) + len(key.topic) <= _REMEMBERED_MAX
+        offset_key = _remembered_offset_key if is_short else _offset_key
+        return offset_key(key.group, key.topic, key.partition)
     record_type = _RECORD_TYPES.get(type(key))
     if record_type is None:
         raise EncodeError(f"{type(key).__name__} is not the key of a coordinator record")
     return frame_key(record_type, key)
 
 
-@lru_cache(maxsize=4096)
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
-    """Cached, since the same partitions are committed again and again."""
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
     return frame_key(_RECORD_TYPES[OffsetCommitKey], key)
+
+
+_remembered_offset_key = lru_cache(maxsize=4096)(_offset_key)
+"""The same partitions are committed again and again."""
 
 
 def is_own(key: bytes) -> bool:

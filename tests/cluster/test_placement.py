@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from uuid import UUID
 
@@ -41,6 +42,13 @@ def test_groups_are_hashed_as_kafka_does(group_id: str, hash_code: int, shard: i
 
 def test_the_smallest_number_is_shard_zero_whatever_the_count() -> None:
     assert shard_of("polygenelubricants", 7) == 0
+
+
+def test_a_long_key_is_not_remembered() -> None:
+    key = "k" * 32_000
+    references = sys.getrefcount(key)
+    assert 0 <= shard_of(key) < 50
+    assert sys.getrefcount(key) == references
 
 
 TOPIC = UUID("7f6b1f5e-2c0d-4b7e-9a53-0d9d3f1c2b4a")

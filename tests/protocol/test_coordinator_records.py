@@ -9,6 +9,7 @@ import pytest
 
 from muster.protocol.errors import DecodeError, EncodeError
 from muster.protocol.message import Message
+from muster.protocol.messages import coordinator_records
 from muster.protocol.messages.coordinator_records import (
     GROUP_METADATA_VALUE_VERSION,
     GroupMetadataKey,
@@ -75,6 +76,17 @@ def test_keys_are_the_record_type_and_the_fields() -> None:
     assert encode_key(OFFSET_KEY) == OFFSET_KEY_BYTES
     assert encode_key(OFFSET_KEY) == OFFSET_KEY_BYTES  # keys are remembered
     assert encode_key(GROUP_KEY) == GROUP_KEY_BYTES
+
+
+def test_only_keys_of_short_names_are_remembered() -> None:
+    remembered = coordinator_records._remembered_offset_key
+    for length, kept in ((511, 1), (512, 0)):
+        key = OffsetCommitKey(group="g" * length, topic="t", partition=3)
+        before = remembered.cache_info()
+        assert encode_key(key) == encode_key(key)
+        assert decode_record(encode_key(key), None) == (key, None)
+        after = remembered.cache_info()
+        assert (after.misses - before.misses, after.hits - before.hits) == (kept, 2 * kept)
 
 
 def test_only_a_key_is_encoded_as_a_key() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from struct import iter_unpack
 from uuid import UUID
 
 import pytest
 
+from muster.protocol import java
 from muster.protocol.java import (
     buckets_when_copied,
     buckets_when_grown,
@@ -19,6 +21,23 @@ from muster.protocol.java import (
 
 def test_lone_surrogates_are_hashed_like_any_unit() -> None:
     assert java_hash("\ud83d") == 0xD83D
+
+
+def test_only_short_texts_are_remembered() -> None:
+    short, long = "aé😀" * 85 + "a", "aé😀" * 86
+    assert (len(short), len(long)) == (256, 258)
+    for text, kept in ((short, 1), (long, 0)):
+        before = java._remembered.cache_info()
+        assert java_hash(text) == java_hash(text) == by_the_book(text)
+        after = java._remembered.cache_info()
+        assert (after.misses - before.misses, after.hits - before.hits) == (kept, kept)
+
+
+def by_the_book(text: str) -> int:
+    value = 0
+    for (unit,) in iter_unpack(">H", text.encode("utf-16-be")):
+        value = 31 * value + unit
+    return (value + 2**31) % 2**32 - 2**31
 
 
 def test_a_small_table_iterates_by_bucket() -> None:

@@ -10,11 +10,13 @@ import pytest
 
 from muster import build
 from muster.coordinator.base import log
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.apis.metadata import find_coordinator
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import StoreFull
 from muster.protocol import codec
 from muster.protocol.errors import ErrorCode
-from muster.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from muster.protocol.messages.metadata import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
@@ -122,6 +124,17 @@ async def test_authorized_operations_come_only_when_asked_for(wire: Wire) -> Non
     full = await wire.call(request, 8)
     assert full.topics[0].topic_authorized_operations & (1 << 3)  # READ
     assert full.cluster_authorized_operations & (1 << 5)  # CREATE
+
+
+@each("length, turns", [(10, 0), (32_000, 2)])
+async def test_long_keys_take_turns_to_find_their_coordinator(
+    start_brokers: StartBrokers, length: int, turns: int
+) -> None:
+    """Each is hashed, which takes as long as it is."""
+    broker = (await start_brokers()).brokers[0]
+    request = FindCoordinatorRequest(coordinator_keys=["k" * length] * 8)
+    answering = find_coordinator(broker, request, RequestContext(4, "c", "/127.0.0.1", 1)).__await__()
+    assert len(list(answering)) == turns
 
 
 async def test_describe_cluster(wire: Wire) -> None:

@@ -357,7 +357,7 @@ async def find_coordinator(
     found: list[_Coordinator] = []
     turns = Turns()
     for key in request.coordinator_keys:
-        await turns.next()
+        await turns.next(1 + len(key) // 256)  # a long one takes long to hash
         try:
             node = _coordinator(broker, key, request.key_type, context.api_version)
         except KafkaError as error:
