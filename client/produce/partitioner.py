@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 _SEED: Final = 0x9747_B28C
 _M: Final = 0x5BD1_E995
 _MASK: Final = 0xFFFF_FFFF
+_REMEMBERED_BYTES_MAX: Final = 128
 _WORDS: Final = tuple(Struct(f"<{count}I") for count in range(64))
 """Unpacks keys into up to 63 32-bit words."""
 
@@ -19,11 +20,19 @@ Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int]
 Called for every record without an explicit partition."""
 
 
-@lru_cache(maxsize=16_384)
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a keyed record (Kafka's BuiltInPartitioner). Cached, since hashing a short key takes
-    as long as all other work on its record."""
+    """The partition of a keyed record (Kafka's BuiltInPartitioner). Those of short keys are remembered, since
+    hashing one takes as long as all other work on its record."""
+    if len(key) <= _REMEMBERED_BYTES_MAX:
+        return _remembered(key, partitions)
+    return _partition_of(key, partitions)
+
+
+def _partition_of(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFF_FFFF) % partitions
+
+
+_remembered = lru_cache(maxsize=16_384)(_partition_of)
 
 
 def murmur2(data: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.client.produce import partitioner
 from muster.client.produce.partitioner import murmur2, partition_of
 from tests.support.each import each
 
@@ -28,6 +29,14 @@ def test_murmur2_is_that_of_java(key: bytes, signed: int) -> None:
 def test_the_empty_key_has_a_place_as_well() -> None:
     assert murmur2(b"") == 275646681
     assert partition_of(b"", 1) == 0
+
+
+def test_only_short_keys_are_remembered() -> None:
+    for key, kept in ((b"short" + bytes(123), 1), (b"long" + bytes(125), 0)):
+        before = partitioner._remembered.cache_info()
+        assert partition_of(key, 7) == partition_of(key, 7) == (murmur2(key) & 0x7FFF_FFFF) % 7
+        after = partitioner._remembered.cache_info()
+        assert (after.misses - before.misses, after.hits - before.hits) == (kept, kept)
 
 
 def by_the_book(data: bytes) -> int:
