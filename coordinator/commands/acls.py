@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from muster.client.admin import acls as acl_calls
@@ -38,8 +39,9 @@ of its name, and those of all (*).
 JSON: [{_ACL_JSON}]"""
 
 _NAMING: Final = """\
-A USER is a name, or a principal with its type such as User:alice; * is everyone, also clients that have not
-authenticated. A TOPIC, GROUP or ID is a name, with --prefixed the beginning of names, or * for all."""
+A USER is a name, with or without User: before it; * is everyone, also clients that have not authenticated.
+Names may have colons (system:serviceaccount:shop:web). A TOPIC, GROUP or ID is a name, with --prefixed the
+beginning of names, or * for all."""
 
 _ALLOW: Final = f"""\
   muster acls allow alice --consume orders --group billing
@@ -76,6 +78,7 @@ every host. Removing takes names as they were given: --topic orders leaves an AC
 
 JSON: [{_ACL_JSON}], those that were removed"""
 
+_USER: Final = "User:"
 _OPERATIONS: Final = {
     each.name.lower().replace("_", "-"): each for each in AclOperation if each is not AclOperation.ANY
 }
@@ -98,7 +101,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     below = actions(commands, name, summary)
 
     listing = command(below, "list", "list ACLs", _LIST, output=output.FORMATS)
-    listing.add_argument("--user", type=principal, metavar="USER", help="only those of this user")
+    listing.add_argument("--user", type=principals, metavar="USER", help="only those of this user")
     _add_resources(listing, repeated=False)
     listing.set_defaults(work=list_acls)
 
@@ -112,7 +115,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
         adding.set_defaults(work=add_acls, permission=permission)
 
     removing = command(below, "remove", "remove ACLs", _REMOVE)
-    removing.add_argument("users", type=principal, metavar="USER", nargs="+")
+    removing.add_argument("users", type=principals, metavar="USER", nargs="+")
     _add_what(removing)
     removing.add_argument("--all", action="store_true", help="all ACLs of these users")
     removing.set_defaults(work=remove_acls)
@@ -160,13 +163,22 @@ def _add_resources(parser: Parser, *, repeated: bool) -> None:
 
 
 def principal(text: str) -> str:
-    """Parse a user's name, or a principal with its type."""
-    kind, colon, name = text.partition(":")
-    if not text or (colon and not (kind and name)):
+    """Parse a user's name, with or without `User:` before it. It may have colons itself, as that of a
+    Kubernetes service account does."""
+    name = text.removeprefix(_USER)
+    if not name:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not allowed; it takes a user's name, or a principal such as User:alice"
         )
-    return text if colon else f"User:{text}"
+    return _USER + name
+
+
+def principals(text: str) -> tuple[str, ...]:
+    """Parse whose ACLs are sought. With a colon, the text may be a principal of another type too, for which
+    another tool has made ACLs."""
+    user = principal(text)
+    kind, _, name = text.partition(":")
+    return (user, text) if kind and name and user != text else (user,)
 
 
 def operation_name(text: str) -> AclOperation:
@@ -181,16 +193,18 @@ _COLUMNS: Final = ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "
 
 async def list_acls(cluster: Cluster, given: Namespace) -> int:
     """List ACLs, one per line."""
+    users = given.user or (None,)
     filters = [
-        AclFilter(type, getattr(given, argument), PatternType.MATCH, given.user)
+        AclFilter(type, getattr(given, argument), PatternType.MATCH, user)
+        for user in users
         for argument, type in _KINDS.items()
         if getattr(given, argument) is not None
     ]
     if given.cluster:
-        filters.append(AclFilter(AclResourceType.CLUSTER, principal=given.user))
+        filters += [AclFilter(AclResourceType.CLUSTER, principal=user) for user in users]
     until = deadline(given.timeout)
     found: set[Acl] = set()
-    for by in filters or [AclFilter(principal=given.user)]:
+    for by in filters or [AclFilter(principal=user) for user in users]:
         found.update(await acl_calls.describe_acls(cluster, by, until))
     acls = sorted(found, key=lambda acl: (acl.principal, acl))
     if given.output == "json":
@@ -312,7 +326,7 @@ async def remove_acls(cluster: Cluster, given: Namespace) -> int:
     """Delete ACLs."""
     filters = [
         by._replace(principal=user, host=host)
-        for user in given.users
+        for user in dict.fromkeys(chain.from_iterable(given.users))
         for by in _filters(given)
         for host in given.host or [None]
     ]

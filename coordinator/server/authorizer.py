@@ -10,10 +10,11 @@ from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.config import Settings
+from muster.coordinator.security.acls import EVERYONE
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.kept_acls import KeptAcls
 from muster.coordinator.server.rights import UNRESTRICTED
-from muster.protocol.messages.acls import CLUSTER_NAME, Operation, ResourceType
+from muster.protocol.messages.acls import CLUSTER_NAME, WILDCARD, Operation, ResourceType
 
 _log: Final = Logger(part="authorizer")
 
@@ -166,8 +167,12 @@ _OPTIONS: Final = {
 
 
 def _remedy(principal: str, operation: Operation, type: ResourceType, name: str) -> str:
-    if max(len(principal), len(name)) > _NAME_MAX or type not in _OPTIONS:
+    for_all = principal == EVERYONE or name == WILDCARD  # as ACLs, they would allow more than was asked for
+    if for_all or max(len(principal), len(name)) > _NAME_MAX or type not in _OPTIONS:
         return "if it should be allowed, allow it with muster acls"
-    words = ["muster", "acls", "allow", principal.removeprefix(_USER), "--operation", operation.name.lower()]
+    user = principal.removeprefix(_USER)
+    if ":" in user or user.startswith("-"):
+        user = principal
+    words = ["muster", "acls", "allow", user, "--operation", operation.name.lower()]
     words += [_OPTIONS[type]] if type is ResourceType.CLUSTER else [_OPTIONS[type], name]
     return f"if it should be allowed: {shlex.join(words)}"

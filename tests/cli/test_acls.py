@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
+from muster.client import Acl, AclOperation, AclResourceType, Admin
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster
 
@@ -128,6 +130,32 @@ def test_what_is_not_said_well(muster: Muster, words: str, said: str) -> None:
     ended = muster("acls", *words.split())
     assert ended.code == 2
     assert said in ended.err
+
+
+NAME = "system:serviceaccount:shop:web"
+"""A Kubernetes service account's, as in the claim `sub` of its tokens."""
+
+
+@pytest.mark.parametrize("user", [NAME, f"User:{NAME}"])
+def test_a_name_may_have_colons(muster: Muster, user: str) -> None:
+    assert muster.done("acls", "deny", user, "--consume", "t") == f"User:{NAME} may not read topic t\n"
+    assert muster.done("acls", "list", "--user", user, "--output", "csv").splitlines()[1:] == [
+        f"User:{NAME},DENY,READ,TOPIC,t,LITERAL,*"
+    ]
+    assert muster.done("acls", "remove", user, "--all") == f"removed: User:{NAME} may not read topic t\n"
+
+
+def test_principals_of_other_types_are_listed_and_removed(broker: Broker, muster: Muster) -> None:
+    async def make() -> None:
+        async with Admin(broker.bootstrap) as admin:
+            acl = Acl(AclResourceType.TOPIC, "t", "Group:ops", AclOperation.READ)
+            assert not (await admin.create_acls([acl])).failed
+
+    asyncio.run(make())
+    assert muster.done("acls", "list", "--user", "Group:ops", "--topic", "t", "--output", "csv").splitlines()[
+        1:
+    ] == ["Group:ops,ALLOW,READ,TOPIC,t,LITERAL,*"]
+    assert muster.done("acls", "remove", "Group:ops", "--all") == "removed: Group:ops may read topic t\n"
 
 
 def test_without_an_authorizer_it_says_what_to_do(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from muster.coordinator import command_line
 from muster.coordinator.base import log
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.config import Settings
 from muster.coordinator.security.acls import acl
+from muster.coordinator.server import authorizer
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.authorizer import Authorizer, super_users
@@ -197,15 +200,15 @@ def test_a_broker_that_has_not_read_its_acls_denies() -> None:
     """Even if it would allow resources without ACLs."""
 
     settings = Settings(super_users="admin", allow_everyone_if_no_acl_found=True)
-    authorizer = Authorizer(ConfigRows(MemoryStore.__new__(MemoryStore)), settings, ManualClock())
+    made = Authorizer(ConfigRows(MemoryStore.__new__(MemoryStore)), settings, ManualClock())
 
     def allowed(principal: str) -> bool:
-        rights = authorizer.rights(RequestContext(0, "", "/127.0.0.1", 1, principal=principal))
+        rights = made.rights(RequestContext(0, "", "/127.0.0.1", 1, principal=principal))
         return rights.may(Operation.READ, ResourceType.TOPIC, "t")
 
     assert allowed("User:admin")
     assert not allowed("User:alice")
-    authorizer.acls._read({})
+    made.acls._read({})
     assert allowed("User:alice")
 
 
@@ -594,3 +597,19 @@ async def test_a_refusal_stands_in_the_log_once_with_what_would_allow_it(
     assert (told[0]["operation"], told[0]["resource"]) == ("READ", "group my group")
     command = "muster acls allow alice --operation read --group 'my group'"
     assert told[0]["remedy"] == f"if it should be allowed: {command}"
+
+
+def remedy_for(principal: str, group: str) -> str:
+    return authorizer._remedy(principal, Operation.READ, ResourceType.GROUP, group)
+
+
+@pytest.mark.parametrize("name", ["alice", "a b", "system:serviceaccount:shop:web", "-x", "--all", "User:x"])
+def test_what_would_allow_it_names_the_same_user(name: str) -> None:
+    command = remedy_for(f"User:{name}", "g").removeprefix("if it should be allowed: ")
+    words = shlex.split(command)[1:]
+    assert command_line.parser({"acls"}, words).parse_args(words).users == [f"User:{name}"]
+
+
+@pytest.mark.parametrize(("principal", "group"), [("User:alice", "*"), ("User:*", "g")])
+def test_no_command_is_suggested_that_would_allow_more(principal: str, group: str) -> None:
+    assert remedy_for(principal, group) == "if it should be allowed, allow it with muster acls"
