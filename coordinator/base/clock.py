@@ -27,6 +27,13 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def wall_ms() -> int:
+    """The wall clock, in epoch milliseconds; it may be set back or forward. It is for what others have dated,
+    such as the expiry of a token.
+    """
+    return time.time_ns() // 1_000_000
+
+
 class Timer(Protocol):
     """A scheduled callback."""
 
@@ -55,7 +62,7 @@ class LoopClock:
         self._loop = loop
         self._time = loop.time
         self._start_s = loop.time()
-        self._start_ms = time.time_ns() // 1_000_000 if start_ms is None else start_ms
+        self._start_ms = wall_ms() if start_ms is None else start_ms
 
     def now_ms(self) -> int:
         return self._start_ms + int((self._time() - self._start_s) * 1000)

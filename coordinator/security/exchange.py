@@ -15,7 +15,7 @@ class Authenticated(NamedTuple):
     user: str
     """The authorization id; the principal is `User:` followed by this."""
     expires_ms: int | None = None
-    """When the credential expires (epoch milliseconds); None for never."""
+    """When the credential expires (epoch milliseconds, by the wall clock); None for never."""
 
 
 class AuthenticationRefused(Exception):

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from muster.coordinator.base.answers import LATER, Answered
-from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.clock import Clock, Timer, wall_ms
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.security.exchange import (
@@ -89,6 +89,8 @@ class Door(NamedTuple):
     guessing: Guessing
     reauth_ms: int
     """How long a client stays authenticated; 0: forever."""
+    wall_ms: Callable[[], int] = wall_ms
+    """What the expiry of credentials is measured by: `clock` does not follow a wall clock that is set."""
 
 
 class Authentication:
@@ -277,10 +279,9 @@ class Authentication:
     def _enter(self, who: Authenticated) -> int:
         """Let the client in; returns for how many milliseconds (0: forever)."""
         now_ms = self._door.clock.now_ms()
-        reauth_ms = self._door.reauth_ms
-        ends = [
-            each for each in (who.expires_ms, now_ms + reauth_ms if reauth_ms else None) if each is not None
-        ]
+        ends = [now_ms + self._door.reauth_ms] if self._door.reauth_ms else []
+        if who.expires_ms is not None:
+            ends.append(now_ms + who.expires_ms - self._door.wall_ms())
         self._stop_timer()
         self._expires_ms = min(ends, default=None)
         if self._expires_ms is not None:

@@ -65,6 +65,7 @@ class Server:
     def __init__(self, broker: Broker, reauth_ms: int) -> None:
         self.broker = broker
         self.clock = ManualClock()
+        self.wall_ahead_ms = 0
         self.one, self.two = _Mechanism("ONE"), _Mechanism("TWO")
         self.sessions: Any = broker.connections.open_session.__self__  # type: ignore[attr-defined]
         self.sessions.doors = {
@@ -72,6 +73,7 @@ class Server:
                 mechanisms={"ONE": self.one, "TWO": self.two},
                 clock=self.clock,
                 reauth_ms=reauth_ms,
+                wall_ms=lambda: self.clock.now_ms() + self.wall_ahead_ms,
             )
             for listener, door in self.sessions.doors.items()
         }
@@ -380,6 +382,19 @@ class TestAuthenticatingAnew:
             ends_ms = server.clock.now_ms() + 2_000
             assert (await log_in(wire, f"as alice until {ends_ms}")).session_lifetime_ms == 2_000
             server.clock.advance(2_000)
+            await wire.send(METADATA, 9)
+            await server.closes(wire)
+
+    @pytest.mark.parametrize("hours", [8, -8])
+    async def test_a_credential_ends_by_the_wall_clock(self, server: Server, hours: int) -> None:
+        """Which is ahead after the machine has slept, or has been set."""
+        server.wall_ahead_ms = hours * 3_600_000
+        ends_ms = server.clock.now_ms() + server.wall_ahead_ms + 2_000
+        async with connected(server) as wire:
+            assert (await log_in(wire, f"as alice until {ends_ms}")).session_lifetime_ms == 2_000
+            server.clock.advance(1_999)
+            assert (await wire.call(METADATA, 9)).brokers
+            server.clock.advance(1)
             await wire.send(METADATA, 9)
             await server.closes(wire)
 
