@@ -7,7 +7,7 @@ import io
 import json
 import shlex
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -441,6 +441,22 @@ async def test_a_hidden_and_a_missing_topic_look_alike(broker: Broker) -> None:
             assert (await wire.call(beat, 0)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert broker.catalogue.by_name("secret") is not None
     assert broker.catalogue.by_name("absent") is None
+
+
+async def test_an_id_does_not_tell_which_name_it_stands_for(broker: Broker) -> None:
+    ids = {name: broker.catalogue.named(name).topic_id for name in ("secret", "t")}
+    state = DeleteTopicsRequest.DeleteTopicState
+
+    async def refused(topic_id: UUID) -> list[tuple[str | None, int]]:
+        named = [state(name="secret", topic_id=ZERO_UUID), state(name=None, topic_id=topic_id)]
+        async with await as_user(broker) as wire:
+            answer = await wire.call(DeleteTopicsRequest(topics=named, timeout_ms=1_000), 6)
+        return [(each.name, each.error_code) for each in answer.responses]
+
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert await refused(ids["secret"]) == await refused(ids["t"]) == [("secret", denied), (None, denied)]
+    await give(broker, creation(Operation.DELETE, ResourceType.TOPIC, "secret"))
+    assert await refused(ids["secret"]) == [("secret", ErrorCode.INVALID_REQUEST)]
 
 
 async def test_a_regular_expression_stands_for_what_its_member_may_see(broker: Broker) -> None:

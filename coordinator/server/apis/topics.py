@@ -172,12 +172,15 @@ async def delete_topics(
     ]
     attempts = Attempts(ApiKey.DELETE_TOPICS, context, request.timeout_ms)
     await heard_of_all(broker, attempts, all(_found(broker, each) is not None for each in asked))
-    names = [_named_as(broker, each) for each in asked]
+    rights = broker.rights(context)
+    names = []
+    turns = Turns()
+    for each in asked:
+        await turns.next()
+        names.append(_named_as(broker, rights, each))
     times = Counter(names)
     results = []
-    rights = broker.rights(context)
     mutations = broker.meters.mutations(context, strict_from=_DELETION_STRICT_FROM)
-    turns = Turns()
     for each, name in zip(asked, names, strict=True):
         await turns.next()
         if not times[name]:
@@ -208,10 +211,18 @@ def _found(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic
     return broker.catalogue.by_name(asked.name)
 
 
-def _named_as(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> tuple[str | None, UUID]:
-    """A key that is equal if a topic is named twice, even if once by name and once by id."""
+def _named_as(
+    broker: Broker, rights: Rights, asked: DeleteTopicsRequest.DeleteTopicState
+) -> tuple[str | None, UUID]:
+    """A key that is equal if a topic is named twice, even if once by name and once by id, but the latter only
+    if the client may delete it: others are not told which name an id stands for."""
     topic = _found(broker, asked) if asked.name is None else None
-    return (asked.name, asked.topic_id) if topic is None else (topic.name, ZERO_UUID)
+    if topic is None or not (
+        rights.may_with_cluster(Operation.DELETE, logged=False)
+        or rights.may(Operation.DELETE, ResourceType.TOPIC, topic.name, logged=False)
+    ):
+        return asked.name, asked.topic_id
+    return topic.name, ZERO_UUID
 
 
 class _NotAllowed(KafkaError):
