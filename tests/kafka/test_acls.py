@@ -220,6 +220,17 @@ def topic_partitions(side: AclSide) -> None:
         )
         title = "named" if names else "all"
         tell(side, title, [*on(DESCRIBE, "t", "absent"), *on(ALTER, "hidden")], lambda asked=asked: asked, 0)
+    with side.as_user("alice", *on(DESCRIBE, "t")):
+        for begin in ("absent", "hidden", "t"):
+            at = DescribeTopicPartitionsRequest.Cursor(topic_name=side.name(begin), partition_index=0)
+            asked = DescribeTopicPartitionsRequest(
+                topics=[
+                    DescribeTopicPartitionsRequest.TopicRequest(name=side.name(name))
+                    for name in ("t", "hidden", "absent")
+                ],
+                cursor=at,
+            )
+            side.ask(f"cursor at {begin}", asked, 0)
 
 
 def topics(side: AclSide) -> None:

@@ -42,7 +42,7 @@ from muster.protocol.messages.cluster import DescribeLogDirsResponse
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
 from muster.protocol.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
 from muster.protocol.messages.group_admin import ListGroupsRequest
-from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
 from muster.protocol.messages.topics import DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
@@ -155,6 +155,7 @@ def test_which_need_nothing_that_is_declared() -> None:
         *FOR_EVERYONE,
         *THEY_LEAVE_OUT,
         ApiKey.DELETE_TOPICS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 
 
@@ -457,6 +458,26 @@ async def test_an_id_does_not_tell_which_name_it_stands_for(broker: Broker) -> N
     assert await refused(ids["secret"]) == await refused(ids["t"]) == [("secret", denied), (None, denied)]
     await give(broker, creation(Operation.DELETE, ResourceType.TOPIC, "secret"))
     assert await refused(ids["secret"]) == [("secret", ErrorCode.INVALID_REQUEST)]
+
+
+async def test_a_cursor_may_be_at_a_topic_that_is_hidden_since(broker: Broker) -> None:
+    for name in ("a", "b", "c"):
+        await broker.catalogue.create(name, partitions=2)
+    await give(broker, *(creation(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in ("a", "c")))
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in ("secret", "c", "b", "a")],
+        cursor=DescribeTopicPartitionsRequest.Cursor(topic_name="b", partition_index=1),
+    )
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    async with await as_user(broker) as wire:
+        answer = await wire.call(request, 0)
+        told = [(each.name, each.error_code, len(each.partitions)) for each in answer.topics]
+        assert told == [("c", 0, 2), ("b", denied, 0), ("secret", denied, 0)]
+        assert answer.topics[1].topic_id == ZERO_UUID
+        request.cursor.topic_name = "c"
+        answer = await wire.call(request, 0)
+        told = [(each.name, each.error_code, len(each.partitions)) for each in answer.topics]
+        assert told == [("c", 0, 1), ("secret", denied, 0)]  # as in Kafka, nothing of those before it
 
 
 async def test_a_regular_expression_stands_for_what_its_member_may_see(broker: Broker) -> None:

@@ -15,13 +15,11 @@ from muster.coordinator.server.needs import (
     Asking,
     Elements,
     Needs,
-    Twice,
     decided_by_handler,
     group_refusal,
     nothing,
     transactional_id_refusal,
 )
-from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import entry, listing
 from muster.coordinator.server.rights import Rights, denied
 from muster.coordinator.server.serving import Broker
@@ -208,18 +206,14 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """A page of the partitions of the topics asked for, in the order of the topics' names, each topic once.
 
-    A cursor must name one of the topics asked for (INVALID_REQUEST); if all topics are asked for, it may name
-    one that no longer exists. Refused topics take no room in the page.
+    A cursor must name one of the topics asked for (INVALID_REQUEST), whether or not the client may see it; if
+    all topics are asked for, it may name one that no longer exists. Refused topics take no room in the page.
     """
     cursor = request.cursor
     begin = "" if cursor is None else cursor.topic_name
     rights = broker.rights(context)
-    names = [topic.name for topic in request.topics] or [
-        topic.name
-        for topic in broker.catalogue.topics()
-        if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, logged=False)
-    ]
-    if cursor is not None and request.topics and begin not in names:
+    asked = {topic.name for topic in request.topics}
+    if cursor is not None and asked and begin not in asked:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"the cursor's topic {begin} is not among the requested topics"
         )
@@ -228,7 +222,14 @@ async def describe_topic_partitions(
     response = DescribeTopicPartitionsResponse(topics=[])
     room = max(1, min(request.response_partition_limit, _PARTITIONS_DESCRIBED_MAX))
     turns = Turns()
-    for name in sorted({name for name in names if name >= begin}):
+    names: list[str] = []
+    refused: list[str] = []
+    for name in sorted(asked or {topic.name for topic in broker.catalogue.topics()}):
+        await turns.next()
+        if name >= begin:
+            may_see = rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name, logged=bool(asked))
+            (names if may_see else refused).append(name)
+    for name in names:
         await turns.next()
         try:
             topic = named_topic(broker, name)
@@ -249,6 +250,12 @@ async def describe_topic_partitions(
             break
     for described in response.topics:
         described.topic_authorized_operations = rights.operations(ResourceType.TOPIC, described.name or "")
+    if asked:
+        refusal = denied(Operation.DESCRIBE, ResourceType.TOPIC)
+        response.topics += [
+            entry(DescribeTopicPartitionsResponse.Topic, context.api_version, refusal, name=name)
+            for name in refused
+        ]
     return response
 
 
@@ -413,7 +420,9 @@ APIS: Final = (
     Api(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         describe_topic_partitions,
-        needs=Needs(elements=on_topics(Operation.DESCRIBE, twice=Twice.ONCE)),
+        needs=decided_by_handler(
+            "topics before the cursor are not answered, and the cursor may be at one that may not be seen"
+        ),
         names=Names(topics=TOPICS),
         refuse=listing("topics", "topics"),
         about_the_cluster=True,
