@@ -122,6 +122,7 @@ class Partitions:
         self._led: dict[tuple[UUID, int], Led] = {}
         self._looked: dict[tuple[UUID, int], tuple[int, Bounds]] = {}
         """What `look` found in logs that have been closed since, with the leader epoch."""
+        self._holding_back: asyncio.Future[dict[tuple[str, int], HeldBack]] | None = None
         self._closed = False
         self._writer: Writer[Led] = Writer(
             opened=self._opened,
@@ -669,7 +670,9 @@ class Partitions:
 
     async def held_back(self) -> dict[tuple[str, int], HeldBack]:
         """What open transactions hold back on the partitions led here that are in use, by topic and
-        partition."""
+        partition. There is one look at a time: callers that gave up take no further threads."""
+        while self._holding_back is not None and not self._holding_back.done():
+            await asyncio.wait([self._holding_back])
         held = [
             (led, log)
             for led in self._led.values()
@@ -680,7 +683,10 @@ class Partitions:
             found = (((led.topic.name, led.partition), log.held_back()) for led, log in held)
             return {where: each for where, each in found if each is not None}
 
-        return await self._in_executor(look) if held else {}
+        if not held:
+            return {}
+        self._holding_back = self._in_executor(look)
+        return await asyncio.shield(self._holding_back)
 
     async def sizes(self, partitions: Sequence[PartitionId]) -> list[int]:
         """Bytes of each partition's records, in the order asked. OSError when the disk cannot tell."""

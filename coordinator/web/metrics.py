@@ -21,10 +21,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from muster.coordinator.web import transaction_metrics
+from muster.coordinator.web.guard import refusal
 from muster.coordinator.web.keys import BROKERS, FEED, TALLIES
 from muster.coordinator.web.scrape import PARTITIONS_MAX, Owner, Scrape, gather
 
 _ONE_AT_A_TIME: Final = web.AppKey("one scrape at a time", asyncio.Lock)
+_WAIT_S: Final = 8.0
+"""How long to wait for another scrape."""
 _CLOSED: Final = ("undecodable", "unserved", "too_large", "idle", "unfinished")
 _PER_GROUP: Final = ("consumergroup", "topic", "partition")
 _LAG_SECONDS_LABELS: Final = (
@@ -46,10 +49,18 @@ def add_routes(app: web.Application) -> None:
 
 async def metrics(request: web.Request) -> web.Response:
     """All metrics, in Prometheus' text format."""
-    async with request.app[_ONE_AT_A_TIME]:
+    one_at_a_time = request.app[_ONE_AT_A_TIME]
+    try:
+        async with asyncio.timeout(_WAIT_S):
+            await one_at_a_time.acquire()
+    except TimeoutError:
+        raise refusal(web.HTTPServiceUnavailable, "another scrape is under way; it takes long") from None
+    try:
         scrape = await gather(request.app[BROKERS], request.app[FEED], request.app[TALLIES])
         # Writing tens of thousands of lines takes a while, and the brokers need the loop meanwhile.
         body = await asyncio.to_thread(_write_out, scrape)
+    finally:
+        one_at_a_time.release()
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

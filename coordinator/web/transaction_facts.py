@@ -3,7 +3,8 @@ led and in the groups coordinated here."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,7 @@ from muster.coordinator.cluster.placement import OFFSETS_TOPIC
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import LeaseKind
+from muster.coordinator.topics.undecided import HeldBack
 from muster.coordinator.transactions.shard import TransactionShard
 from muster.coordinator.transactions.transaction import TopicPartition, Transaction
 from muster.coordinator.web import facts
@@ -23,6 +25,8 @@ from muster.coordinator.web.guard import refusal
 GRACE_MS: Final = 300_000
 """What Kafka's tools add to transaction.max.timeout.ms: markers may take a while."""
 _GROUPS_SHOWN: Final = 20
+_LOOK_S: Final = 2.0
+"""How long to wait for what a broker's partitions hold back."""
 
 
 # --- transactional ids --------------------------------------------------------------------------------------
@@ -166,12 +170,19 @@ async def held_back(brokers: Brokers) -> list[Held]:
 
 async def judged(brokers: Brokers) -> list[Held]:
     """Like `held_back`, without the groups that have committed offsets."""
-    found = await _open(brokers)
+    found, _ = await _open(brokers)
     await _judge(brokers, found)
     if any(each.verdict is Verdict.HANGING for each in found):
         # Markers may have arrived while the coordinators were checked.
-        still = {_identity(each) for each in await _open(brokers)}
-        found = [each for each in found if each.verdict is not Verdict.HANGING or _identity(each) in still]
+        again, unread = await _open(brokers)
+        still = {_identity(each) for each in again}
+        found = [
+            each
+            for each in found
+            if each.verdict is not Verdict.HANGING
+            or _identity(each) in still
+            or (each.end is not None and each.broker.node_id in unread)
+        ]
     return sorted(found, key=lambda each: (each.verdict is not Verdict.HANGING, each.since_ms or 0))
 
 
@@ -179,10 +190,16 @@ def _identity(held: Held) -> tuple[str, int, int, int | None]:
     return held.topic, held.partition, held.producer_id, held.since_ms
 
 
-async def _open(brokers: Brokers) -> list[Held]:
+async def _open(brokers: Brokers) -> tuple[list[Held], set[int]]:
+    """The open transactions, and the brokers whose partitions could not be read in time."""
     found: list[Held] = []
-    for broker in brokers.running:
-        for (topic, partition), each in (await broker.partitions.held_back()).items():
+    unread: set[int] = set()
+    running = brokers.running
+    looks = await asyncio.gather(*(_look(broker) for broker in running))
+    for broker, of_partitions in zip(running, looks, strict=True):
+        if of_partitions is None:
+            unread.add(broker.node_id)
+        for (topic, partition), each in (of_partitions or {}).items():
             oldest = each.oldest
             found.append(
                 Held(
@@ -212,7 +229,16 @@ async def _open(brokers: Brokers) -> list[Held]:
                     *where, producer_id, producer.epoch, None, producer.last_ms, broker, groups=waiting
                 )
                 found.append(held)
-    return found
+    return found, unread
+
+
+async def _look(broker: Broker) -> Mapping[tuple[str, int], HeldBack] | None:
+    """What is held back on a broker's partitions; None if its disk does not answer in time."""
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            return await broker.partitions.held_back()
+    except TimeoutError:
+        return None
 
 
 async def _judge(brokers: Brokers, found: Iterable[Held]) -> None:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Mapping
+
+import pytest
+
 from muster.coordinator.peers.marker_holds import MarkerHold
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.topics.undecided import HeldBack
+from muster.coordinator.web import metrics, transaction_facts
+from muster.coordinator.web.feed import Feed
+from muster.coordinator.web.scrape import Scrape
+from muster.coordinator.web.tallies import Tallies
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Show, Shown
 from tests.http.test_metrics import Samples, scrape
@@ -112,3 +125,74 @@ async def test_what_is_undecided_is_told_of_partitions_that_have_any(show: Show)
         await is_over(shown, open)
         found = await scrape(shown)
         assert found.of("muster_topic_partition_undecided_records") == [WHERE]
+
+
+async def test_a_disk_that_stalls_holds_up_no_scrape(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_facts, "_LOOK_S", 0.2)
+    shown = await show(**UNVERIFIED)
+    await shown.create_topic()
+    topic, partitions = shown.broker.catalogue.named("orders"), shown.broker.partitions
+    assert topic is not None
+    stalled, goes_on = threading.Event(), threading.Event()
+    async with await Transactional.stray(shown.port) as stray:
+        await stray.write(0, 3, at_ms=now_ms(shown))
+        log = partitions._led[topic.topic_id, 0].ready_log
+        assert log is not None
+
+        def stall() -> None:
+            with log.lock:
+                stalled.set()
+                goes_on.wait()
+
+        disk = threading.Thread(target=stall)
+        disk.start()
+        try:
+            stalled.wait()
+            for _ in range(3):
+                found = await asyncio.wait_for(scrape(shown), 8)
+                assert found.of("muster_coordinator_shards")
+                assert found.of("muster_topic_partition_undecided_records") == []
+            assert len(partitions._running) == 1, "those that gave up take no thread each"
+            status, body = await asyncio.wait_for(shown.get("/api/transactions"), 8)
+            assert (status, body["held_back"]) == (200, [])
+        finally:
+            goes_on.set()
+            disk.join()
+        assert (await scrape(shown)).of("muster_topic_partition_undecided_records") == [WHERE]
+
+
+async def test_what_hung_still_does_if_the_second_look_is_not_answered(
+    show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = await show(**UNVERIFIED)
+    await shown.create_topic()
+    looks = iter([transaction_facts._look])
+
+    async def once(broker: Broker) -> Mapping[tuple[str, int], HeldBack] | None:
+        look = next(looks, None)
+        return None if look is None else await look(broker)
+
+    async with await Transactional.stray(shown.port) as stray:
+        await stray.write(0, 3, at_ms=now_ms(shown))
+        monkeypatch.setattr(transaction_facts, "_look", once)
+        assert (await scrape(shown)).value("muster_transactions_hanging") == 1
+
+
+async def test_a_scrape_waits_for_another_one_but_not_for_ever(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gather, begun, goes_on = metrics.gather, asyncio.Event(), asyncio.Event()
+
+    async def slow(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
+        begun.set()
+        await goes_on.wait()
+        return await gather(brokers, feed, tallies)
+
+    monkeypatch.setattr(metrics, "gather", slow)
+    monkeypatch.setattr(metrics, "_WAIT_S", 0.1)
+    first = asyncio.create_task(scrape(shown))
+    await begun.wait()
+    answer = await asyncio.wait_for(shown.get("/metrics"), 4)
+    assert answer == (503, {"error": "another scrape is under way; it takes long"})
+    goes_on.set()
+    assert (await first).of("muster_coordinator_shards")
