@@ -43,15 +43,16 @@ _log: Final = Logger(part="http")
 
 def install(app: web.Application, host: str, advertised: str | None = None, *, has_login: bool) -> None:
     """Guard an application that listens on `host`, and may also be reached as `advertised`."""
-    app[ADVERTISED], app[HAS_LOGIN] = advertised, has_login
+    app[ADVERTISED] = None if advertised is None else advertised.lower()  # as browsers send it
+    app[HAS_LOGIN] = has_login
     app.middlewares.append(_middleware(is_loopback(host)))
     app.on_response_prepare.append(_add_headers)
 
 
 def route(path: str) -> str:
-    """A route whose placeholders match every character but a slash: group and transactional ids may have
-    braces, which aiohttp's own do not match."""
-    return _PLACEHOLDER.sub(r"{\1:[^/]+}", path)
+    """A route whose placeholders match every character but a slash, or nothing: group and transactional ids
+    may have braces, which aiohttp's own do not match, and a group id may be empty."""
+    return _PLACEHOLDER.sub(r"{\1:[^/]*}", path)
 
 
 def refusal(kind: type[web.HTTPException], why: str, **more: object) -> web.HTTPException:
@@ -90,8 +91,8 @@ def check_named(request: web.Request, refused: str) -> None:
     web page can point its own domain at any address a browser reaches, and then read responses (DNS
     rebinding); it cannot do that with an address or with another's name. `refused` begins the error message.
     """
-    host = _host_of(request.host)
-    named = _is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]
+    host = _host_of(request)
+    named = host is None or _is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]
     if not (named or request.app[HAS_LOGIN]):
         raise refusal(
             web.HTTPMisdirectedRequest,
@@ -138,8 +139,9 @@ def _check(request: web.Request, local: bool) -> None:
     pointed at this address can read it, but has no login. Requests of the first kind carry the page's origin,
     those of the second its domain.
     """
-    host, app = _host_of(request.host), request.app
-    if local and not app[HAS_LOGIN] and not _is_loopback(host) and host != app[ADVERTISED]:
+    host, app = _host_of(request), request.app
+    named = host is None or _is_loopback(host) or host == app[ADVERTISED]
+    if local and not app[HAS_LOGIN] and not named:
         raise refusal(
             web.HTTPMisdirectedRequest,
             f"this listens on this machine alone, and is not {host!r}; open it as localhost or by its "
@@ -172,8 +174,12 @@ def _allowed(answer: web.HTTPException) -> dict[str, str]:
     return {"Allow": answer.headers["Allow"]} if "Allow" in answer.headers else {}
 
 
-def _host_of(host: str) -> str:
-    """The Host header without its port."""
+def _host_of(request: web.Request) -> str | None:
+    """The Host header without its port; None if there is none, as from no browser. `request.host` would then
+    wait for a name server in older versions of aiohttp."""
+    host = request.headers.get("Host")
+    if host is None:
+        return None
     try:
         return URL.build(scheme="http", authority=host).host or ""
     except ValueError:

@@ -242,3 +242,11 @@ async def test_a_group_id_may_be_anything(shown: Shown, name: str) -> None:
     for more in ("", "/timeline", "/why"):
         async with shown.http.get(URL(f"{path}{more}", encoded=True)) as answer:
             assert (answer.status, (await answer.json())["group"]) == (200, name)
+
+
+async def test_the_group_with_the_empty_id_can_be_asked_for(shown: Shown) -> None:
+    async with await Member.connect(shown.port, "") as member:
+        assert await member.commit({0: 0}, generation=-1) is ErrorCode.NONE
+    status, answer = await shown.get("/api/groups/")
+    assert (status, answer["group"], len(answer["partitions"])) == (200, "", 1)
+    assert (await shown.get("/api/groups//timeline"))[0] == 200

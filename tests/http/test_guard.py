@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +48,28 @@ async def test_names_of_this_machine_are_answered(shown: Shown, host: str) -> No
     assert (await ask(shown, "GET", "/api/groups", Host=host))[0] == 200
 
 
-async def test_the_name_that_is_advertised_is_answered(show: Show) -> None:
-    shown = await show(advertised_http="pages.example:443")  # as forwarded by a proxy on this machine
+@pytest.mark.parametrize("name", ["pages.example", "Pages.Example"])
+async def test_the_name_that_is_advertised_is_answered(show: Show, name: str) -> None:
+    shown = await show(advertised_http=f"{name}:443")  # as forwarded by a proxy on this machine
     assert (await ask(shown, "GET", "/api/groups", Host="pages.example"))[0] == 200
     assert (await ask(shown, "GET", "/api/groups", Host="pages.example.org"))[0] == 421
+
+
+async def test_a_request_without_a_host_waits_for_no_name_server(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes from no browser; HAProxy's health checks are like that."""
+
+    def asked(name: str = "") -> str:
+        raise AssertionError("a name server was asked")
+
+    monkeypatch.setattr(socket, "getfqdn", asked)
+    reader, writer = await asyncio.open_connection("127.0.0.1", shown.page.port)
+    writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+    status = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    await writer.wait_closed()
+    assert status.split()[1] == b"200"
 
 
 _RECORDS = "/api/topics/orders/partitions/0/records"
