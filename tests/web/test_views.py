@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Show, Shown
@@ -110,6 +110,29 @@ async def test_what_is_empty_says_what_to_do(show: Show, open_page: Open) -> Non
     await expect(page.locator("#topic-empty")).to_contain_text("there is no topic 'nothing'.")
     await page.locator("#topic-empty a").click()
     await expect(page.locator("#topics-view")).to_be_visible()
+
+
+async def test_a_partition_without_a_leader_is_never_called_empty(shown: Shown, open_page: Open) -> None:
+    led = False
+
+    async def answer(route: Route) -> None:
+        if led:
+            await route.continue_()
+        else:
+            await route.fulfill(status=503, json={"error": "no broker leads it"})
+
+    page = await open_page(shown, down=True)
+    await page.route("**/records?*", answer)
+    await page.goto(f"{shown.page.url}/#/topics/orders/0")
+    said = page.locator("#records-empty")
+    await expect(said).to_contain_text("no broker leads it")
+    led = True
+    await look_again(page)
+    await expect(said).to_contain_text("The partition is empty.")
+    led = False
+    async with page.expect_response("**/records?*"):
+        await page.get_by_role("button", name="Newest").click()
+    await expect(said).to_contain_text("no broker leads it")
 
 
 async def test_brokers_and_shards_are_shown_and_who_goes_away_is_said(show: Show, open_page: Open) -> None:

@@ -1,7 +1,7 @@
 // A look at the records of one partition: it is taken when somebody asks, not again and again.
 
 import { ask, topicLink, topicPath } from "/static/ask.js";
-import { $, announce, put, tag } from "/static/dom.js";
+import { $, announce, put, redraw, tag } from "/static/dom.js";
 import { refusedText } from "/static/elsewhere.js";
 import { bytes, count, number, showMoment, zone } from "/static/format.js";
 import { table } from "/static/table.js";
@@ -119,7 +119,8 @@ function show(body) {
   const left = body.left_out.map((each) => ` A batch of ${count(each.records, "record")} at offset ${number(each.offset)} is not shown: ${each.why}.`);
   put($("records-said"), `${what}${where} · times in ${zone()}.${body.cut ? " More match, but one look reads only 4 MiB." : ""}${left.join("")}`);
   $("records-empty").hidden = listed.length > 0;
-  put($("records-empty"), body.end === body.start ? "The partition is empty. Produce to it, then press Newest." : "No records here: compaction or retention may have removed them. Newest shows what remains.");
+  const none = body.end === body.start ? "The partition is empty. Produce to it, then press Newest." : "No records here: compaction or retention may have removed them. Newest shows what remains.";
+  redraw($("records-empty"), none, () => [none]); // as refusals are
   announce(what);
 }
 
