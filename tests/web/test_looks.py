@@ -179,6 +179,26 @@ async def test_a_timeline_with_more_members_than_rows_says_how_many(shown: Shown
     assert more == "and 160 more members"
 
 
+_UNLISTED = """async () => {
+  const { lives } = await import("/static/timeline.js");
+  const added = (id, at_ms) => ({ type: "member_added", at_ms, member: { id, client_id: id, host: "h" } });
+  const entries = [added("gone", 1000), added("here", 2000), added("new", 8000)];
+  const timeline = { entries, rebalances: [], at_ms: 9000 };
+  const group = { members: [entries[1].member], more_members: 0, at_ms: 7000 };
+  const over = (life) => life.spans.at(-1).to !== null;
+  const left = (known) => lives(timeline, known).filter(over).map((life) => life.member.id);
+  return [left(group), left({ ...group, more_members: 1 })];
+}"""
+
+
+async def test_members_that_are_not_listed_have_not_left(shown: Shown, open_page: Open) -> None:
+    """Those that joined after the list was made, and those that are too many for it."""
+    page = await open_page(shown)
+    complete, cut = await page.evaluate(_UNLISTED)
+    assert complete == ["gone"]
+    assert cut == []
+
+
 async def test_rows_that_open_have_a_mark(shown: Shown, member: Member, open_page: Open) -> None:
     page = await open_page(shown, "/#/groups/billing")
     summary = page.locator("#rebalances summary").first

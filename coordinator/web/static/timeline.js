@@ -52,8 +52,10 @@ export function lives(timeline, group) {
   const members = group ? group.members : [];
   const present = new Set(members.map((each) => each.id));
   for (const member of members) there(member);
+  // Whoever is not among the members has left: unless not all are listed, or it was heard of since they were.
+  const complete = group && !group.more_members;
   for (const known of found.values()) {
-    if (group && !present.has(known.member.id)) closed(known.member.id, Math.max(known.last, seenFrom), "left");
+    if (complete && !present.has(known.member.id) && !(known.last >= group.at_ms)) closed(known.member.id, Math.max(known.last, seenFrom), "left");
   }
   return [...found.values()];
 }
