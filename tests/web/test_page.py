@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from muster.coordinator.web import app
+from muster.coordinator.web import api, app
 from muster.coordinator.web.binding import prepare
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.group_admin import DeleteGroupsRequest
@@ -138,6 +138,21 @@ async def test_what_was_opened_and_focused_stays_so_when_figures_change(
     await expect(row(page, "partitions", "orders-1").locator("td").nth(4)).to_have_text("7")
     await expect(page.locator("#rebalances details[open]")).to_have_count(1)
     await expect(summary).to_be_focused()
+
+
+async def test_groups_that_are_not_listed_are_not_denied(
+    shown: Shown, member: Member, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "GROUPS_MAX", 1)
+    async with await Member.connect(shown.port, "shipping") as other:
+        await other.alone([0])
+        page = await open_page(shown)
+        await expect(row(page, "groups", "billing")).to_have_count(1)
+        await expect(page.locator("#groups-more")).to_have_text(
+            "1 more group: search by name at /api/groups?find=…"
+        )
+        await page.locator("#find").fill("shipping")
+        await expect(page.locator("#groups-empty")).to_contain_text("No group listed here has “shipping”")
 
 
 async def test_events_of_the_same_moment_are_shown_once_each(

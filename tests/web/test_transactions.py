@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.async_api import expect
 
+from muster.coordinator.web import transactions_api
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Show, Shown
 from tests.http.member import Member
@@ -80,4 +82,31 @@ async def test_ids_are_found_and_are_text(shown: Shown, open_page: Open) -> None
         await page.locator("#find-transaction").fill("nothing like it")
         await expect(page.locator("#transactions-empty")).to_have_text(
             "No transactional id here has “nothing like it” in its name or its topics."
+        )
+
+
+async def test_ids_that_are_not_listed_are_not_denied_and_neither_is_what_is_held_back(
+    show: Show, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TRANSACTIONS_MAX", "HELD_MAX"):
+        monkeypatch.setattr(transactions_api, name, 1)
+    shown = await show(**UNVERIFIED)
+    await shown.create_topic()
+    async with (
+        await Transactional.connect(shown.port, "etl-1"),
+        await Transactional.connect(shown.port, "etl-2"),
+        await Transactional.stray(shown.port) as stray,
+    ):
+        for partition in (0, 1):
+            await stray.write(partition, 1, at_ms=now_ms(shown) - MINUTE_MS)
+        page = await open_page(shown, "/#/transactions")
+        await expect(page.locator("#held-count")).to_have_text(
+            "1 partition and 1 more, 1 by hanging transactions"
+        )
+        await expect(page.locator("#transactions-more")).to_have_text(
+            "1 more transactional id: search by name at /api/transactions?find=…"
+        )
+        await page.locator("#find-transaction").fill("etl-2")
+        await expect(page.locator("#transactions-empty")).to_contain_text(
+            "No transactional id listed here has “etl-2”"
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.async_api import Page, Route, expect
 
+from muster.coordinator.web import topics_api
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Show, Shown
 from tests.http.member import Member
@@ -133,6 +135,20 @@ async def test_a_partition_without_a_leader_is_never_called_empty(shown: Shown, 
     async with page.expect_response("**/records?*"):
         await page.get_by_role("button", name="Newest").click()
     await expect(said).to_contain_text("no broker leads it")
+
+
+async def test_topics_that_are_not_listed_are_not_denied(
+    shown: Shown, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shown.create_topic("zebra")
+    monkeypatch.setattr(topics_api, "TOPICS_MAX", len(shown.broker.catalogue.topics()) - 1)
+    page = await open_page(shown, "/#/topics")
+    await expect(row(page, "topics", "orders")).to_have_count(1)
+    await expect(page.locator("#topics-more")).to_have_text(
+        "1 more topic: search by name at /api/topics?find=…"
+    )
+    await page.locator("#find-topic").fill("zebra")
+    await expect(page.locator("#topics-empty")).to_have_text("No topic listed here has “zebra” in its name.")
 
 
 async def test_brokers_and_shards_are_shown_and_who_goes_away_is_said(show: Show, open_page: Open) -> None:

@@ -1,6 +1,6 @@
 // What the brokers of other processes have, and where their pages are.
 
-import { redraw, tag } from "/static/dom.js";
+import { put, redraw, tag } from "/static/dom.js";
 import { count } from "/static/format.js";
 
 /** Say in `holder` which other brokers there are, with links to `hash` of their pages; hide it without any. */
@@ -15,6 +15,12 @@ export function elsewhereText(holder, others, begin, hash = "#/") {
     }
     return parts.length ? [begin, ...parts, "."] : [];
   });
+}
+
+/** Say in `holder` how many a list leaves out, and where they are found; hide it if there are none. */
+export function moreText(holder, more, noun, path) {
+  holder.hidden = more === 0;
+  put(holder, `${count(more, `more ${noun}`)}: search by name at ${path}?find=…`);
 }
 
 /** What is said in place of an empty list while shards are not served: there may be more than is known. */

@@ -3,7 +3,7 @@
 import { ask, groupLink, now } from "/static/ask.js";
 import { isWhole } from "/static/brokers.js";
 import { $, lines, put, redraw, tag } from "/static/dom.js";
-import { elsewhereText, notServed } from "/static/elsewhere.js";
+import { elsewhereText, moreText, notServed } from "/static/elsewhere.js";
 import { age, behind, duration, number, often } from "/static/format.js";
 import { diagnosisTag } from "/static/rebalances.js";
 import { showSpark } from "/static/spark.js";
@@ -66,12 +66,13 @@ function show() {
   groups.show(found);
   const empty = $("groups-empty");
   empty.hidden = found.length > 0;
-  if (found.length === 0) redraw(empty, [total > 0, wanted, listed.brokers[0]?.address, isWhole()], () => (total > 0 ? noMatch(wanted) : isWhole() ? noGroups() : notServed("groups")));
+  if (found.length === 0) redraw(empty, [total > 0, listed.more > 0, wanted, listed.brokers[0]?.address, isWhole()], () => (total > 0 ? noMatch(wanted) : isWhole() ? noGroups() : notServed("groups")));
+  moreText($("groups-more"), listed.more, "group", "/api/groups");
   elsewhereText($("elsewhere"), listed.elsewhere, "Other brokers show the groups they coordinate: ", "#/");
 }
 
 function noMatch(wanted) {
-  return [tag("p", {}, `No group here has “${wanted}” in its name or its topics.`)];
+  return [tag("p", {}, `No group ${listed.more ? "listed " : ""}here has “${wanted}” in its name or its topics.`)];
 }
 
 function noGroups() {

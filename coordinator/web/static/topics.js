@@ -2,6 +2,7 @@
 
 import { ask, groupLink, topicLink } from "/static/ask.js";
 import { $, put, redraw, tag } from "/static/dom.js";
+import { moreText } from "/static/elsewhere.js";
 import { age, bytes, number } from "/static/format.js";
 import { table } from "/static/table.js";
 
@@ -60,9 +61,8 @@ function show() {
   topics.show(found);
   const empty = $("topics-empty");
   empty.hidden = found.length > 0;
-  if (!found.length) redraw(empty, [wanted, visible.length], () => (visible.length ? [`No topic has “${wanted}” in its name.`] : noTopics()));
-  $("topics-more").hidden = listed.more === 0;
-  put($("topics-more"), `${number(listed.more)} more topics: find them by name at /api/topics?find=…`);
+  if (!found.length) redraw(empty, [wanted, visible.length, listed.more > 0], () => (visible.length ? [`No topic ${listed.more ? "listed here " : ""}has “${wanted}” in its name.`] : noTopics()));
+  moreText($("topics-more"), listed.more, "topic", "/api/topics");
 }
 
 function noTopics() {

@@ -3,7 +3,7 @@
 import { ask, groupLink, now, topicLink } from "/static/ask.js";
 import { isWhole } from "/static/brokers.js";
 import { $, lines, put, redraw, tag } from "/static/dom.js";
-import { elsewhereText, notServed } from "/static/elsewhere.js";
+import { elsewhereText, moreText, notServed } from "/static/elsewhere.js";
 import { age, count, duration, moment, number } from "/static/format.js";
 import { table } from "/static/table.js";
 
@@ -97,7 +97,8 @@ function show() {
   const back = listed.held_back.filter((each) => each.verdict === "hanging" || (openFor(each) ?? Infinity) >= PASSING_MS);
   $("held-part").hidden = back.length === 0;
   const hanging = back.filter((each) => each.verdict === "hanging").length;
-  put($("held-count"), `${count(back.length, "partition")}${hanging ? `, ${hanging} by hanging transactions` : ""}`);
+  const more = listed.more_held_back ? ` and ${number(listed.more_held_back)} more` : "";
+  put($("held-count"), `${count(back.length, "partition")}${more}${hanging ? `, ${hanging} by hanging transactions` : ""}`);
   held.show(back);
   const wanted = $("find-transaction").value.trim().toLowerCase();
   const found = listed.transactions.filter((each) => [each.transactional_id, ...each.topics].some((text) => text.toLowerCase().includes(wanted)));
@@ -107,7 +108,8 @@ function show() {
   ids.show(found);
   const empty = $("transactions-empty");
   empty.hidden = found.length > 0;
-  if (!found.length) redraw(empty, [total > 0, wanted, isWhole()], () => (total > 0 ? [`No transactional id here has “${wanted}” in its name or its topics.`] : isWhole() ? none() : notServed("transactional ids")));
+  if (!found.length) redraw(empty, [total > 0, listed.more > 0, wanted, isWhole()], () => (total > 0 ? [`No transactional id ${listed.more ? "listed " : ""}here has “${wanted}” in its name or its topics.`] : isWhole() ? none() : notServed("transactional ids")));
+  moreText($("transactions-more"), listed.more, "transactional id", "/api/transactions");
   elsewhereText($("transactions-elsewhere"), listed.elsewhere, "Other brokers show the transactional ids they coordinate, and what is held back on the partitions they lead: ", "#/transactions");
 }
 
