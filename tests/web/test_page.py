@@ -138,6 +138,11 @@ async def test_what_was_opened_and_focused_stays_so_when_figures_change(
     await expect(row(page, "partitions", "orders-1").locator("td").nth(4)).to_have_text("7")
     await expect(page.locator("#rebalances details[open]")).to_have_count(1)
     await expect(summary).to_be_focused()
+    link = page.locator("#group-facts a")
+    await link.focus()
+    assert await member.commit({1: 5}) is ErrorCode.NONE
+    await expect(row(page, "partitions", "orders-1").locator("td").nth(4)).to_have_text("4")
+    await expect(link).to_be_focused()
 
 
 async def test_groups_that_are_not_listed_are_not_denied(
@@ -153,6 +158,27 @@ async def test_groups_that_are_not_listed_are_not_denied(
         )
         await page.locator("#find").fill("shipping")
         await expect(page.locator("#groups-empty")).to_contain_text("No group listed here has “shipping”")
+
+
+async def test_a_group_of_many_topics_says_how_many_more(
+    shown: Shown, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_TOPICS_SHOWN", 1)
+    await shown.create_topic("returns")
+    for topic in ("orders", "returns"):
+        async with await Member.connect(shown.port, topic=topic) as member:
+            assert await member.commit({0: 0}, generation=-1) is ErrorCode.NONE
+    page = await open_page(shown, "/#/groups/billing")
+    await expect(page.locator("#group-facts")).to_contain_text("orders and 1 more")
+
+
+async def test_the_group_with_the_empty_id_has_its_page(shown: Shown, open_page: Open) -> None:
+    async with await Member.connect(shown.port, "") as member:
+        assert await member.commit({0: 0}, generation=-1) is ErrorCode.NONE
+    page = await open_page(shown)
+    await page.locator("#groups tbody a").click()
+    await expect(page.locator("#group-name")).to_have_text("(the empty name)")
+    await expect(row(page, "partitions", "orders-0")).to_have_count(1)
 
 
 async def test_events_of_the_same_moment_are_shown_once_each(

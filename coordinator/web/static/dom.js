@@ -76,8 +76,8 @@ export function sync(holder, items, keyOf, make, fill) {
 export function showFacts(holder, rows) {
   sync(holder, rows, (row) => row[0], () => tag("div", {}, tag("dt"), tag("dd")), (item, [name, value]) => {
     put(item.firstChild, name);
-    if (value instanceof Node) item.lastChild.replaceChildren(value);
-    else put(item.lastChild, value);
+    if (!(value instanceof Node)) put(item.lastChild, value);
+    else if (!value.isEqualNode(item.lastChild.firstChild)) item.lastChild.replaceChildren(value);
   });
 }
 

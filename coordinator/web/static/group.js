@@ -72,7 +72,7 @@ function showGroupFacts(facts) {
     ...(trend ? [["lag trend", trend]] : []),
     ["rebalances", often(facts.rebalances)],
     ["assignor", facts.protocol || "–"],
-    ["topics", facts.topics.length ? tag("span", {}, ...facts.topics.flatMap((each, place) => [place ? ", " : "", tag("a", { href: topicLink(each) }, each)])) : "–"],
+    ["topics", facts.topics.length ? tag("span", {}, ...facts.topics.flatMap((each, place) => [place ? ", " : "", tag("a", { href: topicLink(each) }, each)]), facts.more_topics ? ` and ${facts.more_topics} more` : "") : "–"],
     ["coordinator", `broker ${facts.broker}`],
   ]);
 }
