@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from errno import EIO
 from itertools import takewhile
 from struct import Struct
 from threading import Lock
@@ -115,7 +116,7 @@ class SegmentLog:
 
     @property
     def unsynced_messages(self) -> int:
-        """Offsets appended since the last `sync`."""
+        """Offsets appended since the last `sync`, or found at opening without proof that they were synced."""
         return self._unsynced_messages
 
     @property
@@ -127,6 +128,11 @@ class SegmentLog:
     def sealed_segments(self) -> tuple[Segment, ...]:
         """The closed segments up to the first that still waits for `seal`."""
         return tuple(takewhile(lambda segment: segment not in self._unsealed, self._segments[:-1]))
+
+    @property
+    def _given_up(self) -> bool:
+        """Whether no index or snapshot may be stored any more."""
+        return self._abandoned or self.failed
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -170,6 +176,8 @@ class SegmentLog:
             self._names_synced = True
 
     def _synced(self, written: File | Folder) -> None:
+        if self.failed:
+            raise OSError(EIO, "an earlier sync or write failed")
         try:
             written.sync()
         except OSError:
@@ -193,15 +201,15 @@ class SegmentLog:
     def seal(self) -> None:
         """Sync closed segments and write their indexes and the snapshot, so that a start need not scan them.
 
-        May run beside everything else, and ends early if the log is abandoned.
+        May run beside everything else, and ends early if the log is abandoned or has failed.
         """
         with self._sealing:
-            while not self._abandoned and (waiting := list(self._unsealed.items())):
+            while not self._given_up and (waiting := list(self._unsealed.items())):
                 segment, snapshot = waiting[0]
                 with suppress(FileNotFoundError):  # removed meanwhile
                     self._synced(segment.open_to_read())
                     with self._noting:
-                        if not self._abandoned and segment in self._unsealed:
+                        if not self._given_up and segment in self._unsealed:
                             segment.save_index()
                             self._save_snapshot(segment.next_offset, snapshot)
                 segment.release()
@@ -220,7 +228,7 @@ class SegmentLog:
             with self._sealing:
                 self._synced(file)
                 with self._noting:
-                    if not self._abandoned and active is self._segments[-1]:  # else it is sealed, or gone
+                    if not self._given_up and active is self._segments[-1]:  # else it is sealed, or gone
                         self._folder.store(active.index_name, index)
                         self._save_snapshot(offset, snapshot)
 
@@ -245,7 +253,7 @@ class SegmentLog:
             self.seal()
             if self._dirty and self._segments:
                 active = self._segments[-1]
-                active.open_to_write().sync()
+                self._synced(active.open_to_write())
                 with self._noting:
                     active.save_index()
                     self._save_snapshot(active.next_offset, self._derived.snapshot())
@@ -427,7 +435,7 @@ class SegmentLog:
             start = max(start, self._segments[0].base_offset)
         if start > self.next_offset:
             # What was derived from the records up to the start is lost, too.
-            gone, self._segments, self._unsealed = self._segments, (), {}
+            gone, self._segments, self._unsealed, self._unsynced_messages = self._segments, (), {}, 0
             self._forget_derived()
             self.recovery = self.recovery._replace(known_end=max(self.recovery.known_end, start))
             for segment in gone:
@@ -443,7 +451,8 @@ class SegmentLog:
         newest = dict(
             found
         )  # several generations: a compaction was interrupted after it had put its file in place
-        self._segments, self._unsealed, self.recovery = (), {}, Recovery()
+        self._segments, self._unsealed, self._unsynced_messages = (), {}, 0
+        self.recovery = Recovery()
         for number, (base_offset, generation) in enumerate(found):
             segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
             if generation != newest[base_offset] or (self._segments and base_offset < self.next_offset):
@@ -483,9 +492,11 @@ class SegmentLog:
                 if batch.header.next_offset > snapshot_offset:
                     self._derived.observe(batch.header, batch.contents)
         indexed = self._marked_size = segment.size
+        synced_offset = segment.next_offset  # indexes are stored after a sync
         for batch in segment.scan():
             if batch.header.next_offset > snapshot_offset:
                 self._derived.observe(batch.header, batch.contents)
+        self._unsynced_messages += segment.next_offset - synced_offset
         self._dirty = segment.size > indexed or file_size > segment.size
         return file_size - segment.size
 

@@ -506,6 +506,13 @@ def test_a_sync_that_failed_is_not_believed_the_next_time(syncing: str) -> None:
     with pytest.raises(OSError, match="on purpose"):
         {"sync": log.sync, "seal": log.seal, "mark": trust, "replace": replace}[syncing]()
     assert log.failed
+    folder.failing = False
+    names = sorted(folder.names())
+    log.seal()
+    for again in (log.sync, trust):
+        with pytest.raises(OSError, match="an earlier sync or write failed"):
+            again()
+    assert sorted(folder.names()) == names, "an index would be trusted"
 
 
 def test_compaction_can_be_cut_short_anywhere() -> None:

@@ -4,7 +4,7 @@ records."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 
 import cramjam
 import pytest
@@ -404,17 +404,20 @@ def test_records_of_compacted_topics_are_not_deleted() -> None:
 
 
 class Counting(MemoryFolder):
-    """Counts the syncs of its files."""
+    """Counts the syncs of its files, which fail while `failing`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.syncs = 0
+        self.failing = False
 
     def new_file(self) -> MemoryFile:
         folder = self
 
         class File(MemoryFile):
             def sync(self) -> None:
+                if folder.failing:
+                    raise OSError(EIO, "Input/output error")
                 folder.syncs += 1
 
         return File()
@@ -442,6 +445,61 @@ def test_syncs_follow_the_flush_configs() -> None:
         unsynced.append(b"a")
     assert isinstance(unsynced.folder, Counting)
     assert unsynced.folder.syncs == 0
+
+
+@pytest.mark.files
+def test_a_repeat_is_acknowledged_only_once_the_original_is_synced() -> None:
+    folder = Counting()
+    one = OneLog(folder, flush_messages="1")
+    data = batch(b"a", producer=(7, 0, 0))
+    folder.failing = True
+    for _ in range(2):
+        one.log.append(data)
+        with pytest.raises(KafkaError, match="cannot sync"):
+            one.log.commit()
+        assert one.log.failed
+        one.reopen()
+    folder.failing = False
+    assert one.send(data).base_offset == 0
+    assert folder.syncs == 1
+    assert one.send(data).base_offset == 0
+    assert folder.syncs == 1
+
+
+@pytest.mark.files
+def test_what_a_kill_left_unsynced_is_synced_before_its_repeat_is_acknowledged() -> None:
+    folder = Counting()
+    one = OneLog(folder, flush_messages="1")
+    data = batch(b"a", producer=(7, 0, 0))
+    one.log.append(data)
+    one.reopen()
+    assert folder.syncs == 0
+    assert one.send(data).base_offset == 0
+    assert folder.syncs == 1
+
+
+@pytest.mark.files
+def test_what_a_kill_left_unsynced_is_synced_in_time() -> None:
+    folder = Counting()
+    one = OneLog(folder, flush_ms="1000")
+    one.append(b"a")
+    one.reopen()
+    one.now_ms += 1000
+    one.log.sync_if_due()
+    one.log.sync_if_due()
+    assert folder.syncs == 1
+
+
+@pytest.mark.files
+def test_a_log_that_was_closed_is_not_synced_again() -> None:
+    folder = Counting()
+    one = OneLog(folder, flush_messages="1")
+    one.append(b"a")
+    one.log.close()
+    syncs = folder.syncs
+    one.reopen()
+    one.log.commit()
+    assert folder.syncs == syncs
 
 
 @pytest.mark.files
