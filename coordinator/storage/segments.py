@@ -429,7 +429,6 @@ class SegmentLog:
             recovery = self.recovery
             self._load_segments(self._folder.names(), 0)
             self.recovery = recovery._replace(known_end=snapshot_offset)
-        self.cleaned_offset = min(self._stored_offset(_CLEANED_NAME), self.next_offset)
         start = self._stored_offset(_START_NAME)
         if self._segments:
             start = max(start, self._segments[0].base_offset)
@@ -441,6 +440,9 @@ class SegmentLog:
             for segment in gone:
                 segment.remove_files()
         self.start_offset = start
+        self.cleaned_offset = self._stored_offset(_CLEANED_NAME)
+        if self.cleaned_offset > self.next_offset:
+            self.note_cleaned(self.next_offset)  # other records will follow, which nothing has compared
         self._remove_below(start)
 
     def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:

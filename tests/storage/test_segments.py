@@ -620,6 +620,23 @@ def test_how_far_it_was_cleaned_stays_known(place: Place) -> None:
     assert place.open(Limits())[0].cleaned_offset == 0  # what was there is lost; other records will follow
 
 
+def test_what_follows_a_cut_counts_as_cleaned_in_no_later_opening(place: Place) -> None:
+    log, _ = place.open()
+    for _ in range(3):
+        append(log, size=300)
+    log.seal()
+    log.note_cleaned(6)
+    cut = log.segments[1]
+    log.close()
+    place.folder.open(cut.log_name).truncate(cut.size - 1)
+    log, _ = place.open()
+    assert (log.next_offset, log.cleaned_offset) == (2, 2)
+    for _ in range(3):
+        append(log, size=300)
+    log.close()
+    assert place.open()[0].cleaned_offset == 2
+
+
 def test_a_sync_covers_the_names_of_files_that_are_new() -> None:
     class Counting(MemoryFolder):
         syncs = 0
