@@ -219,7 +219,7 @@ class _SegmentCheck:
             if sound is None:
                 segment.next_offset = max(segment.next_offset, self._behind or 0)
                 break
-            (first, *_) = segment.batches(sound)
+            first = next(segment.batches(sound))
             segment.next_offset, position = first.header.base_offset, sound
             self._entry = bisect_left(self._index.index.positions, sound)
         yield from self._of_index()
@@ -245,7 +245,7 @@ class _SegmentCheck:
         if sound is None:
             fault = _of_segment(segment, self._folder, self._partition, position, what, self._behind)
         else:
-            (first, *_) = segment.batches(sound)
+            first = next(segment.batches(sound))
             fault = _of_segment(
                 segment, self._folder, self._partition, position, what, first.header.base_offset
             )

@@ -14,12 +14,19 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.soundness import Checked, Fault, NoDataDirectory, check_directory
+from muster.coordinator.storage.files import MemoryFile, MemoryFolder
+from muster.coordinator.storage.soundness import (
+    Checked,
+    Fault,
+    NoDataDirectory,
+    check_directory,
+    check_partition,
+)
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.store import Append, JournalRow, Lease, LeaseKind, StoreLocked, TopicRow
 from muster.coordinator.topics.config import parse
 from muster.coordinator.topics.logs import Logs
-from tests.topics.support import NOW_MS, batch
+from tests.topics.support import NOW_MS, OneLog, batch
 
 TOPIC_ID = UUID(int=7)
 LEASE = Lease(LeaseKind.GROUP, 3)
@@ -168,6 +175,31 @@ def test_bytes_overwritten_in_the_middle(data: Path, number: int) -> None:
     assert found.place == str(path)
     assert found.what == "the batch's checksum does not match"
     assert "backup" in found.advice
+
+
+def test_what_follows_damage_is_read_once() -> None:
+    class ReadFile(MemoryFile):
+        def read(self, position: int, size: int) -> bytes:
+            found = super().read(position, size)
+            folder.bytes_read += len(found)
+            return found
+
+    class ReadFolder(MemoryFolder):
+        bytes_read = 0
+
+        def new_file(self) -> MemoryFile:
+            return ReadFile()
+
+    folder = ReadFolder()
+    one = OneLog(folder)
+    for _ in range(16):
+        one.append(bytes(1_000_000))
+    one.log.close()
+    folder.open("00000000000000000000.log").contents[100] ^= 1
+    folder.bytes_read = 0
+    (found,) = check_partition(folder, "orders-0", Checked())
+    assert (found.position, found.first_offset, found.last_offset) == (0, 0, 0)
+    assert folder.bytes_read < 1.5 * one.log.segments.size
 
 
 def test_each_harm_is_a_fault_of_its_own(data: Path) -> None:
