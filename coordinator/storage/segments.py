@@ -242,7 +242,7 @@ class SegmentLog:
     def rest(self) -> None:
         """Release the active segment's file if nothing was appended since the last call; the next append
         reopens it."""
-        if self._segments and self.next_offset == self._rested_offset and not self._unsynced_messages:
+        if self._segments and self.next_offset == self._rested_offset:
             self._segments[-1].release()
         self._rested_offset = self.next_offset
 

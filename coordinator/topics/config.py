@@ -196,6 +196,11 @@ class TopicConfig:
         return "delete" in self.cleanup_policy
 
     @property
+    def syncs(self) -> bool:
+        """Whether records are synced after some number of them, or some time."""
+        return min(self.flush_messages, self.flush_ms) < INT64_MAX
+
+    @property
     def segment_bytes_max(self) -> int:
         """Size at which a segment is closed."""
         return self.segment_bytes if self.internal_segment_bytes < 0 else self.internal_segment_bytes

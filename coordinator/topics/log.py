@@ -659,9 +659,10 @@ class PartitionLog:
             raise self._storage_error("sync", error) from error
 
     def rest(self) -> None:
-        """Release what an idle log holds open."""
+        """Release what an idle log holds open, but not before a sync that its topic requires: a file that is
+        opened later may not report what could not be written before."""
         with self.lock:
-            if not self._closed:
+            if not self._closed and not (self._segments.unsynced_messages and self._config.syncs):
                 self._segments.rest()
 
     def close(self) -> None:

@@ -195,7 +195,6 @@ def test_a_late_mark_does_not_go_back_behind_a_seal(place: Place) -> None:
 def test_an_idle_log_holds_no_file_and_wakes(tmp_path: Path) -> None:
     log, _ = Place(DiskFolder(tmp_path)).open()
     stored = append(log)
-    log.sync()
     log.rest()
     log.rest()
     assert log.segments[-1]._file is None

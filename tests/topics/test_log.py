@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from errno import EIO, ENOSPC
+from pathlib import Path
 
 import cramjam
 import pytest
 
-from muster.coordinator.storage.files import MemoryFile, MemoryFolder
+from muster.coordinator.storage.files import DiskFolder, MemoryFile, MemoryFolder
+from muster.coordinator.storage.segment import Segment
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.log import Listed, ListTimestamp
 from muster.coordinator.topics.validation import InvalidRecords
@@ -500,6 +502,34 @@ def test_a_log_that_was_closed_is_not_synced_again() -> None:
     one.reopen()
     one.log.commit()
     assert folder.syncs == syncs
+
+
+@pytest.mark.files
+@pytest.mark.parametrize(
+    ("configs", "kept"),
+    [({}, False), ({"flush_messages": "2"}, True), ({"flush_ms": "1000"}, True)],
+    ids=["never synced", "by number", "by time"],
+)
+def test_an_idle_log_keeps_its_file_only_for_a_sync_to_come(
+    tmp_path: Path, configs: dict[str, str], kept: bool
+) -> None:
+    def is_open() -> bool:
+        segment = one.log.segments.segments[-1]
+        assert isinstance(segment, Segment)
+        return segment._file is not None
+
+    one = OneLog(DiskFolder(tmp_path), **configs)
+    one.append(b"a")
+    for _ in range(2):
+        one.log.rest()
+    assert is_open() is kept
+    one.append(b"b")
+    assert is_open()
+    one.now_ms += 1000
+    one.log.sync_if_due()
+    for _ in range(2):
+        one.log.rest()
+    assert not is_open()
 
 
 @pytest.mark.files
