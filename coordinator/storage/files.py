@@ -20,6 +20,8 @@ from muster.coordinator.base import system
 _CACHED_BYTES_MAX: Final = 2 << 20
 """Maximum for one `read_cached`: copied within some hundred microseconds."""
 
+_REWRITE_BYTES: Final = 1 << 20
+
 
 class WouldBlock(Exception):
     """The data is not in memory, or is too much to copy at once: retry where blocking holds up nobody."""
@@ -74,6 +76,10 @@ class Folder(Protocol):
 
     def store(self, name: str, contents: bytes) -> None:
         """Replace a small file: after a crash it has either all of the old or all of the new contents."""
+
+    def rewrite(self, name: str, start: int, end: int) -> None:
+        """Write what is in a file between two positions again, so that the next sync includes it. Nobody may
+        truncate the file to less than `end` meanwhile."""
 
     def rename(self, name: str, to: str) -> None:
         """Rename a file, replacing any file named `to`; or a folder, if nothing is named `to`."""
@@ -205,6 +211,17 @@ class DiskFolder:
             file.close()
         self.rename(draft, name)
         self.sync()
+
+    def rewrite(self, name: str, start: int, end: int) -> None:
+        with open(os.path.join(self._path, name), "r+b") as file:
+            while start < end:
+                file.seek(start)
+                piece = file.read(min(_REWRITE_BYTES, end - start))
+                if not piece:
+                    return
+                file.seek(start)
+                file.write(piece)
+                start += len(piece)
 
     def rename(self, name: str, to: str) -> None:
         os.replace(os.path.join(self._path, name), os.path.join(self._path, to))
@@ -341,6 +358,9 @@ class MemoryFolder:
         file = self.new_file()
         file.append([contents])
         self._entries[name] = file
+
+    def rewrite(self, name: str, start: int, end: int) -> None:
+        return
 
     def rename(self, name: str, to: str) -> None:
         if name not in self._entries:

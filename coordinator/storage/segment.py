@@ -11,6 +11,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -97,6 +98,7 @@ class Segment:
         "newest_timestamp",
         "next_offset",
         "size",
+        "synced_size",
         "written_ms",
     )
 
@@ -110,6 +112,7 @@ class Segment:
         self.interval_bytes = interval_bytes
         self.index = Index()
         self.size = 0
+        self.synced_size = 0  # the bytes up to here are known to have been synced
         self.next_offset = base_offset
         self.newest_timestamp = NO_TIMESTAMP
         self.first_timestamp = NO_TIMESTAMP  # of the first batch: what segment.ms counts from
@@ -172,6 +175,19 @@ class Segment:
             self.newest_timestamp = header.max_timestamp
         self.next_offset = header.next_offset
         self.size = position + header.size
+
+    def sync(self, file: File) -> None:
+        """Sync `file`, which is the segment's. May run beside `append`."""
+        size = self.size
+        try:
+            file.sync()
+        except OSError:
+            # The system may count what it could not write as written, and would then report the next sync of
+            # it as a success.
+            with suppress(OSError):
+                self._folder.rewrite(self.log_name, self.synced_size, self.size)
+            raise
+        self.synced_size = size
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -374,6 +390,7 @@ class Segment:
         size, next_offset, newest, first, entries = _INDEX_BODY.unpack_from(body)
         if size > log_size or len(body) != _INDEX_BODY.size + 3 * 8 * entries:
             return False
+        self.synced_size = size
         self.size, self.next_offset, self.newest_timestamp, self.first_timestamp = (
             size,
             next_offset,

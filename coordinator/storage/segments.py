@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from errno import EIO
+from functools import partial
 from itertools import takewhile
 from struct import Struct
 from threading import Lock
@@ -27,7 +28,7 @@ from typing import Final
 
 import google_crc32c
 
-from muster.coordinator.storage.files import File, Folder
+from muster.coordinator.storage.files import Folder
 from muster.coordinator.storage.records import (
     Batch,
     Derived,
@@ -170,19 +171,18 @@ class SegmentLog:
 
     def _sync(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            self._synced(segment.open_to_read())
+            self._synced(partial(segment.sync, segment.open_to_read()))
         if not self._names_synced:
-            self._synced(self._folder)
+            self._synced(self._folder.sync)
             self._names_synced = True
 
-    def _synced(self, written: File | Folder) -> None:
+    def _synced(self, sync: Callable[[], None]) -> None:
         if self.failed:
             raise OSError(EIO, "an earlier sync or write failed")
         try:
-            written.sync()
+            sync()
         except OSError:
-            # The system may have dropped the pages it could not write, and would report the next sync as a
-            # success.
+            # What could not be written may be lost, and the next sync would still succeed.
             self.failed = True
             raise
 
@@ -207,7 +207,7 @@ class SegmentLog:
             while not self._given_up and (waiting := list(self._unsealed.items())):
                 segment, snapshot = waiting[0]
                 with suppress(FileNotFoundError):  # removed meanwhile
-                    self._synced(segment.open_to_read())
+                    self._synced(partial(segment.sync, segment.open_to_read()))
                     with self._noting:
                         if not self._given_up and segment in self._unsealed:
                             segment.save_index()
@@ -226,7 +226,7 @@ class SegmentLog:
 
         def trust() -> None:
             with self._sealing:
-                self._synced(file)
+                self._synced(partial(active.sync, file))
                 with self._noting:
                     if not self._given_up and active is self._segments[-1]:  # else it is sealed, or gone
                         self._folder.store(active.index_name, index)
@@ -253,7 +253,7 @@ class SegmentLog:
             self.seal()
             if self._dirty and self._segments:
                 active = self._segments[-1]
-                self._synced(active.open_to_write())
+                self._synced(partial(active.sync, active.open_to_write()))
                 with self._noting:
                     active.save_index()
                     self._save_snapshot(active.next_offset, self._derived.snapshot())
@@ -395,7 +395,7 @@ class SegmentLog:
         draft_name = draft.log_name
         draft.draft = False
         self._folder.rename(draft_name, draft.log_name)  # from here on recovery takes the new file
-        self._synced(self._folder)
+        self._synced(self._folder.sync)
         # Even if its last records were removed: the next segment begins there.
         draft.next_offset = gone[-1].next_offset
         draft.written_ms = gone[-1].written_ms

@@ -1,4 +1,4 @@
-"""Reading without waiting for a disk."""
+"""Reading without waiting for a disk, and writing what is there once more."""
 
 from __future__ import annotations
 
@@ -99,3 +99,16 @@ def test_a_file_system_that_does_not_tell_is_asked_once(
         with pytest.raises(WouldBlock):
             file.read_cached(0, 10)
     assert asked == 1
+
+
+def test_what_is_written_again_stays_as_it_is(folder: Folder, tmp_path: Path) -> None:
+    contents = CONTENTS * 160  # more than two pieces
+    file = folder.open("file", create=True)
+    file.append([contents])
+    if isinstance(folder, DiskFolder):
+        os.utime(tmp_path / "file", (0, 0))
+    folder.rewrite("file", 1_000, len(contents) - 1)
+    assert file.read(0, len(contents) + 1) == contents
+    assert file.modified_ms() > 0, "it was written"
+    file.append([b"more"])
+    assert file.read(len(contents), 10) == b"more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from functools import partial
 from pathlib import Path
 
@@ -512,6 +512,59 @@ def test_a_sync_that_failed_is_not_believed_the_next_time(syncing: str) -> None:
         with pytest.raises(OSError, match="an earlier sync or write failed"):
             again()
     assert sorted(folder.names()) == names, "an index would be trusted"
+
+
+@pytest.mark.parametrize("syncing", ["sync", "seal", "mark", "close"])
+def test_what_the_system_dropped_at_a_failed_sync_is_written_again(syncing: str) -> None:
+    """As Linux does, a sync that fails counts what it has not written as written."""
+
+    class DroppingFile(MemoryFile):
+        def __init__(self) -> None:
+            super().__init__()
+            self.waiting: set[int] = set()  # bytes that the next sync writes
+            self.on_disk: set[int] = set()
+
+        def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+            begin = self.size()
+            super().append(buffers)
+            self.waiting |= set(range(begin, self.size()))
+
+        def sync(self) -> None:
+            written, self.waiting = self.waiting, set()
+            if folder.failing:
+                raise OSError(EIO, "Input/output error")
+            self.on_disk |= written
+
+    class DroppingFolder(MemoryFolder):
+        failing = False
+
+        def new_file(self) -> MemoryFile:
+            return DroppingFile()
+
+        def rewrite(self, name: str, start: int, end: int) -> None:
+            file = self.open(name)
+            assert isinstance(file, DroppingFile)
+            file.waiting |= set(range(start, end))
+            rewritten.append((start, end))
+
+    folder, rewritten = DroppingFolder(), list[tuple[int, int]]()
+    log, _ = Place(folder).open(Limits())
+    synced = len(append(log))
+    log.sync()
+    stored = len(append(log))
+    if syncing == "seal":
+        log.roll()
+    call = {"sync": log.sync, "seal": log.seal, "mark": log.mark(), "close": log.close}[syncing]
+    folder.failing = True
+    with pytest.raises(OSError, match="Input/output error"):
+        call()
+    folder.failing = False
+    assert rewritten == [(synced, synced + stored)]
+    again, _ = Place(folder).open(Limits())
+    again.sync()
+    file = folder.open("00000000000000000000.log")
+    assert isinstance(file, DroppingFile)
+    assert file.on_disk == set(range(synced + stored))
 
 
 def test_compaction_can_be_cut_short_anywhere() -> None:
