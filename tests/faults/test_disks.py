@@ -147,6 +147,9 @@ async def test_a_disk_that_fails_under_it_has_nothing_acknowledged(
             if syscall == "fdatasync":
                 said = await until_written(wire, producing, refused=True)
                 assert str(lived.folder(FLUSHED_TOPIC, producing.produced.partition)) in said
+                for _ in range(3):  # the batch is in the file, but was never synced
+                    code, said = await producing.attempt(wire)
+                    assert code == ErrorCode.KAFKA_STORAGE_ERROR, said
             await lived.says(f"writing to {lived.served.data / 'store.sqlite'}: ")
             assert (await fetch(wire, SMALL_TOPIC, 0, 0)).error_code == ErrorCode.NONE
         await until(wire, committer, refused=False)
