@@ -81,8 +81,7 @@ async def settle(
             rest = unsettled()
             if len(rest) == len(wanted):
                 raise
-            failure = error if isinstance(error, KafkaError) else _lost(error, repeatable)
-            outcomes |= dict.fromkeys(rest, failure)
+            outcomes |= dict.fromkeys(rest, failure_of(error))
     return Outcomes({name: outcomes[name] for name in wanted})
 
 
@@ -126,18 +125,19 @@ async def together(
         raise next((each for each in failures if not isinstance(each, Unreachable)), failures[0])
     outcomes: Outcomes[K, V] = Outcomes()
     for (names, _), answer in zip(named, answers, strict=True):
-        if isinstance(answer, KafkaError):
-            outcomes |= dict.fromkeys(names, answer)
-        elif isinstance(answer, ClientError):
-            outcomes |= dict.fromkeys(names, _lost(answer, repeatable))
+        if isinstance(answer, (KafkaError, ClientError)):
+            outcomes |= dict.fromkeys(names, failure_of(answer, repeatable=repeatable))
         else:
             outcomes |= answer
     return outcomes
 
 
-def _lost(error: ClientError, repeatable: bool) -> KafkaError:
-    """The failure of one name among several if its broker did not respond: NETWORK_EXCEPTION or
-    REQUEST_TIMED_OUT, as in Kafka's clients, or BROKER_NOT_AVAILABLE if nothing was sent."""
+def failure_of(error: KafkaError | ClientError, *, repeatable: bool = True) -> KafkaError:
+    """The failure of one name among several: the error itself or, if its broker did not respond,
+    NETWORK_EXCEPTION or REQUEST_TIMED_OUT, as in Kafka's clients, or BROKER_NOT_AVAILABLE if nothing was
+    sent. `repeatable` is False for the answer to a single request that was not to be sent again."""
+    if isinstance(error, KafkaError):
+        return error
     if isinstance(error, Unreachable):
         return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
     timed_out = isinstance(error, RequestTimedOut)
@@ -162,7 +162,10 @@ async def of_nodes(
 ) -> Outcomes[K, V]:
     """The outcome of each name, requested from the node that `find` returns; one request per node."""
 
-    async def round(wanted: list[K]) -> dict[K, V | KafkaError]:
+    async def found_out(outcomes: dict[K, V | KafkaError]) -> dict[K, V | KafkaError]:
+        return outcomes
+
+    async def round(wanted: list[K]) -> Outcomes[K, V]:
         outcomes: dict[K, V | KafkaError] = {}
         nodes: dict[int, list[K]] = {}
         try:
@@ -174,9 +177,10 @@ async def of_nodes(
                 outcomes[name] = node
             else:
                 nodes.setdefault(node, []).append(name)
-        return outcomes | await together(
-            ((there, ask(node, there)) for node, there in nodes.items()), repeatable=repeatable
-        )
+        parts = [(there, ask(node, there)) for node, there in nodes.items()]
+        if outcomes:
+            parts.append((list(outcomes), found_out(outcomes)))
+        return await together(parts, repeatable=repeatable)
 
     return await settle(cluster, names, round, until, api=api, repeatable=repeatable)
 

@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Iterable
 from typing import Final
 
-from muster.client.admin.answers import Outcomes, controller, of_nodes, refused
-from muster.client.errors import refusal
+from muster.client.admin.answers import Outcomes, controller, failure_of, of_nodes, refused
+from muster.client.errors import ClientError, refusal
 from muster.client.network.cluster import ANY, Cluster
 from muster.client.security.mechanism import SCRAM_HASHES
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -108,8 +108,8 @@ async def upsert_user_scram_credentials(
             salt=salt,
             salted_password=salted,
         )
-        outcomes = await _alter(cluster, [upsertion], until, repeatable=True)
-        _raise_for_failure(outcomes[user], mechanism, done, "set")
+        outcome = await _alter(cluster, upsertion, until, repeatable=True, done=done)
+        _raise_for_failure(outcome, mechanism, done, "set")
         done.append(mechanism)
 
 
@@ -126,7 +126,7 @@ async def delete_user_scram_credentials(
     done: list[str] = []
     for mechanism in wanted:
         deletion = _Deletion(name=user, mechanism=_NUMBERS[mechanism])
-        outcome = (await _alter(cluster, [deletion], until, repeatable=False))[user]
+        outcome = await _alter(cluster, deletion, until, repeatable=False, done=done)
         missing = outcome is not None and outcome.code == ErrorCode.RESOURCE_NOT_FOUND
         if mechanisms is None and missing:
             continue  # a description could be older than the credentials
@@ -144,15 +144,16 @@ def _raise_for_failure(outcome: KafkaError | None, mechanism: str, done: list[st
 
 
 async def _alter(
-    cluster: Cluster, changes: list[_Deletion | _Upsertion], until: float, *, repeatable: bool
-) -> Outcomes[str, None]:
-    by_user = {each.name: each for each in changes}
+    cluster: Cluster, change: _Deletion | _Upsertion, until: float, *, repeatable: bool, done: list[str]
+) -> KafkaError | None:
+    """The failure of a change, if any. Raises ClientError only if no mechanism is `done`: the caller must
+    learn of those that are."""
+    user = change.name
 
-    async def ask(node: int, wanted: list[str]) -> dict[str, KafkaError | None]:
-        asked = [by_user[each] for each in wanted]
+    async def ask(node: int, _: list[str]) -> dict[str, KafkaError | None]:
         request = AlterUserScramCredentialsRequest(
-            deletions=[each for each in asked if isinstance(each, _Deletion)],
-            upsertions=[each for each in asked if isinstance(each, _Upsertion)],
+            deletions=[change] if isinstance(change, _Deletion) else [],
+            upsertions=[change] if isinstance(change, _Upsertion) else [],
         )
         response: AlterUserScramCredentialsResponse = await cluster.call(request, until, node=node)
         return {
@@ -163,9 +164,15 @@ async def _alter(
     async def find(wanted: list[str]) -> dict[str, int | KafkaError]:
         return dict.fromkeys(wanted, await controller(cluster, until))
 
-    return await of_nodes(
-        cluster, by_user, find, ask, until, api="AlterUserScramCredentials", repeatable=repeatable
-    )
+    try:
+        outcomes = await of_nodes(
+            cluster, [user], find, ask, until, api="AlterUserScramCredentials", repeatable=repeatable
+        )
+    except (KafkaError, ClientError) as error:
+        if not done:
+            raise
+        return failure_of(error)
+    return outcomes[user]
 
 
 def _known(mechanisms: Iterable[str]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from muster.client.errors import ClientError
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
@@ -136,6 +137,7 @@ def _plan(path: str) -> Plan:
 
 async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     """Set committed offsets, or show what would be set."""
+    from muster.client.admin.answers import failure_of
     from muster.client.admin.groups import list_groups
 
     until = deadline(given.timeout)
@@ -148,10 +150,10 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
         for group in groups:
             try:
                 outcomes = await _reset(cluster, group, given, until)
-            except KafkaError as error:
+            except (KafkaError, ClientError) as error:
                 if len(groups) == 1:
                     raise
-                failures[f"group {printable(group)}"] = error
+                failures[f"group {printable(group)}"] = failure_of(error)
                 continue
             finally:
                 progress.advance()

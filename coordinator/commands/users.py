@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from muster.client.admin import users as user_calls
-from muster.client.admin.answers import Outcomes
+from muster.client.admin.answers import Outcomes, failure_of
 from muster.client.admin.users import Credentials
+from muster.client.errors import ClientError
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.arguments import printable
@@ -91,11 +92,16 @@ async def change_password(users: Users, given: Namespace) -> int:
 async def delete_users(users: Users, given: Namespace) -> int:
     """Delete users."""
     outcomes: Outcomes[str, None] = Outcomes()
-    for name in dict.fromkeys(given.users):
+    names = list(dict.fromkeys(given.users))
+    for name in names:
         try:
             await users.delete(name, given.mechanism)
         except KafkaError as error:
             outcomes[name] = error
+        except ClientError as error:
+            if len(names) == 1:
+                raise
+            outcomes[name] = failure_of(error)
         else:
             outcomes[name] = None
     return report_outcomes(given, outcomes, "name", "deleted")

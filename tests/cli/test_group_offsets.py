@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from muster.client.admin import reset
+from muster.client.errors import ConnectionLost
+from muster.client.network.cluster import Cluster
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster, run
 from tests.cli.test_groups import member, with_offsets
@@ -115,6 +119,25 @@ def test_several_groups(muster: Muster, broker: Broker) -> None:
         ended = muster(*reset, "billing", "audit")
         assert (ended.code, ended.out.split()[-5:]) == (1, ["billing", "orders", "1", "0", "0"])
         assert ended.err.startswith("muster groups reset-offsets: group audit: group audit is Stable with 1")
+
+
+def test_a_lost_answer_about_one_group_does_not_hide_the_others(
+    muster: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_offsets(muster)
+    reset_group_offsets = reset.reset_group_offsets
+
+    async def lost(cluster: Cluster, group_id: str, *given: Any, **more: Any) -> Any:
+        if group_id == "audit":
+            raise ConnectionLost("gone")
+        return await reset_group_offsets(cluster, group_id, *given, **more)
+
+    monkeypatch.setattr(reset, "reset_group_offsets", lost)
+    words = ("groups", "reset-offsets", "--topic", "orders:0", "--to-latest", "--execute", "--output", "csv")
+    ended = muster(*words, "audit", "billing")
+    assert (ended.code, ended.out) == (1, "billing,orders,0,5\n")
+    assert ended.err == "muster groups reset-offsets: group audit: gone (NETWORK_EXCEPTION)\n"
+    assert muster.refused(*words, "audit") == "muster groups reset-offsets: gone\n"
 
 
 @pytest.mark.parametrize("lines", ["orders,0,4\norders,1,0\n", "billing,orders,0,4\n\nbilling,orders,1,0\n"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from muster.client.admin import users as user_calls
 from muster.client.admin.client import Admin
-from muster.client.errors import AuthenticationFailed
+from muster.client.errors import AuthenticationFailed, ConnectionLost
+from muster.client.network.cluster import Cluster
 from muster.coordinator import cli, command_line
 from muster.coordinator.security.scram import ScramCredential
 from muster.coordinator.storage.sqlite import SqliteStore
@@ -103,6 +106,24 @@ def test_json_of_a_change(muster: Muster, pw: str) -> None:
         ("alice", None),
         ("nobody", "RESOURCE_NOT_FOUND"),
     ]
+
+
+def test_a_lost_answer_about_one_user_does_not_hide_the_others(
+    muster: Muster, pw: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    muster.done("users", "create", "alice", "--password-file", pw)
+    delete = user_calls.delete_user_scram_credentials
+
+    async def lost(cluster: Cluster, user: str, *given: Any, **more: Any) -> None:
+        if user == "bob":
+            raise ConnectionLost("gone")
+        await delete(cluster, user, *given, **more)
+
+    monkeypatch.setattr(user_calls, "delete_user_scram_credentials", lost)
+    ended = muster("users", "delete", "bob", "alice")
+    assert (ended.code, ended.out) == (1, "alice deleted\n")
+    assert ended.err == "muster users delete: bob: gone (NETWORK_EXCEPTION)\n"
+    assert muster.refused("users", "delete", "bob") == "muster users delete: gone\n"
 
 
 def test_create_takes_a_new_user_and_passwd_one_there_is(muster: Muster, pw: str) -> None:

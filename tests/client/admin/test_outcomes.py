@@ -97,7 +97,7 @@ async def test_a_lost_answer_is_an_outcome_beside_what_is_settled(nowhere: Clust
     outcomes = await settle(nowhere, ["a", "b"], asked, deadline(LONG_S), api="Test", repeatable=False)
     assert outcomes["a"] == "done"
     assert outcomes.failed["b"].code == ErrorCode.NETWORK_EXCEPTION
-    assert "may have been applied" in outcomes.failed["b"].why
+    assert outcomes.failed["b"].why == "gone; it may have been applied anyway"
 
 
 async def test_an_answer_that_leaves_a_name_out_is_none(nowhere: Cluster) -> None:
@@ -166,6 +166,19 @@ async def test_a_place_that_nobody_tells_is_no_change_that_was_made(nowhere: Clu
 
     with pytest.raises(Unreachable, match=r"^gone$"):
         await of_nodes(nowhere, ["a"], find, ask, deadline(0.2), api="Test", repeatable=False)
+
+
+async def test_what_was_found_out_outlives_the_one_node_that_fails(nowhere: Cluster) -> None:
+    async def find(names: list[str]) -> dict[str, int | KafkaError]:
+        return {"a": FINAL, "b": 1}
+
+    async def ask(node: int, names: list[str]) -> dict[str, str | KafkaError]:
+        raise ConnectionLost("gone")
+
+    outcomes = await of_nodes(nowhere, ["a", "b"], find, ask, deadline(LONG_S), api="Test", repeatable=False)
+    assert outcomes["a"] is FINAL
+    assert outcomes.failed["b"].code == ErrorCode.NETWORK_EXCEPTION
+    assert outcomes.failed["b"].why == "gone; it may have been applied anyway"
 
 
 async def test_names_are_asked_for_where_they_are_now(nowhere: Cluster) -> None:

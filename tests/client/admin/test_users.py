@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+from typing import Any
+
 import pytest
 
+from muster.client.admin import users
 from muster.client.admin.client import Admin
-from muster.client.errors import AuthenticationFailed
+from muster.client.errors import AuthenticationFailed, ConnectionLost
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -42,6 +46,24 @@ async def test_what_brokers_refuse(admin: Admin) -> None:
     with pytest.raises(KafkaError, match=r"SCRAM-SHA-256: .*; SCRAM-SHA-512 was deleted before") as refused:
         await admin.delete_user_scram_credentials("alice", mechanisms=["SCRAM-SHA-512", "SCRAM-SHA-256"])
     assert refused.value.code == ErrorCode.RESOURCE_NOT_FOUND
+
+
+async def test_a_lost_answer_does_not_hide_what_was_set_before(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_nodes, calls = users.of_nodes, count()
+
+    async def lost(*given: Any, **more: Any) -> Any:
+        outcomes = await of_nodes(*given, **more)
+        if next(calls) % 2:
+            raise ConnectionLost("gone")
+        return outcomes
+
+    monkeypatch.setattr(users, "of_nodes", lost)
+    with pytest.raises(KafkaError, match="SCRAM-SHA-512: gone; SCRAM-SHA-256 was set before"):
+        await admin.upsert_user_scram_credentials("alice", "secret")
+    with pytest.raises(KafkaError, match="SCRAM-SHA-512: gone; SCRAM-SHA-256 was deleted before"):
+        await admin.delete_user_scram_credentials("alice")
 
 
 async def test_what_is_refused_before_it_is_sent(admin: Admin) -> None:
