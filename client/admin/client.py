@@ -195,7 +195,7 @@ class Admin:
             self._cluster,
             resources,
             self._until(timeout),
-            names=names,
+            names=None if names is None else _names(names, "names"),
             synonyms=synonyms,
             documentation=documentation,
         )

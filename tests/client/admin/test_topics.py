@@ -9,6 +9,7 @@ import pytest
 from muster.client.admin import topics
 from muster.client.admin.answers import Outcomes
 from muster.client.admin.client import Admin
+from muster.client.admin.configs import ConfigResource
 from muster.client.admin.topics import NewPartitions, NewTopic, PartitionDescription, TopicDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Address, deadline
@@ -129,6 +130,8 @@ async def test_nobody_can_tell_which_of_two_is_meant(admin: Admin) -> None:
 async def test_a_text_is_not_several_names(admin: Admin) -> None:
     with pytest.raises(TypeError, match=r"names: it takes several names, such as \['orders'\]"):
         await admin.delete_topics("orders")
+    with pytest.raises(TypeError, match=r"names: it takes several names, such as \['retention.ms'\]"):
+        await admin.describe_configs([ConfigResource.of_topic("orders")], names="retention.ms")
 
 
 async def test_nothing_asked_is_nothing_answered(admin: Admin) -> None:
