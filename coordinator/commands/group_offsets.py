@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from muster.client.admin.reset import ResetOffset, Target
 
 _INT64_MAX = 2**63 - 1
+_OF_CONSUMERS = ("", "consumer")  # protocol types; "" is that of a group that only has offsets
 
 _RESET = """\
 The groups must have no members; missing ones are created. An offset out of a log's range becomes the nearest
@@ -49,7 +50,7 @@ def declare(below: Any) -> None:
         below, "reset-offsets", "set the committed offsets of groups", _RESET, output=output.FORMATS
     )
     reset.add_argument("groups", metavar="GROUP", nargs="*")
-    reset.add_argument("--all-groups", action="store_true", help="all groups")
+    reset.add_argument("--all-groups", action="store_true", help="all consumer groups")
     scopes = reset.add_mutually_exclusive_group()
     _add_topic(scopes)
     scopes.add_argument("--all-topics", action="store_true", help="all partitions with a committed offset")
@@ -70,7 +71,8 @@ def declare(below: Any) -> None:
         "--to-datetime",
         type=_moment,
         metavar="TIME",
-        help="the first record of this time or later, epoch ms or ISO 8601; else the end",
+        help="the first record of this time or later, epoch ms or ISO 8601 (without a zone: UTC, as in "
+        "Kafka's tool); else the end",
     )
     targets.add_argument(
         "--by-duration",
@@ -113,7 +115,7 @@ def _scope(text: str) -> tuple[str, list[int] | None]:
 
 def _moment(text: str) -> datetime:
     try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=since_ms(text))
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=since_ms(text, UTC))
     except OverflowError:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it is out of range") from None
 
@@ -143,7 +145,8 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     until = deadline(given.timeout)
     groups = _groups_of_reset(given)
     if given.all_groups:
-        groups = [each.group_id for each in await list_groups(cluster, until)]
+        listed = await list_groups(cluster, until)
+        groups = [each.group_id for each in listed if each.protocol_type in _OF_CONSUMERS]
     failures: dict[str, KafkaError] = {}
     places: list[Place] = []
     with Progress(given.prog, "group", total=len(groups)) as progress:

@@ -214,6 +214,7 @@ async def abort_transaction(cluster: Cluster, given: Namespace) -> int:
         raise verdict
     _check_hangs(verdict, forced=given.force)
     if given.execute:
+        await _check_still_open(cluster, where, found, until)
         await transaction_calls.abort_transaction(
             cluster,
             where,
@@ -260,6 +261,20 @@ def _words(state: ProducerState) -> str:
         f"producer id {state.producer_id}, epoch {state.producer_epoch}, "
         f"from offset {state.transaction_start_offset} on"
     )
+
+
+async def _check_still_open(
+    cluster: Cluster, where: TopicPartition, found: ProducerState, until: float
+) -> None:
+    """Markers may have been written while the coordinators were asked, and the next transaction of the same
+    producer may be open by now: an abort would end that one."""
+    producers = (await describe_producers(cluster, [where], until)).raise_for_failures()[where]
+    if _identity(found) not in map(_identity, producers):
+        raise Failed(f"{where}, {_words(found)}: it has ended meanwhile; nothing was changed")
+
+
+def _identity(state: ProducerState) -> tuple[int, int, int | None]:
+    return state.producer_id, state.producer_epoch, state.transaction_start_offset
 
 
 def _check_hangs(verdict: Verdict, *, forced: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
 
 from muster import durations
@@ -177,16 +177,19 @@ def timestamp_ms(text: str) -> int:
     return at_ms
 
 
-def since_ms(text: str) -> int:
-    """Parse the time from which to read. One before 1970 means 1970: no record is older."""
-    return max(_epoch_ms(text), 0)
+def since_ms(text: str, zone: tzinfo | None = None) -> int:
+    """Parse the time from which to read, in `zone` (None: local time) if it names none. One before 1970 means
+    1970: no record is older."""
+    return max(_epoch_ms(text, zone), 0)
 
 
-def _epoch_ms(text: str) -> int:
+def _epoch_ms(text: str, zone: tzinfo | None = None) -> int:
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
-        at = datetime.fromisoformat(text).astimezone(UTC)
-        return (at - _EPOCH) // timedelta(milliseconds=1)
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=zone)
+        return (at.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes {_TIME}") from None

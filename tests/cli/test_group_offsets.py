@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from muster.client.errors import ConnectionLost
 from muster.client.network.cluster import Cluster
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster, run
-from tests.cli.test_groups import member, with_offsets
+from tests.cli.test_groups import connect_worker, member, with_offsets
 from tests.support.each import each
 
 COLUMNS = "GROUP    TOPIC   PARTITION  COMMITTED  NEW OFFSET\n"
@@ -85,6 +87,21 @@ def test_targets(muster: Muster, billing: None, target: list[str], offset: int) 
     muster.done(*reset[:5], "--to-offset", "3", "--execute")
 
 
+def test_a_time_without_a_zone_is_utc(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Kafka's tool, wherever the command runs."""
+    with_offsets(muster)
+    later = datetime.now(UTC) + timedelta(hours=2)
+    reset = ("groups", "reset-offsets", "billing", "--topic", "orders:0", "--output", "csv", "--to-datetime")
+    monkeypatch.setenv("TZ", "Etc/GMT-5")  # five hours ahead: this time of its clocks has passed
+    time.tzset()
+    try:
+        assert muster.done(*reset, later.isoformat()) == "orders,0,5\n"
+        assert muster.done(*reset, later.replace(tzinfo=None).isoformat()) == "orders,0,5\n"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_all_topics_are_those_with_offsets(muster: Muster) -> None:
     with_offsets(muster)
     muster.done("topics", "create", "audit")
@@ -138,6 +155,15 @@ def test_a_lost_answer_about_one_group_does_not_hide_the_others(
     assert (ended.code, ended.out) == (1, "billing,orders,0,5\n")
     assert ended.err == "muster groups reset-offsets: group audit: gone (NETWORK_EXCEPTION)\n"
     assert muster.refused(*words, "audit") == "muster groups reset-offsets: gone\n"
+
+
+def test_all_groups_are_those_of_consumers(muster: Muster, broker: Broker) -> None:
+    with_offsets(muster)
+    with connect_worker(broker):
+        muster.done("groups", "evict", "workers", "--all")
+    assert "workers  classic  connect   Empty" in muster.done("groups", "list")
+    reset = ("groups", "reset-offsets", "--all-groups", "--topic", "orders:0", "--to-latest", "--execute")
+    assert muster.done(*reset, "--output", "csv") == "orders,0,5\n"
 
 
 @pytest.mark.parametrize("lines", ["orders,0,4\norders,1,0\n", "billing,orders,0,4\n\nbilling,orders,1,0\n"])

@@ -29,6 +29,23 @@ def member(broker: Broker, group_id: str, topic: str) -> Iterator[None]:
         process.communicate(timeout=DEADLINE_S)
 
 
+@contextmanager
+def connect_worker(broker: Broker) -> Iterator[None]:
+    """A member of the group `workers`, which is not one of consumers, while the block runs."""
+    host, port = broker.bootstrap.rsplit(":", 1)
+    with WireConnection(host, int(port), "worker") as worker:
+        join = JoinGroupRequest(
+            group_id="workers",
+            session_timeout_ms=45_000,
+            rebalance_timeout_ms=60_000,
+            member_id="",
+            protocol_type="connect",
+            protocols=[JoinGroupRequest.Protocol(name="compatible", metadata=b"url")],
+        )
+        assert worker.call(join, 3, JoinGroupResponse).error_code == 0
+        yield
+
+
 def with_offsets(muster: Muster, group_id: str = "billing") -> None:
     """Create topic `orders` with two partitions and 5 records in the first, of which the group has read 3."""
     muster.done("topics", "create", "orders", "--partitions", "2")
@@ -76,17 +93,7 @@ def test_how_far_a_group_is(muster: Muster) -> None:
 
 
 def test_a_group_of_other_members_than_consumers(muster: Muster, broker: Broker) -> None:
-    host, port = broker.bootstrap.rsplit(":", 1)
-    with WireConnection(host, int(port), "worker") as worker:
-        join = JoinGroupRequest(
-            group_id="workers",
-            session_timeout_ms=45_000,
-            rebalance_timeout_ms=60_000,
-            member_id="",
-            protocol_type="connect",
-            protocols=[JoinGroupRequest.Protocol(name="compatible", metadata=b"url")],
-        )
-        assert worker.call(join, 3, JoinGroupResponse).error_code == 0
+    with connect_worker(broker):
         ended = muster("groups", "describe", "workers")
         assert (ended.code, ended.out.count("\n")) == (0, 1)
         assert ended.err == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from copy import copy
 
 import pytest
 
@@ -144,6 +145,22 @@ def test_what_does_not_hang_is_aborted_by_force_alone(
     assert not brokers.requests_of(WriteTxnMarkersRequest)
     assert muster.done(*abort, "--force", "--execute").endswith(": aborted\n")
     assert len(brokers.requests_of(WriteTxnMarkersRequest)) == 1
+
+
+def test_what_ends_while_the_coordinators_are_asked_is_not_aborted(
+    muster: Muster, brokers: TransactionBrokers, hanging: int
+) -> None:
+    """The producer may have its next transaction open by then."""
+    (state,) = brokers.producers["orders"]
+    following = copy(state)
+    following.current_txn_start_offset = 40
+    brokers.after[ApiKey.LIST_TRANSACTIONS] = lambda: brokers.producers.update(orders=[following])
+    abort = ("transactions", "abort", "--topic", "orders", "--partition", "0", "--producer-id", "7")
+    assert muster.refused(*abort, "--execute") == (
+        "muster transactions abort: orders-0, producer id 7, epoch 1, from offset 12 on: it has ended "
+        "meanwhile; nothing was changed\n"
+    )
+    assert not brokers.requests_of(WriteTxnMarkersRequest)
 
 
 def test_timestamps_that_are_no_dates(muster: Muster, brokers: TransactionBrokers, hanging: int) -> None:
