@@ -20,6 +20,7 @@ from muster.protocol.messages.topics import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
 )
+from muster.protocol.types import ZERO_UUID
 
 BROKER_DEFAULT: Final = -1
 """Use the broker's default (KIP-464)."""
@@ -79,8 +80,8 @@ class NewTopic:
 
 
 class CreatedTopic(NamedTuple):
-    """A topic as created. The topic id is None if it was only validated. Numbers are -1 if the broker (before
-    Kafka 2.4) does not report them."""
+    """A topic as created. The topic id is None if it was only validated. Numbers are -1 if the broker does
+    not report them: one before Kafka 2.4, or any if you may not describe the topic and its configs."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -206,7 +207,8 @@ def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 def _created(told: CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic | KafkaError:
     if told.error_code:
         return refusal(told.error_code, told.error_message, about=f"topic {told.name}")
-    return CreatedTopic(told.name, None, told.num_partitions, told.replication_factor)
+    topic_id = None if told.topic_id == ZERO_UUID else told.topic_id
+    return CreatedTopic(told.name, topic_id, told.num_partitions, told.replication_factor)
 
 
 async def ensure_topic(cluster: Cluster, name: str, until: float) -> TopicDescription:
@@ -225,9 +227,13 @@ async def _led(
     cluster: Cluster, partitions_min: Mapping[str, int], until: float
 ) -> Outcomes[str, TopicDescription]:
     """Like `_until_led`, for topics known to exist: a ClientError becomes their outcome,
-    LEADER_NOT_AVAILABLE."""
+    LEADER_NOT_AVAILABLE. Those that you may not describe are left out."""
     try:
-        return await _until_led(cluster, partitions_min, until)
+        found = await _until_led(cluster, partitions_min, until)
+        hidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for name in [name for name, error in found.failed.items() if error.code == hidden]:
+            del found[name]
+        return found
     except ClientError as error:
         why = f"partitions were created, but their leaders are unknown: {error}"
         return Outcomes(dict.fromkeys(partitions_min, KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, why)))

@@ -6,7 +6,7 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from muster.client.admin import configs as config_calls
 from muster.client.admin import replicas as replica_calls
@@ -16,6 +16,7 @@ from muster.client.admin.topics import CreatedTopic, NewTopic, TopicDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
+from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import (
     actions,
@@ -33,7 +34,8 @@ JSON: [{"name": text, "topic_id": UUID, "internal": true or false, "partitions":
         "replication_factor": number}], by name"""
 
 _CREATE_JSON = """\
-JSON: {"name": text, "topic_id": UUID, "partitions": number, "replication_factor": number}"""
+JSON: {"name": text, "topic_id": UUID, "partitions": number, "replication_factor": number}
+What you may not describe is null."""
 
 _DESCRIBE_JSON = """\
 JSON: [{"name": text, "topic_id": UUID, "internal": true or false,
@@ -43,13 +45,14 @@ JSON: [{"name": text, "topic_id": UUID, "internal": true or false,
 The source of a config set for the topic itself is "topic"."""
 
 _ALTER_JSON = """\
-JSON: the topic as in muster topics describe"""
+JSON: the topic as in muster topics describe; what you may not describe is null"""
 
 _DELETE_JSON = """\
 JSON: [{"name": text, "error": null or {"code": Kafka's name, "message": text}}]"""
 
-
 _SHOWN_S: Final = 5.0
+
+T = TypeVar("T")
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
@@ -156,12 +159,20 @@ async def create_topic(cluster: Cluster, given: Namespace) -> int:
             replica_assignments=None if lists is None else dict(enumerate(lists)),
             configs=distinct(given.config, "--config"),
         )
-        outcomes = await topic_calls.create_topics(cluster, [new], until)
-        topic, state = outcomes.raise_for_failures()[given.topic], "created"
+        created = (await topic_calls.create_topics(cluster, [new], until))[given.topic]
+        if not isinstance(created, KafkaError):
+            topic, state = created, "created"
+        elif given.if_not_exists and created.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            # Just created by another: the broker asked may not know it yet.
+            topic = await _existing(cluster, given.topic, until) or CreatedTopic(given.topic, None, -1, -1)
+        else:
+            raise created
+    many = topic.num_partitions
     if given.output == "json":
         print(output.document(_summary(topic)))
+    elif many < 0:
+        print(f"{topic.name} {state}")
     else:
-        many = topic.num_partitions
         print(f"{topic.name} {state}: {many} partition{'s' if many != 1 else ''}")
     return 0
 
@@ -211,8 +222,7 @@ async def alter_topic(cluster: Cluster, given: Namespace) -> int:
     if changes:
         await change(validate_only=False)
         await _until_shown(cluster, given.topic, changes, min(until, deadline(_SHOWN_S)))
-    found = await topic_calls.describe_topics(cluster, [given.topic], until)
-    await _show(cluster, given, list(found.raise_for_failures().values()), until, all_configs=False)
+    await _show_changed(cluster, given, until)
     return 0
 
 
@@ -227,8 +237,7 @@ async def reassign_topic(cluster: Cluster, given: Namespace) -> int:
         lists[where] = replicas
     outcomes = await replica_calls.alter_partition_reassignments(cluster, lists, until)
     outcomes.raise_for_failures()
-    found = await topic_calls.describe_topics(cluster, [given.topic], until)
-    await _show(cluster, given, list(found.raise_for_failures().values()), until, all_configs=False)
+    await _show_changed(cluster, given, until)
     return 0
 
 
@@ -239,7 +248,9 @@ async def _until_shown(
     topic = ConfigResource.of_topic(name)
     for tries in count():
         found = await config_calls.describe_configs(cluster, [topic], until, names=changes)
-        configs = found.raise_for_failures()[topic]
+        configs = _if_allowed(found[topic])
+        if configs is None:
+            return
         shown = {each.name: each.value for each in configs.values() if each.source == ConfigSource.TOPIC}
         wait_s = cluster.backoff_s(tries)
         if all(shown.get(name) == value for name, value in changes.items()) or deadline(wait_s) >= until:
@@ -264,9 +275,9 @@ def _created(topic: TopicDescription) -> CreatedTopic:
 def _summary(topic: CreatedTopic) -> dict[str, Any]:
     return {
         "name": topic.name,
-        "topic_id": str(topic.topic_id),
-        "partitions": topic.num_partitions,
-        "replication_factor": topic.replication_factor,
+        "topic_id": None if topic.topic_id is None else str(topic.topic_id),
+        "partitions": None if topic.num_partitions < 0 else topic.num_partitions,
+        "replication_factor": None if topic.replication_factor < 0 else topic.replication_factor,
     }
 
 
@@ -276,9 +287,7 @@ async def _show(
     resources = [ConfigResource.of_topic(each.name) for each in topics]
     configs = (await config_calls.describe_configs(cluster, resources, until)).raise_for_failures()
     shown = {
-        resource.name: [
-            each for _, each in sorted(found.items()) if all_configs or each.source == ConfigSource.TOPIC
-        ]
+        resource.name: sorted(found.values()) if all_configs else _own(found)
         for resource, found in configs.items()
     }
     if given.output == "json":
@@ -287,14 +296,48 @@ async def _show(
         print("\n\n".join(_described(each, shown[each.name]) for each in topics))
 
 
+async def _show_changed(cluster: Cluster, given: Namespace, until: float) -> None:
+    """Show a topic after a change. The change is made, so it is no failure if not all may be described."""
+    resource = ConfigResource.of_topic(given.topic)
+    topic = _if_allowed((await topic_calls.describe_topics(cluster, [given.topic], until))[given.topic])
+    configs = _if_allowed((await config_calls.describe_configs(cluster, [resource], until))[resource])
+    own = None if configs is None else _own(configs)
+    if given.output == "json":
+        hidden = {"name": given.topic, "topic_id": None, "internal": None, "partitions": None}
+        listed = None if own is None else _configs_json(own)
+        print(output.document([(hidden if topic is None else _json(topic, [])) | {"configs": listed}]))
+    elif topic is None:
+        print(f"{printable(given.topic)} changed; you may not describe it")
+    else:
+        print(_described(topic, own or []))
+
+
+def _if_allowed(outcome: T | KafkaError) -> T | None:
+    """The result; None if the user may not see it. Raises any other failure."""
+    if not isinstance(outcome, KafkaError):
+        return outcome
+    if outcome.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return None
+    raise outcome
+
+
+def _own(configs: Mapping[str, Config]) -> list[Config]:
+    """Those set for the topic itself."""
+    return sorted(each for each in configs.values() if each.source == ConfigSource.TOPIC)
+
+
 def _json(topic: TopicDescription, configs: list[Config]) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),
         "internal": topic.internal,
         "partitions": [each._asdict() for each in topic.partitions],
-        "configs": [{"name": each.name, "value": each.value, "source": each.source} for each in configs],
+        "configs": _configs_json(configs),
     }
+
+
+def _configs_json(configs: list[Config]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "value": each.value, "source": each.source} for each in configs]
 
 
 def _described(topic: TopicDescription, configs: list[Config]) -> str:

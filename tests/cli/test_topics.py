@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from pathlib import Path
 
 import pytest
 
+from muster.client.admin.acls import Acl, AclOperation, AclResourceType
+from muster.client.admin.client import Admin
+from muster.client.admin.topics import CreatedTopic
+from muster.client.network.cluster import Cluster
+from muster.coordinator.commands import topics
 from muster.coordinator.testing import Broker
+from muster.coordinator.testing.security import USER
 from tests.cli.running import Muster
 from tests.support.each import each
 from tests.support.leases import TERM_MS
@@ -31,6 +39,71 @@ def test_create_list_describe_delete(muster: Muster) -> None:
     ]
     assert muster.done("topics", "delete", "orders", "audit") == "orders deleted\naudit deleted\n"
     assert muster.done("topics", "list", "--exclude-internal") == "TOPIC  PARTITIONS  REPLICAS\n"
+
+
+def test_a_topic_that_appears_in_between_exists(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    existing, unknown = topics._existing, [None, None]
+
+    async def look(cluster: Cluster, name: str, until: float) -> CreatedTopic | None:
+        return unknown.pop() if unknown else await existing(cluster, name, until)
+
+    monkeypatch.setattr(topics, "_existing", look)
+    create = ("topics", "create", "orders", "--if-not-exists")
+    assert muster.done(*create) == "orders exists\n"  # the broker asked does not know it yet
+    unknown.append(None)
+    assert muster.done(*create) == "orders exists: 2 partitions\n"
+    unknown.append(None)
+    assert "TOPIC_ALREADY_EXISTS" in muster.refused("topics", "create", "orders")
+
+
+def test_who_may_change_but_not_see_is_told_of_the_change(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ann = tmp_path / "ann.properties"
+    ann.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="ann" password="secret";\n'
+    )
+    as_ann, as_json = ("--command-config", str(ann)), ("--output", "json")
+    with Broker(security="SASL_PLAINTEXT", super_users=f"User:{USER}") as broker:
+        muster = Muster(broker.bootstrap, capfd)
+        allow(
+            broker,
+            Acl.of_cluster("User:ann", AclOperation.CREATE),
+            Acl.of_cluster("User:ann", AclOperation.ALTER),
+            Acl(AclResourceType.TOPIC, "orders", "User:ann", AclOperation.ALTER),
+        )
+        assert muster.done("topics", "create", "orders", *as_ann) == "orders created: 1 partition\n"
+        assert muster.done("topics", "create", "audit", *as_ann) == "audit created\n"
+        created = muster("topics", "create", "sales", *as_ann, *as_json)
+        assert (created.code, created.json["partitions"], created.json["replication_factor"]) == (
+            0,
+            None,
+            None,
+        )
+
+        table = muster.done("topics", "alter", "orders", "--partitions", "2", *as_ann)
+        assert table.splitlines()[0].endswith(": 2 partitions")
+        altered = muster("topics", "alter", "orders", "--partitions", "3", *as_ann, *as_json)
+        assert (altered.code, len(altered.json[0]["partitions"]), altered.json[0]["configs"]) == (0, 3, None)
+
+        reassign = ("topics", "reassign", "audit", "--partition", "0=1", *as_ann)
+        assert muster.done(*reassign) == "audit changed; you may not describe it\n"
+        hidden = {"topic_id": None, "internal": None, "partitions": None, "configs": None}
+        assert muster(*reassign, *as_json).json == [{"name": "audit"} | hidden]
+
+
+def allow(broker: Broker, *acls: Acl) -> None:
+    """Create the user ann, password secret, and these ACLs."""
+
+    async def work() -> None:
+        async with Admin(**broker.client_settings("muster")) as admin:
+            await admin.upsert_user_scram_credentials("ann", "secret")
+            (await admin.create_acls(acls)).raise_for_failures()
+
+    asyncio.run(work())
 
 
 def test_json(muster: Muster) -> None:

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from muster.client.admin import topics
+from muster.client.admin.acls import Acl, AclOperation
 from muster.client.admin.answers import Outcomes
 from muster.client.admin.client import Admin
 from muster.client.admin.configs import ConfigResource
@@ -14,6 +15,7 @@ from muster.client.admin.topics import NewPartitions, NewTopic, PartitionDescrip
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Address, deadline
 from muster.coordinator import testing
+from muster.coordinator.testing.security import USER
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.leases import TERM_MS
 
@@ -85,6 +87,21 @@ async def test_one_name_raises_what_became_of_it(admin: Admin) -> None:
         with pytest.raises(KafkaError) as failed:
             await call
         assert failed.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_who_may_only_create_learns_that_it_was_created() -> None:
+    async with testing.Broker(security="SASL_PLAINTEXT", super_users=f"User:{USER}") as broker:
+        settings = broker.client_settings("muster")
+        login = {"sasl_plain_username": "ann", "sasl_plain_password": "secret"}
+        async with Admin(**settings) as root, Admin(**{**settings, **login}) as ann:
+            await root.upsert_user_scram_credentials("ann", "secret")
+            (await root.create_acls([Acl.of_cluster("User:ann", AclOperation.CREATE)])).raise_for_failures()
+            created = await ann.create_topic("orders", 3)
+            described = await root.describe_topic("orders")
+            assert created == ("orders", described.topic_id, -1, -1)
+            with pytest.raises(KafkaError) as refused:
+                await ann.create_topic("orders")
+            assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 async def test_what_is_only_validated_does_not_come_to_be(admin: Admin) -> None:
