@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.client.admin import hanging as hanging_calls
 from muster.client.admin import topics as topic_calls
 from muster.client.admin import transactions as transaction_calls
+from muster.client.admin.answers import Outcomes, failure_of
 from muster.client.admin.hanging import HangingTransaction, HeldBack, Verdict
 from muster.client.admin.replicas import ProducerState, describe_producers
+from muster.client.errors import ClientError
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
@@ -38,7 +39,7 @@ the transaction of the one that does is not about the partition. Consumers that 
 listed; whether they read only committed records is for their members to know.
 
 You need to be allowed to describe all transactional ids: one that you may not describe looks as if it were
-hanging.
+hanging. Groups that you may not describe are left out.
 
 JSON: [{"topic": text, "partition": number, "producer_id": number, "producer_epoch": number,
         "coordinator_epoch": number or null, "transactional_id": text or null, "start_offset": number,
@@ -108,11 +109,15 @@ async def find_hanging(cluster: Cluster, given: Namespace) -> int:
         ) from None
     hanging = [each for found in outcomes.succeeded.values() for each in found]
     partitions = sorted({each.partition for each in hanging})
-    held = await hanging_calls.find_held_back_groups(cluster, partitions, until)
+    held: Outcomes[TopicPartition, HeldBack]
+    try:
+        held = await hanging_calls.find_held_back_groups(cluster, partitions, until)
+    except (KafkaError, ClientError) as error:
+        held = Outcomes(dict.fromkeys(partitions, failure_of(error)))
     if given.output == "json":
         print(output.document([_hanging_json(each, held.succeeded.get(each.partition)) for each in hanging]))
     elif hanging:
-        _print_hanging(hanging, held.succeeded)
+        _print_hanging(hanging, held)
     elif not outcomes.failed:
         print("no hanging transactions")
     failures = outcomes.failed | held.failed
@@ -157,7 +162,7 @@ def _hanging_json(each: HangingTransaction, held: HeldBack | None) -> dict[str, 
     }
 
 
-def _print_hanging(hanging: list[HangingTransaction], held: Mapping[TopicPartition, HeldBack]) -> None:
+def _print_hanging(hanging: list[HangingTransaction], held: Outcomes[TopicPartition, HeldBack]) -> None:
     now_ms = time.time_ns() // 1_000_000
     rows = [
         [
@@ -182,13 +187,13 @@ def _print_hanging(hanging: list[HangingTransaction], held: Mapping[TopicPartiti
             group.lag,
             output.local_time(_since(first[where])),
         ]
-        for where, told in held.items()
+        for where, told in held.succeeded.items()
         for group in told.groups
     ]
     if held_rows:
         print("\nHeld back, if they read only committed records:\n")
         print(output.table(_HELD_BACK_COLUMNS, held_rows))
-    else:
+    elif not held.failed:
         print("\nNo group is held back.")
     which, where = ("it" if len(hanging) == 1 else "the first one"), hanging[0].partition
     named = f"--topic {where.topic} --partition {where.partition} --start-offset {hanging[0].start_offset}"

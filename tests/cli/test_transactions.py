@@ -9,6 +9,8 @@ from copy import copy
 
 import pytest
 
+from muster.client.admin import hanging as hanging_calls
+from muster.client.errors import ConnectionLost
 from muster.coordinator.testing import Broker
 from muster.coordinator.testing.thread import CALL_S, LoopThread
 from muster.protocol.api import ApiKey
@@ -145,6 +147,25 @@ def test_what_does_not_hang_is_aborted_by_force_alone(
     assert not brokers.requests_of(WriteTxnMarkersRequest)
     assert muster.done(*abort, "--force", "--execute").endswith(": aborted\n")
     assert len(brokers.requests_of(WriteTxnMarkersRequest)) == 1
+
+
+def test_groups_that_may_not_be_seen_do_not_hide_what_hangs(
+    muster: Muster, brokers: TransactionBrokers, hanging: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.committed = {"orders": {"billing": 12, "secret": 12}}
+    brokers.hidden_groups = {"secret"}
+    (told,) = muster("transactions", "find-hanging", "--output", "json").json
+    assert [group["group_id"] for group in told["held_back"]] == ["billing"]
+
+    async def gone(*_: object) -> None:
+        raise ConnectionLost("gone")
+
+    monkeypatch.setattr(hanging_calls, "find_held_back_groups", gone)
+    ended = muster("transactions", "find-hanging")
+    assert ended.code == 1
+    assert ended.out.splitlines()[1].endswith("no coordinator knows producer id 7")
+    assert "held back" not in ended.out
+    assert ended.err == "muster transactions find-hanging: orders-0: gone (NETWORK_EXCEPTION)\n"
 
 
 def test_what_ends_while_the_coordinators_are_asked_is_not_aborted(

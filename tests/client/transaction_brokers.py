@@ -77,6 +77,8 @@ class TransactionBrokers(FakeCluster):
         """Last stable offset and log end of each topic's partition."""
         self.committed: dict[str, dict[str, int]] = {}
         """Committed offsets in each topic's partition, by group."""
+        self.hidden_groups: set[str] = set()
+        """Groups that are listed, but may not be described."""
         self.unknown_states: dict[int, list[str]] = defaultdict(list)
         self.codes: defaultdict[ApiKey, deque[ErrorCode]] = defaultdict(deque)
         """Error codes that the next requests of an API get."""
@@ -249,6 +251,9 @@ class TransactionBrokers(FakeCluster):
             groups=[
                 Group(
                     group_id=group.group_id,
+                    error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+                    if group.group_id in self.hidden_groups
+                    else ErrorCode.NONE,
                     topics=[
                         Group.Topics(
                             name=topic,
