@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import runpy
 import signal
 import sqlite3
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.client import Admin, Consumer, Producer, TopicPartition
+from muster.client import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
 from muster.coordinator.testing import Broker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -144,6 +147,39 @@ def test_producer_and_simplest_consumer(broker: Broker, tmp_path: Path) -> None:
         assert sorted(consumer.end()) == sorted(sent)
     assert broker.group("printer").facts == ("Empty", 0)
     assert committed(broker, "printer", "orders", 2) in (9, 10)  # the last one is in hand until the next
+
+
+def test_producer_ends_at_ctrl_c_while_it_reads(broker: Broker) -> None:
+    arguments = [sys.executable, EXAMPLES / "producer.py", broker.bootstrap, "orders"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as producer:
+        assert producer.stdin is not None
+        assert producer.stderr is not None
+        try:
+            producer.stdin.write("alice buys tea\n")
+            producer.stdin.flush()
+            until = time.monotonic() + LONG_S
+            while unread(producer.stdin.fileno()):
+                assert time.monotonic() < until
+                time.sleep(_BETWEEN_LOOKS_S)
+            producer.send_signal(signal.SIGINT)
+            assert (producer.wait(LONG_S), producer.stderr.read()) == (0, "")
+        finally:
+            producer.kill()
+
+
+def unread(pipe: int) -> int:
+    """How many bytes in the pipe nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def test_a_batch_is_on_the_disk_before_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "clicks.txt"
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(archive.read_bytes()))
+    append = runpy.run_path(str(EXAMPLES / "commit_in_batches.py"))["append"]
+    for value in (b"0", b"1"):
+        append(archive, [ConsumerRecord("clicks", 0, 0, -1, 0, None, value, (), -1)])
+    assert synced == [b"0\n", b"0\n1\n"]
 
 
 def test_commit_in_batches(broker: Broker, tmp_path: Path) -> None:
