@@ -1,8 +1,10 @@
 # Every target installs what it needs in .venv; `make help` lists them.
 PYTHON ?= python3
-HOST ?= 127.0.0.1
-PORT ?= 9092
-DATA ?= ./data
+# Only the command line sets these: many shells export variables of these names.
+HOST = 127.0.0.1
+PORT = 9092
+DATA = ./data
+NAME =
 VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
