@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final, SupportsFloat
 
-from muster.settings import INT16_MAX, Setting, Type, settings_of
+from muster.settings import INT16_MAX, Setting, Type, either, settings_of
 
 _UNITS: Final = {"ms": "milliseconds"}
 
@@ -87,7 +87,7 @@ def allowed(each: Setting) -> str:
     if each.type is Type.BOOLEAN:
         return "True or False"
     if each.choices:
-        return " or ".join(map(repr, each.choices))
+        return either(map(repr, each.choices))
     if each.unit is not None:
         return f"{_UNITS.get(each.unit, each.unit)}, {each.allowed}"
     return each.allowed if each.numeric else "text"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from muster.build import version
 from muster.coordinator import by_listener, config
 from muster.coordinator.arguments import Parser
-from muster.settings import Setting, text_of
+from muster.settings import Setting, either, text_of
 
 CLIENTS: Final = {
     "topics": "list, create, describe, alter and delete topics",
@@ -106,7 +106,7 @@ def _metavar(each: Setting) -> str:
 
 def _meaning(each: Setting) -> str:
     notes = [
-        " or ".join(each.choices) or None,
+        either(each.choices) if each.choices else None,
         each.unit,
         f"default {'none' if each.default is None else text_of(each.default)}",
         f"Kafka: {each.name}" if each.kafka else None,

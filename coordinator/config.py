@@ -317,13 +317,13 @@ class Settings:
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = _by_listener(
         None,
-        "where the keys are that sign OAUTHBEARER tokens",
+        "where to find the keys that sign OAUTHBEARER tokens",
         pattern=r"(https?|file)://\S+",
         shape="https://... or file:///...",
         optional=True,
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = _by_listener(
-        (), "audiences of which a token must have one; needed unless unverified ones are allowed"
+        (), "accepted audiences, one of which a token must have; needed unless unverified ones are allowed"
     )
     sasl_oauthbearer_expected_issuer: str | None = _by_listener(
         None,
@@ -337,15 +337,14 @@ class Settings:
     sasl_oauthbearer_scope_claim_name: str = _by_listener(
         "scope", "claim that has the token's scopes", length_max=255
     )
-    sasl_oauthbearer_clock_skew_seconds: int = _by_listener(
-        30, "how far the clock of who issues tokens may be off"
-    )
+    sasl_oauthbearer_clock_skew_seconds: int = _by_listener(30, "how far the token issuer's clock may be off")
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _by_listener(
         3_600_000, "how often the keys are read again", low=1, high=INT64_MAX
     )
     sasl_oauthbearer_allow_unsecured: bool = _by_listener(
         False,
-        "accept unsigned OAUTHBEARER tokens, by which whoever can connect can be any user: for development",
+        "accept unsigned OAUTHBEARER tokens, with which anyone who can connect can act as any user: for "
+        "development",
         kafka=False,
     )
     super_users: str | None = _kafka(
@@ -356,7 +355,7 @@ class Settings:
         optional=True,
     )
     allow_everyone_if_no_acl_found: bool = _kafka(
-        False, "allow everyone what no ACL is about; in force with --super-users"
+        False, "let everyone use resources that no ACL covers; takes effect with --super-users"
     )
 
     listener_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, hash=False)
@@ -443,12 +442,12 @@ class Settings:
     )
     add_partitions_to_txn_retry_backoff_ms: int = _kafka(
         20,
-        "longest pause of a broker before it tries again to add a partition while the transaction before is "
-        "ended",
+        "longest pause of a broker before it tries again to add a partition while the previous transaction "
+        "is ending",
         low=1,
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = _kafka(
-        100, "for how long a broker tries that before the producer has to try again", low=0
+        100, "how long a broker keeps retrying before it leaves the retry to the producer", low=0
     )
     log_cleaner_backoff_ms: int = _kafka(
         15_000, "how often compaction looks for work", low=1, high=INT64_MAX, scope=Scope.CLUSTER_WIDE

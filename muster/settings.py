@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from enum import Enum
 from functools import cache
@@ -130,7 +130,7 @@ class Setting(NamedTuple):
             return f"{self.noun} from {self.low} to {self.high}{also}"
         if self.choices:
             listed = self.kind is tuple
-            return f"a list of {' and '.join(self.choices)}" if listed else " or ".join(self.choices)
+            return f"a list of {' and '.join(self.choices)}" if listed else either(self.choices)
         return "text" if self.length_max is None else f"text of 1 to {self.length_max} characters"
 
     def allows(self, value: object) -> bool:
@@ -232,6 +232,14 @@ def setting(default: Any, meaning: str, *args: Any, **rest: Any) -> Any:
 def setting_field(declared: Setting) -> Any:
     """A field of a dataclass for a setting that is declared already."""
     return field(default=declared.default, repr=not declared.sensitive, metadata={"setting": declared})
+
+
+def either(choices: Iterable[str]) -> str:
+    """`a, b or c`; `a or b,c` where a choice has a comma of its own."""
+    *others, last = choices
+    if any("," in each for each in (*others, last)):
+        return " or ".join((*others, last))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 @cache

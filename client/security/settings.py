@@ -14,7 +14,7 @@ from muster.client.security.mechanism import MECHANISMS, OAUTHBEARER, PLAIN, Mec
 from muster.client.security.security import Security
 from muster.client.security.tls import client_context
 from muster.client.settings import check
-from muster.settings import Type, setting
+from muster.settings import Type, either, setting
 
 _OF_TLS: Final = (
     "ssl_context",
@@ -105,7 +105,7 @@ class SecuritySettings:
         True, "whether a broker's certificate must name the host that was connected to"
     )
     sasl_mechanism: str | None = setting(
-        None, "how to authenticate", optional=True, choices=MECHANISMS, shape=" or ".join(MECHANISMS)
+        None, "how to authenticate", optional=True, choices=MECHANISMS, shape=either(MECHANISMS)
     )
     sasl_plain_username: str | None = setting(
         None, "the user, for PLAIN and SCRAM", optional=True, length_max=32_767, shape="text"

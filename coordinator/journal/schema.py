@@ -83,7 +83,7 @@ def _type(name: str, text: str, *fields: Field, of_group: bool | None = True) ->
     return EntryType(name, text, fields, of_group)
 
 
-_SILENT = Field("silent_ms", _COUNT, "how long ago the member was last heard of")
+_SILENT = Field("silent_ms", _COUNT, "how long ago the member was last heard from")
 _SESSION = Field("session_timeout_ms", _COUNT, "the member's session timeout")
 _HEARTBEATS = Field(
     "heartbeat_interval_ms", _or_null(_COUNT), "average time between its heartbeats; null: too few so far"
@@ -109,7 +109,7 @@ TYPES: Final = (
     _type(
         "state_changed",
         "The group changed its state. Consumer groups (KIP-848) are Empty, Assigning, Reconciling or Stable, "
-        "and wait for nobody as a whole.",
+        "and never wait as a whole group.",
         Field("from_state", _GROUP_STATE, "before"),
         Field("to_state", _GROUP_STATE, "now"),
         Field("phase_ms", _COUNT, "how long the group was in from_state"),
@@ -207,7 +207,7 @@ TYPES: Final = (
         "A static member returned and has a new member id; requests under the old one are fenced (KIP-345).",
         Field("old_member_id", _TEXT, "its former member id"),
         Field("old_client_host", _TEXT, "its former host"),
-        Field("old_silent_ms", _COUNT, "how long ago the former process was last heard of"),
+        Field("old_silent_ms", _COUNT, "how long ago the former process was last heard from"),
         Field("old_connected", _FLAG, "whether its connection was still open"),
         Field("protocol", _GROUP_TYPE, "the protocol it speaks now"),
     ),
@@ -364,7 +364,8 @@ TYPES: Final = (
         Field(
             "until_ms",
             _or_null(_COUNT),
-            "when it is removed unless it has, epoch ms; null: it speaks the classic protocol, and rejoins",
+            "when it is removed if it has not done so, epoch ms; null: it speaks the classic protocol, and "
+            "rejoins",
         ),
     ),
     _type(
@@ -450,7 +451,7 @@ TYPES: Final = (
         Field(
             "from_silent_ms",
             _COUNT,
-            "how long ago another broker that had it before was last heard of; if known",
+            "how long ago another broker that had it before was last heard from; if known",
             optional=True,
         ),
         of_group=False,
@@ -474,8 +475,8 @@ TYPES: Final = (
     ),
     _type(
         "transaction_ended_by_client",
-        "A client, such as muster transactions abort, ended a transaction on partitions past its "
-        "coordinator. Kept in memory only.",
+        "A client, such as muster transactions abort, ended a transaction on partitions, bypassing "
+        "its coordinator. Kept in memory only.",
         _PRODUCER,
         Field("producer_epoch", _NUMBER, "its epoch"),
         Field("committed", _FLAG, "whether it was committed; as a rule it is aborted"),

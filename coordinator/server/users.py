@@ -138,7 +138,7 @@ def _unsecured(on: OnListener) -> Mechanism:
         if getattr(settings, name):
             raise SecurityError(f"{allowed} takes tokens that nobody signed; leave out {on.option(name)}")
     _log.warning(
-        "unsigned OAUTHBEARER tokens are accepted: whoever can connect can be any user",
+        "unsigned OAUTHBEARER tokens are accepted: anyone who can connect can act as any user",
         listener=on.listener,
         option=allowed,
     )

@@ -96,7 +96,7 @@ TRANSITIONS: Final = Table(
         phase_ms               bigint  state_changed: how long the group was in from_state
         after_ms               bigint  member_rejoined, all_synced
         late_ms                bigint  heartbeat_late: how long it had been silent
-        silent_ms              bigint  member_removed, member_disconnected: time since it was last heard of
+        silent_ms              bigint  member_removed, member_disconnected: time since it was last heard from
         connected              boolean member_removed: whether its connection was still open
         disconnected_ms        bigint  member_removed: time since its connection closed
         late                   int     member_removed: its late heartbeats in the ten minutes before
@@ -137,7 +137,7 @@ TRANSITIONS: Final = Table(
         committed_generation   int     commit_refused: the generation it was sent with
         epoch                  bigint  shard_loaded, shard_unloaded
         from_broker            int     shard_loaded: its previous broker
-        from_silent_ms         bigint  shard_loaded: time since that one was last heard of
+        from_silent_ms         bigint  shard_loaded: time since that one was last heard from
         took_ms                bigint  shard_loaded
         groups                 int     shard_loaded: groups in the shard
         """
@@ -214,7 +214,7 @@ MEMBER_SESSIONS: Final = Table(
         shard             int     the journal's partition
         {_WHO.strip()}
         joined_ms         bigint  when it joined; NULL: before the journal begins
-        last_heard_ms     bigint  when it was last heard of, as of its end; NULL: it is still a member
+        last_heard_ms     bigint  when it was last heard from, as of its end; NULL: it is still a member
         ended_ms          bigint  when it was removed or replaced; NULL: it is still a member
         duration_ms       bigint  from joined_ms to ended_ms
         end_cause         string  trigger of its removal, or "static member returned" if it was replaced
@@ -412,12 +412,12 @@ FAILOVER_IMPACT: Final = Table(
         from_broker              int     the broker that had it before
         epoch                    bigint  epoch of its lease
         planned                  boolean whether the old broker gave it up; false: it died, or lost its lease
-        unavailable_ms           bigint  from when it was given up, or its broker last heard of (at most)
+        unavailable_ms           bigint  from when it was given up, or its broker last heard from (at most)
         took_ms                  bigint  how long loading took
         groups                   int     groups in the shard
         rebalances_interrupted   bigint  rebalances that were under way in these groups
         rebalances_after         bigint  rebalances that began in these groups within 5 minutes
-        members_lost             bigint  members that were not heard of again, and were evicted
+        members_lost             bigint  members that were not heard from again, and were evicted
         """
     ),
 )

@@ -52,7 +52,7 @@ GAPS: Final = _columns(
     Group          | name   | the group's id
     Partition      | name   | topic and number
     Without owner  | ms     | for how long
-    From           | moment | when its owner was last heard of, or stopped
+    From           | moment | when its owner was last heard from, or stopped
     Until          | moment | when it had an owner again
     Because        | text   | what was behind the rebalance that gave it an owner again
     Before         | name   | who had it

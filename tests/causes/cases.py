@@ -315,6 +315,10 @@ CLASSIC: Final = (
     ),
     Case("evicted", "an admin removes a member", (JAVA, "confluent", "muster"), _evicted),
     Case(
-        "full", "a third member where two may be", (JAVA, "confluent"), _full, settings={"group_max_size": 2}
+        "full",
+        "a third member joins a group limited to two",
+        (JAVA, "confluent"),
+        _full,
+        settings={"group_max_size": 2},
     ),
 )

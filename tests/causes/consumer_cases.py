@@ -288,7 +288,7 @@ CONSUMER: Final = (
         _slow_to_revoke,
         ("confluent",),
     ),
-    _case("revoking", "… asked while it goes on", _slow_meanwhile, ("confluent",)),
+    _case("revoking", "… asked while it is still under way", _slow_meanwhile, ("confluent",)),
     _case("resubscribed", "a member subscribes to another topic as well", _resubscribed),
     _case("topic-grown", "the topic gets three more partitions", _topic_grown),
     _case("topic-created", "a topic that was subscribed to is created", _topic_created, ("confluent",)),
@@ -315,7 +315,13 @@ CONSUMER: Final = (
         brokers=3,
     ),
     _case("evicted", "an admin removes a member", _evicted, ("confluent",)),
-    _case("full", "a third member where two may be", _full, ("confluent",), group_consumer_max_size=2),
+    _case(
+        "full",
+        "a third member joins a group limited to two",
+        _full,
+        ("confluent",),
+        group_consumer_max_size=2,
+    ),
     _case("upgraded", "it joins a group of two classic members", _upgraded),
     _case("downgraded", "its last member leaves a classic one behind", _downgraded),
 )

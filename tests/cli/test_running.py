@@ -90,7 +90,7 @@ def test_a_broker_that_is_not_there(arguments: list[str], capfd: pytest.CaptureF
     ("text", "said"),
     [
         (None, "no such file or directory"),
-        ("security.protocol=TLS\n", "security.protocol='TLS': it takes 'PLAINTEXT' or 'SSL'"),
+        ("security.protocol=TLS\n", "security.protocol='TLS': it takes 'PLAINTEXT', 'SSL'"),
         ("ssl.truststore.location=ca.jks\n", "set ssl.truststore.type=PEM"),
         ("bootstrap.servers=nowhere\n", "bootstrap.servers of --command-config: 'nowhere' is no address"),
     ],

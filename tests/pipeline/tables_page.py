@@ -14,7 +14,7 @@ _HEAD: Final = """\
 
 <!-- written by: python -m tests.pipeline.tables_page -->
 
-Parquet files in the folder of `--to`. Silver has what happened, gold answers questions, bronze is the
+Parquet files in the folder of `--to`. Silver records what happened; gold answers questions; bronze is the
 source of both ([spark.md](spark.md) has the command). Points in time (`at_ms`, `started_ms`, ...) are
 milliseconds since 1970; other `_ms` are durations. NULL means "not known" or "not yet", never zero.
 `rebalance_id` and `group` join silver and gold.

@@ -290,7 +290,7 @@ def test_unsigned_tokens_are_taken_with_a_warning(monkeypatch: pytest.MonkeyPatc
     assert isinstance(made, UnsecuredOAuthBearer)
     assert made.claims == UnsecuredClaims("name", "may", 7)
     ((event, fields),) = told
-    assert event == "unsigned OAUTHBEARER tokens are accepted: whoever can connect can be any user"
+    assert event == "unsigned OAUTHBEARER tokens are accepted: anyone who can connect can act as any user"
     assert fields == {"listener": "SASL_PLAINTEXT", "option": "--sasl-oauthbearer-allow-unsecured"}
 
 

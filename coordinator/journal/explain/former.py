@@ -131,7 +131,7 @@ def _away_ms(case: Case, loaded: Entry) -> int | None:
 
 
 def _unheard_since(case: Case, expired: Entry) -> bool:
-    """Whether the member was last heard of when its coordinator loaded the group."""
+    """Whether the member was last heard from when its coordinator loaded the group."""
     loaded, silent_ms = _loaded(case), whole(expired, "silent_ms")
     if loaded is None or silent_ms is None:
         return False

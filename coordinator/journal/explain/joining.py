@@ -85,7 +85,7 @@ def _of_former(case: Case, former: Former) -> tuple[str, ...]:
     start_ms, sign = case.start.entry.at_ms, former.sign
     who, ago = case.names.short(former.member), duration(start_ms - sign.at_ms)
     if sign.type == "shard_loaded":
-        evidence = f"broker {sign.broker} loaded the group {ago} before and has not heard of {who} since"
+        evidence = f"broker {sign.broker} loaded the group {ago} before and has not heard from {who} since"
     else:
         evidence = f"the connection of {who} closed {ago} before, without a LeaveGroup"
     if former.expired is None:

@@ -175,7 +175,7 @@ def _removed(entry: Entry, names: Names) -> str:
     return _and(
         f"{entry.trigger or 'removed'}: {_who(entry, names)} was removed{_quoted(entry)}",
         f"requested by {by.client_id or 'a client'} at {by.host}" if by is not None else "",
-        f"last heard of {_ms(entry, 'silent_ms')} before",
+        f"last heard from {_ms(entry, 'silent_ms')} before",
         link,
         f"late {count(late, 'time')} in the 10 minutes before" if late else "",
     )

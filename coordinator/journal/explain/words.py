@@ -168,7 +168,7 @@ def _left(case: Case, who: str) -> str:
     by = None if case.removed is None else case.removed.data.get("requested_by")
     if by is not None:
         return f"member{who} was removed at the request of another client{_quoted(case)}"
-    heard = "" if case.silent_ms is None else f", last heard of {duration(case.silent_ms)} before"
+    heard = "" if case.silent_ms is None else f", last heard from {duration(case.silent_ms)} before"
     return f"member{who} left{heard}{_quoted(case)}"
 
 

@@ -17,7 +17,7 @@ _COLD_S: Final = 5.0
 _WARM_UP_S: Final = 2.0
 _MEASURED_S: Final = 2.5
 
-NOTHING_SYNCED: Final = "not measured: as with its defaults, since hardly anything is written."
+NOTHING_SYNCED: Final = "not measured: same as with the defaults, since hardly anything is written."
 IN_PROCESS: Final = "not measured: as one broker, whose only process it shares."
 NO_GROUPS: Final = "a member that syncs after its leader is refused (INVALID_REQUEST)."
 NO_CONSUMER_GROUPS: Final = "the ConsumerGroupHeartbeat of a member that joins stays unanswered."

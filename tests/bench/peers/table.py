@@ -157,15 +157,15 @@ def page(measures: Sequence[Measure], results: Results, charts: dict[str, list[s
         BEGIN,
         "",
         f"{_measured_on(results)} Each cell is the median of its rounds with the least and the most "
-        "in brackets; the servers took turns in every round. Other processes had "
-        f"{100 * max(others, default=0.0):.0f} % of the machine at most while a part was measured. "
+        "in brackets; the servers took turns in every round. Other processes used at most "
+        f"{100 * max(others, default=0.0):.0f} % of the machine during any measurement. "
         f"{_BOUND}: the driver had no CPU left, so the server might do more.",
         "",
-        "| server | an answered offset commit survives |",
+        "| server | an acknowledged offset commit survives |",
         "|---|---|",
         *(f"| {kind.title} | {kind.durable} |" for kind in KINDS.values() if kind.name in used),
         "",
-        "### What was wanted",
+        "### Targets",
         "",
         goals(measured, results),
     ]

@@ -187,7 +187,7 @@ def test_clients_whose_sessions_ended_while_there_was_no_coordinator_join_anew()
     assert said(found) == ("coordinator-moved", "likely")
     assert found.meaning.startswith("the group had no coordinator for 9.0 s, and its clients gave up")
     assert found.evidence == (
-        "broker 1 loaded the group 0.3 s before and has not heard of web-2/111111 since",
+        "broker 1 loaded the group 0.3 s before and has not heard from web-2/111111 since",
     )
     assert others(found) == {"new-member"}
     stood_still = broker_was_away(500)

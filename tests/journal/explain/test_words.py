@@ -145,7 +145,7 @@ def test_every_entry_is_a_line_with_its_cause_first() -> None:
     told = [text for _, text in about(stall().entries)]
     assert told[0] == "near miss: no heartbeat from web-2 at 10.0.0.7 for 16.0 s; session timeout 45.0 s"
     assert told[4] == (
-        "session expired: web-2 at 10.0.0.7 was removed; last heard of 45.0 s before; "
+        "session expired: web-2 at 10.0.0.7 was removed; last heard from 45.0 s before; "
         "its connection is open; late 3 times in the 10 minutes before"
     )
     assert told[5] == (

@@ -74,7 +74,7 @@ def _played(campaign: Campaign) -> Iterable[str]:
     found = len(campaign.findings)
     what = {
         Kind.CLASSIC: "against classic groups",
-        Kind.CONSUMER: "against consumer groups, and groups that go over from one protocol to the other",
+        Kind.CONSUMER: "against consumer groups, and groups that migrate between the protocols",
     }[campaign.kind]
     yield (
         f"- {campaign.compared:,} random sequences of {campaign.steps:,} steps {what} (seeds from "
@@ -85,16 +85,15 @@ def _played(campaign: Campaign) -> Iterable[str]:
         f"  - of these, {campaign.lucky:,} were played again, since Kafka picks a new leader by the hashes "
         f"of random ids; {campaign.cut:,} are compared only up to there"
         + (
-            f", and {campaign.too_slow:,} with timeouts not at all: too slow a machine"
+            f", and {campaign.too_slow:,} with timeouts {'was' if campaign.too_slow == 1 else 'were'} not "
+            "compared, because the machine was too slow"
             if campaign.too_slow
             else ""
         )
     )
     yield f"  - {found or 'no'} difference{'' if found == 1 else 's'} but those listed below"
-    yield (
-        f"  - {len(campaign.passing)} differences that were gone when the sequence was played again, and "
-        "again"
-    )
+    passing = len(campaign.passing)
+    yield f"  - {passing} difference{'' if passing == 1 else 's'} that did not recur in both of two replays"
 
 
 def _apis(compared: Compared) -> Iterable[str]:
@@ -140,7 +139,8 @@ def _deliberate(campaigns: Sequence[Campaign]) -> Iterable[str]:
     yield (
         f"[DIFFERENCES.md](../tests/kafka/DIFFERENCES.md) lists {len(rows)} fields of answers in "
         f"{_stories(rows)} scenarios and stories, each with its reason; those of configs stand in "
-        "[test_configs.py](../tests/kafka/test_configs.py). Each of them fails `make kafka` once it is gone."
+        "[test_configs.py](../tests/kafka/test_configs.py). `make kafka` fails when one of them no longer "
+        "occurs."
     )
 
 

@@ -171,7 +171,9 @@ def did_not_rejoin(case: Case) -> Finding:
         "it speaks the classic protocol and did not rejoin within its rebalance timeout: its application "
         "does not poll, or the process is gone"
     )
-    evidence = () if case.silent_ms is None else (f"it was last heard of {duration(case.silent_ms)} before",)
+    evidence = (
+        () if case.silent_ms is None else (f"it was last heard from {duration(case.silent_ms)} before",)
+    )
     return Finding(Diagnosis.SLOW_JOIN, Certainty.CERTAIN, says, evidence)
 
 

@@ -82,7 +82,7 @@ MEASURE: Final = Measure(
     "commits",
     "Offset commits",
     f"Members in groups of at most {_GROUP}, each on a connection of its own with one OffsetCommit of one "
-    "partition in flight at all times. What an answered commit survives stands in the table of servers.",
+    "partition in flight at all times. The table of servers says what an acknowledged commit survives.",
     (
         Quantity("rate", "commits a second", "/s", "more", axis="members", goals=_GOALS),
         Quantity("p50_ms", "median of a commit", "ms", "less", axis="members", chart=False),

@@ -65,7 +65,7 @@ MEASURE: Final = Measure(
     "consumer_heartbeats",
     "Heartbeats of consumer groups (KIP-848)",
     f"Members in groups of at most {_GROUP}, each with one partition, on a connection of its own, and with "
-    "one ConsumerGroupHeartbeat in flight at all times, in which nothing is new. CPU is that of all "
+    "one ConsumerGroupHeartbeat in flight at all times that reports no change. CPU is that of all "
     "processes of the server, user and system.",
     (
         Quantity("rate", "consumer heartbeats a second", "/s", "more", axis="members"),

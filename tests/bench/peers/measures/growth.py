@@ -75,7 +75,7 @@ MEASURE: Final = Measure(
     "CPU of one request, of all processes of the server: a Heartbeat by members, all of which heartbeat; an "
     "OffsetCommit by groups, all of which commit; an OffsetFetch by the partitions it asks for; a Heartbeat "
     f"of {_BUSY} members by connections, the others of which are idle. The slope is that of the line through "
-    "the points on logarithmic axes: 0 is a cost that stays, 1 one that grows as fast as the size.",
+    "the points on logarithmic axes: 0 is a constant cost, 1 a cost proportional to the size.",
     (
         Quantity("members", "CPU of a Heartbeat", "us", "less", axis="members", slope=True),
         Quantity("groups", "CPU of an OffsetCommit", "us", "less", axis="groups", slope=True),

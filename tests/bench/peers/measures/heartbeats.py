@@ -100,8 +100,8 @@ MEASURE: Final = Measure(
     "heartbeats",
     "Heartbeats",
     f"Members in groups of at most {_GROUP}, each on a connection of its own with one Heartbeat in flight at "
-    "all times. CPU is that of all processes of the server, user and system. The echo gets the same frames, "
-    "looks at nothing, and sends them back: less than that a request cannot cost.",
+    "all times. CPU is that of all processes of the server, user and system. The echo gets the same frames "
+    "and sends them back unread: no request can cost less.",
     (
         Quantity("rate", "heartbeats a second", "/s", "more", axis="members"),
         Quantity("a_cpu_second", "heartbeats a CPU second", "/s", "more", axis="members", goals=_GOALS),

@@ -48,7 +48,7 @@ MEASURE: Final = Measure(
     "memory",
     "Memory",
     "Resident memory of all processes of the server, its database included: after its first group, and with "
-    f"so many members in groups of {_GROUP}, each on a connection of its own and having heartbeat.",
+    f"the given number of members in groups of {_GROUP}, each on its own connection and heartbeating.",
     (Quantity("resident", "memory in RAM", "MB", "less", axis="members connected", goals=_GOALS),),
     _run,
     cannot={"kafka-flush": NOTHING_SYNCED, "mock": NO_GROUPS},

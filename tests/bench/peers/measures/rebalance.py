@@ -186,7 +186,7 @@ MEASURE: Final = Measure(
     "rebalance",
     "Rebalance of one group",
     "Until every member has its assignment of one generation, without an initial rebalance delay. A join "
-    "storm: all members join at once, and hear of each other by heartbeats, 10,000 a second of all together, "
+    "storm: all members join at once, and learn of each other through heartbeats, 10,000 a second in total, "
     "at intervals of 50 ms at least. Otherwise members hear of the rebalance at once. A crash counts from "
     f"the end of the member's session. A rolling restart: {_RESTARTED} times, one after the other, a new "
     f"member joins and one leaves; the time of one. With up to {_SMALL} members, storms, leaves and joins "

@@ -133,7 +133,7 @@ MEASURE: Final = Measure(
     f"{PARTITIONS} partitions, a connection to each; records of 1 KB without compression, acks=all. Produce "
     f"has {IN_FLIGHT} requests of one batch in flight on a connection, Fetch one of up to 1 MB, always of "
     "the same records. The bare server writes what it gets to a file and sends what it reads from there; it "
-    "looks at nothing, and waits for the file on its loop.",
+    "parses nothing, and blocks its event loop on file I/O.",
     (
         Quantity("produce_rate", "Produce", "MB/s", "more", axis="bytes a batch", goals=_PRODUCE_GOALS),
         Quantity("fetch_rate", "Fetch", "MB/s", "more", axis="bytes a batch", goals=_FETCH_GOALS),

@@ -22,9 +22,9 @@ MEASURE: Final = Measure(
     "start",
     "Start",
     "From the call of the server's process, on an empty folder, to the first group of one member being "
-    "Stable, without an initial rebalance delay. A client that is there before tries every 5 ms. What has to "
-    "be done once before (formatting Kafka's folder, a database with its schema, the bytecode that pip "
-    "compiles as it installs) is not counted.",
+    "Stable, without an initial rebalance delay. A client started beforehand tries every 5 ms. One-time "
+    "preparation (formatting Kafka's folder, a database with its schema, the bytecode that pip compiles as "
+    "it installs) is not counted.",
     (Quantity("seconds", "start to the first group Stable", "s", "less", goals=(Goal(18.0),), chart=False),),
     _run,
     rounds=5,

@@ -13,7 +13,7 @@ _DELAY_MS: Final = 500
 _BATCH_BYTES: Final = 100_000
 _TOPIC: Final = records.TOPIC.format(_BATCH_BYTES)
 _HEARTBEAT: Final = "heartbeat_"
-_ONE_BESIDE_ONE: Final = "not measured: TLS is one broker's, whatever stands behind it."
+_ONE_BESIDE_ONE: Final = "not measured: TLS costs a broker the same, whatever is behind it."
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:

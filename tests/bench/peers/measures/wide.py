@@ -181,9 +181,10 @@ def _quantities(what: str, one: str, many: str, axis: str) -> tuple[Quantity, ..
 MEASURE: Final = Measure(
     "wide",
     "Many partitions or members in a request",
-    f"Asked over {_CONNECTIONS} connections, one request in flight on each: a commit of so many partitions, "
-    "the latest offsets of so many partitions, the description of a group of so many members, and a Fetch of "
-    "so many partitions without records, which names none of them where the server keeps fetch sessions.",
+    f"Sent over {_CONNECTIONS} connections, one request in flight on each: a commit of the given number of "
+    "partitions, the latest offsets of that many partitions, the description of a group with that many "
+    "members, and a Fetch of that many partitions without records, which names none of them where the server "
+    "keeps fetch sessions.",
     (
         *_quantities("commit", "an OffsetCommit", "OffsetCommits", "partitions"),
         *_quantities("list", "a ListOffsets", "ListOffsets", "partitions"),
