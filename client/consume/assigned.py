@@ -5,6 +5,7 @@ delivery's records come first, so they determine the position.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -114,7 +115,9 @@ class Assigned:
     def _places(
         self, here: dict[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        places = ((where, here.get(where) or self._fetched(where)) for where in self.partitions)
+        # Of a topic that took the name of the one in hand, nothing was returned yet.
+        partitions = self.partitions - self._delivery.former_topics.keys()
+        places = ((where, here.get(where) or self._fetched(where)) for where in partitions)
         return {where: place for where, place in places if place is not None}
 
     def _fetched(self, where: TopicPartition) -> OffsetAndMetadata | None:
@@ -122,6 +125,18 @@ class Assigned:
         if position is None:
             return None
         return OffsetAndMetadata(position.offset, leader_epoch=position.leader_epoch)
+
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, uuid.UUID]:
+        """The ids, as far as known, of the topics that the reader's offsets of these partitions belong to."""
+        partitions = set(partitions)
+        former = self._delivery.former_topics
+        return self._fetcher.topic_ids(partitions) | {
+            where: former[where] for where in former.keys() & partitions
+        }
+
+    def replaced(self, where: TopicPartition, former_topic: uuid.UUID) -> None:
+        """Another topic has taken the name of this partition's topic, and is read from its beginning."""
+        self._delivery.replaced(where, former_topic)
 
     def lag(self, where: TopicPartition) -> int | None:
         """Records left to return, as of the last fetch."""

@@ -87,15 +87,16 @@ class AutoCommit:
             self._count(self._interval_s)
         if self._due and self._periodic is None and (self._last is None or self._last.done()):
             self._due = False
-            if offsets := self._uncommitted():
-                self._periodic = asyncio.create_task(self._once(offsets), name="auto-commit")
+            if self._uncommitted():
+                self._periodic = asyncio.create_task(self._once(), name="auto-commit")
             else:
                 self._count(self._interval_s)
 
-    async def _once(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _once(self) -> None:
         again_s = self._interval_s
         try:
-            result = await self._commit(offsets, deadline(self._attempt_s))
+            # Not what was handled at the time of `tick`: another topic may have taken the name since.
+            result = await self._commit(self._uncommitted(), deadline(self._attempt_s))
             self._note(result)
             if not all(_is_unknown(each.why) for each in result.retry.values()):
                 again_s = min(self._retry_backoff_s, self._interval_s)

@@ -479,7 +479,7 @@ class ConsumerCore(Generic[K, V]):
     ) -> CommitResult:
         """Commit these offsets."""
         assert self.group is not None
-        topic_ids = self.fetcher.topic_ids(offsets)
+        topic_ids = self.assigned.topic_ids(offsets)
         result = await self.group.commit(offsets, until, topic_ids, waits_for_topics=waits_for_topics)
         if result.committed:
             self.committed_at = time.monotonic()
@@ -501,6 +501,10 @@ class ConsumerCore(Generic[K, V]):
                 self._raise_failure()
 
     def _was_reset(self, reset: Reset) -> None:
+        if reset.former_topic is not None:
+            self.assigned.replaced(reset.partition, reset.former_topic)
+            if self.auto_commit is not None:
+                self.auto_commit.forget([reset.partition])
         if reset.from_offset is None:  # The fetcher itself reports lost positions.
             _LOG.info("%s is read from offset %d on: %s", reset.partition, reset.to_offset, reset.why)
         self._tasks.tell()

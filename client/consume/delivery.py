@@ -10,6 +10,7 @@ this module for each record; how much of the run is left shows how many were ret
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import length_hint
@@ -36,6 +37,8 @@ class Delivery(Generic[K, V]):
     ) -> None:
         self.run: Iterator[ConsumerRecord[K, V]] = iter(())
         """The records to return next."""
+        self.former_topics: dict[TopicPartition, uuid.UUID] = {}
+        """The topics of records in hand whose names other topics have taken."""
         self._blocked: frozenset[TopicPartition] = frozenset()
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
@@ -60,8 +63,16 @@ class Delivery(Generic[K, V]):
         self._queue = deque(each for each in self._queue if each.topic_partition not in gone)
         for where in gone:
             self._in_hand.pop(where, None)
+            self.former_topics.pop(where, None)
             self._epochs.pop(where, None)
             self._returned.discard(where)
+
+    def replaced(self, where: TopicPartition, former_topic: uuid.UUID) -> None:
+        """Another topic has taken the name of the one that was read: return nothing more of that one."""
+        place, former = self.in_hand().get(where), self.former_topics.get(where, former_topic)
+        self.drop([where])
+        if place is not None:
+            self._in_hand[where], self.former_topics[where] = place.offset, former
 
     def block(self, partitions: Iterable[TopicPartition]) -> None:
         """Return nothing of these until called again with others."""
@@ -123,6 +134,7 @@ class Delivery(Generic[K, V]):
     def asked(self) -> None:
         """The reader asks for more: records in hand are now handled."""
         self._in_hand.clear()
+        self.former_topics.clear()
         self._asked = self._given_out()
 
     # --- partitions that returned records -------------------------------------------------------------------

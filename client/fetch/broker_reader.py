@@ -153,7 +153,8 @@ class BrokerReader:
         if state.topic_id is not None and topic_id is not None and topic_id != state.topic_id:
             if state.has_buffered:
                 return False  # The buffered records are returned first.
-            self._reading.cut(state, f"topic {state.where.topic} was deleted and created again", Position(0))
+            why = f"topic {state.where.topic} was deleted and created again"
+            self._reading.cut(state, why, Position(0), former_topic=state.topic_id)
             if state.topic_id is not None:
                 return False  # There is no reset policy; it raises.
         state.topic_id = topic_id or state.topic_id

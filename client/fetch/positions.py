@@ -65,6 +65,8 @@ class Cause(NamedTuple):
     """The position it had, if any."""
     is_loss: bool = False
     """Whether the log no longer has that position; otherwise another one was requested."""
+    former_topic: uuid.UUID | None = None
+    """The id of the topic with that position, if another topic has taken its name."""
 
 
 class PartitionState:

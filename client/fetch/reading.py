@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -33,6 +34,8 @@ class Reset(NamedTuple):
     """None if it had no position yet."""
     to_offset: int
     why: str
+    former_topic: uuid.UUID | None = None
+    """The id of the topic that was read, if another topic has taken its name."""
 
 
 class Reading:
@@ -142,7 +145,7 @@ class Reading:
                 how,
                 lost,
             )
-        self._on_reset(Reset(state.where, before, position.offset, cause.text))
+        self._on_reset(Reset(state.where, before, position.offset, cause.text, cause.former_topic))
         self.news.set()
 
     def out_of_range(self, state: PartitionState, log_start: int) -> None:
@@ -175,13 +178,15 @@ class Reading:
             text = f"the log of {state.where} was cut at offset {diverging.offset}, below {position.offset}"
             self.cut(state, text, diverging)
 
-    def cut(self, state: PartitionState, text: str, diverging: Position) -> None:
+    def cut(
+        self, state: PartitionState, text: str, diverging: Position, former_topic: uuid.UUID | None = None
+    ) -> None:
         """With any reset policy, continue where the log was truncated, so that nothing of the new log is
         missed."""
         if self.settings.reset is None:
             self.fail(state, TruncationDetected(text, {state.where: diverging.offset}))
         else:
-            state.cause = Cause(text, state.position, is_loss=True)
+            state.cause = Cause(text, state.position, is_loss=True, former_topic=former_topic)
             self.settle_at(state, diverging, None)
 
     # --- failures -------------------------------------------------------------------------------------------

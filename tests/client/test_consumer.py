@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from muster.client import (
+    Admin,
     ClientError,
     Closed,
     Committed,
@@ -326,6 +327,44 @@ async def test_committing_by_hand(broker: Broker) -> None:
             await reader.commit({T0: -1})
         assert reader.group_metadata().generation_id == 1
     assert await committed(broker) == 4
+
+
+async def _take_its_name(broker: Broker, reader: Consumer[Any, Any], first: int) -> None:
+    """Delete topic t and create it again, with 20 records from this number on; returns once the reader's
+    fetcher knows."""
+    former = reader._core.fetcher.topic_ids([T0])
+    async with Admin(broker.bootstrap) as admin:
+        await admin.delete_topic("t")
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 20, first=first)
+    await until(lambda: dict(reader._core.fetcher.topic_ids([T0]).items() - former.items()))
+
+
+async def test_what_was_handled_of_a_topic_is_not_committed_for_one_that_takes_its_name(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+    async with consumer(broker, group_id="g", topics="t", allow_auto_create_topics=False) as reader:
+        assert numbers([await reader.get(), await reader.get()]) == [0, 1]
+        await _take_its_name(broker, reader, first=100)
+    assert not await committed(broker)
+    async with consumer(broker, group_id="g", topics="t") as reader:
+        assert numbers(await reader.get_many(20)) == list(range(100, 120))
+
+
+async def test_offsets_of_records_in_hand_belong_to_the_topic_that_they_are_of(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+    settings = {"allow_auto_create_topics": False, "enable_auto_commit": False}
+    async with consumer(broker, group_id="g", topics="t", **settings) as reader:
+        assert numbers(await reader.get_many(4)) == [0, 1, 2, 3]
+        await _take_its_name(broker, reader, first=100)
+        assert await reader.commit() == {}
+        assert not (await reader.commit({T0: 4}, timeout=0.2)).ok
+        assert await committed(broker) is None
+        assert numbers(await reader.get_many(5)) == [100, 101, 102, 103, 104]
+        assert await reader.commit() == {T0: Committed(5)}
 
 
 # --- where to begin -----------------------------------------------------------------------------------------

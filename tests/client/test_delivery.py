@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 
 import pytest
 
@@ -92,6 +93,28 @@ def test_what_is_blocked_waits_and_what_is_dropped_is_gone() -> None:
     handing.block({T0})
     assert not handing.start_run(3)
     assert handing.places().get(T0) == OffsetAndMetadata(0)
+
+
+def test_records_in_hand_stay_those_of_a_topic_whose_name_another_takes() -> None:
+    first, second = uuid.uuid4(), uuid.uuid4()
+    handing = delivery(batch(T0, 0, 5), batch(T1, 0, 5))
+    assert handing.start_run(5)
+    next(handing.run)
+    for former in (first, second):
+        handing.replaced(T0, former)
+        handing.replaced(T1, former)
+        assert not handing.is_ready()
+        assert handing.places() == {}
+        assert handing.in_hand() == {T0: OffsetAndMetadata(0)}
+        assert handing.former_topics == {T0: first}
+    handing.asked()
+    assert handing.in_hand() == handing.former_topics == {}
+    handing.add([batch(T0, 0, 5)])
+    assert handing.start_run(5)
+    next(handing.run)
+    handing.replaced(T0, second)
+    handing.drop([T0])
+    assert handing.in_hand() == handing.former_topics == {}
 
 
 def test_batches_are_taken_up_to_a_number_of_records_and_of_batches() -> None:

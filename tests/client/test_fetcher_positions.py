@@ -269,7 +269,7 @@ async def test_a_topic_that_was_created_again_is_read_from_its_beginning(reset: 
     async with Reader(cluster, reset=reset) as reader:
         reader.begin(T0)
         await reader.read(2)
-        cluster.ids["t"] = uuid.uuid4()
+        former, cluster.ids["t"] = cluster.ids["t"], uuid.uuid4()
         cluster.logs[T0].batches[:] = [batch(0, b"new", b"newer", b"newest")]
         cluster.tell()
         if reset is None:
@@ -279,7 +279,7 @@ async def test_a_topic_that_was_created_again_is_read_from_its_beginning(reset: 
             assert (await reader.values(3))[0] == b"new"
         else:
             assert await reader.values(3) == [b"new", b"newer", b"newest"]
-            assert reader.resets == [Reset(T0, 2, 0, "topic t was deleted and created again")]
+            assert reader.resets == [Reset(T0, 2, 0, "topic t was deleted and created again", former)]
 
 
 async def test_damage_is_raised_and_fetched_again() -> None:

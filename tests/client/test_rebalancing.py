@@ -462,3 +462,15 @@ async def test_scopes_end_within_their_grace_and_one_that_ignores_it_is_left() -
     deaf.set()
     await asyncio.wait([task])
     assert "open" in repr(scopes.of(T0))
+
+
+async def test_a_periodic_commit_begins_with_what_is_handled_by_then() -> None:
+    """What was handled may be of a topic whose name another takes before the task runs."""
+    stage = Stage()
+    stage.own(T0, T1)
+    stage.auto_commit._due = True
+    stage.auto_commit.tick()
+    stage.own(T1)
+    await until(lambda: stage.story)
+    assert stage.story == [("commit", "t-1")]
+    await stage.auto_commit.close()
