@@ -250,6 +250,12 @@ class BrokerReader:
 
     def _received(self, state: PartitionState, position: Position, each: FetchResponse.PartitionData) -> bool:
         """Take a partition's response. Returns whether the partition must be read elsewhere from now on."""
+        preferred = each.preferred_read_replica
+        if preferred >= 0 and preferred not in self._cluster.image.nodes:
+            # Without a backoff, the leader would be asked again and again meanwhile.
+            why = f"broker {self._node} leaves {state.where} to broker {preferred}, which is not known yet"
+            self._reading.try_again(state, KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, why))
+            return True
         state.settled()
         state.high_watermark = each.high_watermark
         state.last_stable_offset = each.last_stable_offset if each.last_stable_offset >= 0 else None
@@ -262,8 +268,8 @@ class BrokerReader:
             return True
         if each.records:
             self._buffer(state, position, each)
-        if each.preferred_read_replica >= 0 and each.preferred_read_replica != self._node:
-            state.replica = each.preferred_read_replica
+        if preferred >= 0 and preferred != self._node:
+            state.replica = preferred
             state.replica_until = deadline(self._settings.metadata_max_age_ms / 1000)
             return True
         return False

@@ -191,7 +191,11 @@ class FakeCluster(Cluster):
                     for each in asked.partitions
                 ]
                 news |= any(
-                    part.error_code or part.records or part.diverging_epoch.epoch >= 0 for part in parts
+                    part.error_code
+                    or part.records
+                    or part.diverging_epoch.epoch >= 0
+                    or part.preferred_read_replica >= 0
+                    for part in parts
                 )
                 topics.append(
                     FetchResponse.FetchableTopicResponse(

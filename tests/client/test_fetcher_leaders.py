@@ -258,6 +258,20 @@ async def test_the_replica_that_the_leader_prefers() -> None:
         assert cluster.requests[-1][1] == 1
 
 
+async def test_a_preferred_replica_that_is_not_known_is_looked_up_once() -> None:
+    cluster = one_topic()
+    cluster.append(T0, batch(0, b"0"))
+    cluster.learn()
+    cluster.logs[T0].preferred = 2
+    cluster.nodes = {**cluster.nodes, 2: Node(2, "127.0.0.1", 1002)}
+    async with Reader(cluster, client_rack="r") as reader:
+        reader.begin(T0)
+        assert await reader.values(1) == [b"0"]
+        assert len(cluster.refreshed) == 1
+        assert [node for _, node, _ in cluster.requests][:3] == [1, 1, 2]
+        assert reader.fetcher.troubles == {}
+
+
 # --- versions, sessions, quotas -----------------------------------------------------------------------------
 
 
