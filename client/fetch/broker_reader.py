@@ -32,6 +32,8 @@ _TOPIC_IDS: Final = 13
 _SOON_S: Final = 0.05
 """How long a Fetch is delayed for partitions that will be needed in a moment; if some are still missing then,
 it does not wait at the broker, so that they are never held up for long."""
+_OLDER_LEADER_TRIES: Final = 10
+"""How often a refusal is put down to a leader older than the position: a commit may hold any epoch."""
 _SESSION_ERRORS: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
@@ -242,7 +244,7 @@ class BrokerReader:
                     continue  # Another broker was faster while the partition moved.
                 if each.error_code:
                     refused = True
-                    self._refused(state, each, response)
+                    self._refused(state, asked[where], each, response)
                 else:
                     refused |= self._received(state, position, each)
         if refused:
@@ -306,7 +308,11 @@ class BrokerReader:
             state.fails(NotKafka(why), deadline(0), self._cluster.backoff_s(state.failures))
 
     def _refused(
-        self, state: PartitionState, each: FetchResponse.PartitionData, response: FetchResponse
+        self,
+        state: PartitionState,
+        asked: Asked,
+        each: FetchResponse.PartitionData,
+        response: FetchResponse,
     ) -> None:
         error = refusal(each.error_code, about=str(state.where))
         leader = each.current_leader
@@ -321,8 +327,16 @@ class BrokerReader:
             state.replica = None
         elif state.has_buffered:
             state.drain_first = True
+        elif self._is_older(state, asked.leader_epoch) and state.failures < _OLDER_LEADER_TRIES:
+            why = f"broker {self._node} leads {state.where} no more: its epoch is older than the position's"
+            self._reading.try_again(state, KafkaError(ErrorCode.FENCED_LEADER_EPOCH, why))
         else:
             self._reading.out_of_range(state, each.log_start_offset)
+
+    def _is_older(self, state: PartitionState, epoch: int) -> bool:
+        """Whether the leader of this epoch is older than the record before the position (KIP-320)."""
+        position = state.fetch_position
+        return position is not None and NO_LEADER_EPOCH < epoch < position.leader_epoch
 
     def _unanswered(
         self,

@@ -272,6 +272,34 @@ async def test_a_preferred_replica_that_is_not_known_is_looked_up_once() -> None
         assert reader.fetcher.troubles == {}
 
 
+async def test_a_leader_older_than_the_position_is_not_believed() -> None:
+    """KIP-320: a commit holds the epoch of the record before it."""
+    cluster = one_topic(nodes=(1, 2))
+    cluster.append(T0, batch(0, b"0", epoch=0))
+    cluster.learn()
+    cluster.logs[T0].leader, cluster.logs[T0].leader_epoch, cluster.logs[T0].replicas = 2, 5, {1}
+    cluster.logs[T0].refuses = [ErrorCode.OFFSET_OUT_OF_RANGE]  # by the former leader
+    cluster.append(T0, batch(1, b"1", epoch=5), batch(2, b"2", epoch=5))
+    async with Reader(cluster) as reader:
+        reader.fetcher.set_assigned([T0])
+        reader.fetcher.seek(T0, Position(2, 5))
+        assert await reader.values(1) == [b"2"]
+        assert reader.resets == []
+        assert [node for _, node, _ in cluster.requests][:2] == [1, 2]
+
+
+async def test_an_epoch_that_no_leader_reaches_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit may hold any epoch."""
+    cluster = one_topic()
+    cluster.append(T0, batch(0, b"0"))
+    monkeypatch.setattr(cluster, "backoff_s", lambda _: 0.0)
+    async with Reader(cluster) as reader:
+        reader.fetcher.set_assigned([T0])
+        reader.fetcher.seek(T0, Position(7, 5))
+        assert await reader.values(1) == [b"0"]
+        assert [(each.from_offset, each.to_offset) for each in reader.resets] == [(7, 0)]
+
+
 # --- versions, sessions, quotas -----------------------------------------------------------------------------
 
 
