@@ -218,9 +218,9 @@ class Pool:
                 task.cancel()
 
     def drop_nodes(self) -> None:
-        """Forget all nodes, and drop requests in flight."""
-        for (node_id, _), lane in self._lanes.items():
-            if lane.connection is not None and node_id != ANY:
+        """Forget all nodes, and drop all connections, also those to bootstrap addresses."""
+        for lane in self._lanes.values():
+            if lane.connection is not None:
                 lane.connection.abandon("the cluster asked its clients to begin anew")
         self._nodes = {}
 

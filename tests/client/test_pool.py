@@ -341,6 +341,20 @@ async def test_a_broker_may_ask_to_begin_anew() -> None:
         assert set(cluster.image.nodes) == {1, 2}
 
 
+async def test_who_begins_anew_leaves_the_connection_to_a_bootstrap_address_too() -> None:
+    """The broker there asked for it, and advertises another address than the one given."""
+    fake = FakeCluster()
+    async with fake.listening(1) as ((_, port),), Cluster([Address("localhost", port)]) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        assert fake.accepted == 1
+        fake.metadata_error = ErrorCode.REBOOTSTRAP_REQUIRED
+        with pytest.raises(Unreachable, match="begin anew"):
+            await cluster.refresh([], deadline(LONG_S))
+        fake.metadata_error = ErrorCode.NONE
+        await cluster.refresh([], deadline(LONG_S))
+        assert fake.accepted == 2
+
+
 async def test_an_address_that_is_silent_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "shuffle", lambda _: None)
     fake = FakeCluster()
