@@ -81,7 +81,8 @@ class ClientCredentials:
         if ssl_context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=ssl_context))
         self._opener = urllib.request.build_opener(*handlers)
-        self._lock = threading.Lock()
+        self._asking = threading.Lock()  # held while the issuer is asked
+        self._lock = threading.Lock()  # for the token; never held for long, since event loops wait for it
         self._token: str | None = None
         self._due_at = self._ends_at = 0.0  # wall-clock time: it passes while a computer sleeps
 
@@ -90,27 +91,30 @@ class ClientCredentials:
 
     def __call__(self) -> str:
         """A token with at least a fifth of its life left; the last one, while the issuer is down. Blocks."""
-        if not self._lock.acquire(timeout=2 * self._timeout_s):
+        if not self._asking.acquire(timeout=2 * self._timeout_s):
             raise Unreachable(f"token endpoint {self._shown}: no answer in time")
         try:
-            now = time.time()
-            if self._token is not None and now < self._due_at:
-                return self._token
+            now, token = time.time(), self._token
+            if token is not None and now < self._due_at:
+                return token
             try:
-                self._token, lifetime_s = self._fetched()
+                token, lifetime_s = self._fetched()
             except Unreachable as error:
-                if self._token is None or now >= self._ends_at:
+                token = self._token  # again: it may have been refused meanwhile
+                if token is None or now >= self._ends_at:
                     raise
                 log.warning("%s; the last token still serves for %.0f s", error, self._ends_at - now)
-                return self._token
+                return token
             now = time.time()
             self._due_at, self._ends_at = now + _DUE * lifetime_s, now + lifetime_s
-            return self._token
+            with self._lock:
+                self._token = token
+            return token
         finally:
-            self._lock.release()
+            self._asking.release()
 
     def forget(self, token: str) -> None:
-        """A broker refused this token: do not use it again."""
+        """A broker refused this token: do not use it again. Does not wait for the issuer."""
         with self._lock:
             if token == self._token:
                 self._token = None

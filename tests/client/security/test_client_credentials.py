@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,9 @@ from muster.client import AuthenticationFailed, ClientCredentials, Unreachable
 from muster.client.security import client_credentials
 from tests.support.certificates import Authority
 from tests.support.issuer import SECRET, Issuer
+
+LONG_S = 5.0
+"""Less than a provider waits for the issuer."""
 
 
 @pytest.fixture
@@ -95,6 +99,32 @@ def test_a_token_that_a_broker_refused_is_not_kept(issuer: Issuer) -> None:
     provider.forget("a.b.c")
     provider()
     assert len(issuer.requests) == 2
+
+
+def test_a_refused_token_is_forgotten_while_the_issuer_is_asked(issuer: Issuer, clock: Clock) -> None:
+    """Event loops call `forget`, so it must not wait for the issuer. The token serves no more, even if the
+    issuer has no other."""
+    provider = issuer.provider()
+    provider()
+    clock.now += 90
+    asked, answering = threading.Event(), threading.Event()
+
+    def answer() -> bytes:
+        asked.set()
+        assert answering.wait(LONG_S)
+        return b""
+
+    issuer.answer, issuer.status = answer, 503
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            renewal = pool.submit(provider)
+            assert asked.wait(LONG_S)
+            pool.submit(provider.forget, "a.b.c").result(LONG_S)
+            assert not renewal.done()
+        finally:
+            answering.set()
+        with pytest.raises(Unreachable, match="it answered 503"):
+            renewal.result(LONG_S)
 
 
 @pytest.mark.parametrize(
