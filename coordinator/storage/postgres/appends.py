@@ -83,11 +83,6 @@ class Writers:
         era = self._eras.current
         batch = _Batch()
         numbers = [batch.add(self._writer(one, era), one) for one in appends]
-        if any(writer.in_doubt for writer in batch.writers):
-            raise StoreError(
-                "an earlier write in this epoch went unanswered and may still be applied: the lease must be "
-                "claimed again"
-            )
         try:
             await self._reserve(link, batch)
         except StoreBusy:
@@ -116,7 +111,8 @@ class Writers:
         return [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
 
     def _writer(self, append: Append, era: int) -> _Writer | None:
-        """None if the epoch can be nobody's in this era."""
+        """None if nothing more may be written in this epoch: it can be nobody's in this era, or an earlier write
+        went unanswered and may still be applied."""
         lease_id = self._lease_ids.get(append.lease)
         if lease_id is None or append.epoch < 1:  # below 1: never claimed
             return None
@@ -124,7 +120,7 @@ class Writers:
         writer = of_lease.get(append.epoch)
         if writer is None:
             writer = of_lease[append.epoch] = _Writer(lease_id, append.epoch, era=era)
-        return writer if writer.era == era else None
+        return writer if writer.era == era and not writer.in_doubt else None
 
     async def _reserve(self, link: Link, batch: _Batch) -> None:
         """Reserve numbers for all that is to be written, where those reserved before are used up."""
