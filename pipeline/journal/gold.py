@@ -142,6 +142,7 @@ WITH turns AS (
         -- A static member says nothing as it stops; one that joins again over its old connection did not.
         AND (is_static AND end_cause IN ('static member returned', 'session expired')
             OR NOT is_static AND end_cause = 'member left')
+        AND next.member_id != member_id
         AND (next.took_over OR next.former_member_id IS DISTINCT FROM member_id)
 ), islands AS (
     SELECT *, count_if(starts) OVER (PARTITION BY `group`, is_static ORDER BY went_ms, member_id) AS island

@@ -30,25 +30,36 @@ WITH marks AS (
     SELECT `group`, shard, member_id, client_id, host, instance, offset, at_ms, 'late', NULL, false, NULL,
         false, at_ms
     FROM {transitions} WHERE type = 'heartbeat_late'
+), parted AS (
+    -- A member of a consumer group keeps its id when it comes back. It may also replace itself, in one entry.
+    SELECT *, last(IF(mark = 'late', NULL, mark), true) OVER (
+        PARTITION BY shard, `group`, member_id ORDER BY offset, mark DESC
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM marks WHERE member_id IS NOT NULL
+), numbered AS (
+    SELECT *, max(IF(mark = 'began' AND before = 'ended', offset, 0)) OVER (
+        PARTITION BY shard, `group`, member_id ORDER BY offset, mark DESC
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS life
+    FROM parted
 ), lives AS (
-    SELECT `group`, shard, member_id,
+    SELECT `group`, shard, member_id, life,
         min_by(client_id, offset) AS client_id, min_by(host, offset) AS host,
         min_by(instance, offset) AS instance,
         min_by(struct(*), offset) FILTER (WHERE mark = 'began') AS began,
         -- A broker that dies may take a removal with it.
         max_by(struct(*), offset) FILTER (WHERE mark = 'ended') AS ended,
         count_if(mark = 'late') AS late
-    FROM marks WHERE member_id IS NOT NULL GROUP BY ALL
+    FROM numbered GROUP BY ALL
 ), line AS (
     -- Sorted side by side: pairs of all ends and all rebalances of a group would be too many.
-    SELECT `group`, shard, member_id, ended.offset AS offset, ended.at_ms AS at_ms, NULL AS began
+    SELECT `group`, shard, member_id, life, ended.offset AS offset, ended.at_ms AS at_ms, NULL AS began
     FROM lives WHERE ended IS NOT NULL
     UNION ALL
-    SELECT `group`, shard, NULL, start_offset, NULL,
+    SELECT `group`, shard, NULL, NULL, start_offset, NULL,
         struct(start_offset, end_offset, started_ms, rebalance_id, member_id, instance, diagnosis)
     FROM {rebalances}
 ), placed AS (
-    SELECT `group`, shard, member_id,
+    SELECT `group`, shard, member_id, life,
         CASE WHEN during.end_offset >= offset THEN during
             -- Who was removed in the step that began it is told just before.
             WHEN next.started_ms = at_ms THEN next END AS r
@@ -68,36 +79,58 @@ SELECT l.`group`, l.shard, l.member_id, l.client_id, l.host, l.instance,
         p.r.diagnosis, NULL) AS end_diagnosis,
     IF(l.ended IS NULL, NULL, l.ended.evicted) AS evicted,
     l.began.former AS former_member_id, int(l.late) AS late, p.r.rebalance_id AS end_rebalance_id,
-    coalesce(l.began.took_over, false) AS took_over
+    coalesce(l.began.took_over, false) AS took_over, l.life, coalesce(l.instance, l.member_id) AS seat,
+    row_number() OVER (PARTITION BY l.`group`, coalesce(l.instance, l.member_id)
+        ORDER BY l.shard, l.began.offset, l.ended.offset NULLS LAST) AS turn
 FROM lives AS l LEFT JOIN placed AS p
-ON p.`group` = l.`group` AND p.shard = l.shard AND p.member_id = l.member_id
+ON p.`group` = l.`group` AND p.shard = l.shard AND p.member_id = l.member_id AND p.life = l.life
 """
 
 _OWNERSHIP: Final = """
 WITH changes AS (
-    SELECT `group`, shard, start_offset, rebalance_id, ended_ms, inline(moves)
+    SELECT `group`, shard, start_offset, end_offset, rebalance_id, started_ms, ended_ms, inline(moves)
     FROM {rebalances} WHERE outcome = 'completed' AND moves IS NOT NULL
 ), spans AS (
-    SELECT *, lead(since_ms) OVER next AS close_ms, lead(to_member IS NULL) OVER next AS is_released
+    -- Since when the next one had it from nobody, or from this one, is not always known.
+    SELECT *, lead(coalesce(since_ms, IF(from_member IS NULL, started_ms, ended_ms))) OVER next AS close_ms,
+        lead(to_member IS NULL) OVER next AS is_released
     FROM changes
     WINDOW next AS (PARTITION BY `group`, topic, partition ORDER BY shard, start_offset)
+), given AS (
+    -- Sorted side by side, here and below: pairs of all spans and all lives of a member would be too many.
+    SELECT `group`, shard, member_id, life AS offset, struct(seat, turn) AS life, NULL AS span
+    FROM {sessions}
+    UNION ALL
+    SELECT `group`, shard, to_member, end_offset, NULL, struct(*) FROM spans WHERE to_member IS NOT NULL
 ), held AS (
-    SELECT p.*, coalesce(s.instance, p.to_member) AS seat
-    FROM spans AS p LEFT JOIN {sessions} AS s ON s.`group` = p.`group` AND s.member_id = p.to_member
-    WHERE p.to_member IS NOT NULL
+    SELECT span.*, life.seat, life.turn
+    FROM (SELECT span, last(life, true) OVER (
+            PARTITION BY shard, `group`, member_id ORDER BY offset, span IS NOT NULL
+            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS life
+        FROM given)
+    WHERE span IS NOT NULL
+), seats AS (
+    SELECT `group`, seat, joined_ms AS ms, turn, NULL AS span FROM {sessions}
+    UNION ALL
+    SELECT `group`, seat, coalesce(close_ms, 9223372036854775807), NULL, struct(*) FROM held
+), spread AS (
+    SELECT span.*, explode_outer(sequence(span.turn, greatest(span.turn, last_turn))) AS at_turn
+    FROM (SELECT span, max(turn) OVER (PARTITION BY `group`, seat ORDER BY ms, span IS NULL
+            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS last_turn
+        FROM seats)
+    WHERE span IS NOT NULL
 ), split AS (
-    -- A static member that comes back has what it had, under another id.
+    -- A static member that comes back has what it had, under another id; and so has a member that comes back
+    -- under its own before that was given to another.
     SELECT h.`group`, h.topic, h.partition, coalesce(s.member_id, h.to_member) AS member_id, s.client_id,
         s.host, s.instance,
-        IF(s.took_over AND s.member_id != h.to_member, greatest(s.joined_ms, h.ended_ms), h.ended_ms)
-            AS from_ms,
+        IF(h.at_turn > h.turn, greatest(s.joined_ms, h.ended_ms), h.ended_ms) AS from_ms,
         least(h.close_ms, s.last_heard_ms) AS until_ms, h.rebalance_id, h.since_ms,
         coalesce(h.is_released AND (s.last_heard_ms IS NULL OR h.close_ms <= s.last_heard_ms), false)
             AS is_released
-    FROM held AS h LEFT JOIN {sessions} AS s
-    ON s.`group` = h.`group` AND coalesce(s.instance, s.member_id) = h.seat
-        AND (s.member_id = h.to_member OR s.took_over AND s.joined_ms > h.ended_ms
-            AND (h.close_ms IS NULL OR s.joined_ms < h.close_ms))
+    FROM spread AS h LEFT JOIN {sessions} AS s
+    ON s.`group` = h.`group` AND s.seat = h.seat AND s.turn = h.at_turn
+    WHERE h.at_turn IS NULL OR h.at_turn = h.turn OR s.took_over OR s.member_id = h.to_member
 )
 -- Who stopped before it was given, or at once, had it for no time; what came before was over all the same.
 SELECT * EXCEPT (until_ms), IF(until_ms < from_ms, from_ms, until_ms) AS until_ms FROM split
@@ -116,8 +149,9 @@ FROM {transitions} WHERE type = 'rebalance_completed' AND lag IS NOT NULL
 
 
 def sessions(transitions: DataFrame, rebalances: DataFrame) -> DataFrame:
-    """The table `member_sessions` with one more column, `took_over`: whether it is a static member under a
-    new id."""
+    """The table `member_sessions` with more columns: `took_over`, whether it took over from a static member;
+    `life`, the offset from which on the member id means this row, 0 for its first; and `turn`, its number
+    among the rows with the same `seat`: the instance or, without one, the member id."""
     session: Any = transitions.sparkSession
     found: DataFrame = session.sql(_SESSIONS, transitions=transitions, rebalances=rebalances)
     return found
@@ -130,7 +164,8 @@ def member_sessions(sessions: DataFrame) -> DataFrame:
 
 def ownership(rebalances: DataFrame, sessions: DataFrame) -> DataFrame:
     """The table `ownership` with two more columns: `is_released`, whether it was taken away and given to
-    nobody, and `since_ms`, since when it had no owner when it was assigned. `sessions` has `took_over`."""
+    nobody, and `since_ms`, since when it had no owner when it was assigned. `sessions` is what the function
+    `sessions` returns."""
     session: Any = rebalances.sparkSession
     found: DataFrame = session.sql(_OWNERSHIP, rebalances=rebalances, sessions=sessions)
     return found.select(*OWNERSHIP.names, "is_released", "since_ms")

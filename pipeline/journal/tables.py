@@ -207,7 +207,7 @@ REBALANCES: Final = Table(
 MEMBER_SESSIONS: Final = Table(
     "silver",
     "member_sessions",
-    "One row per membership. A static member that returns under a new member id starts a new row.",
+    "One row per membership. A member that comes back, under a new member id or its own, starts a new row.",
     _columns(
         f"""
         group             string  the group

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -21,6 +22,7 @@ from muster.pipeline.journal import rebalances, tables
 from muster.pipeline.journal.build import build
 from muster.pipeline.journal.entries import Told, read
 from muster.pipeline.journal.rebalances import explained as explained_rows
+from tests.journal.explain.consumer import stories
 from tests.pipeline.driven import BEGINS, COMPLETED, EVICTS, INTERRUPTED, UNDER_WAY, Did
 from tests.pipeline.generator import SHARDS, Journal
 
@@ -164,10 +166,13 @@ def test_a_group_too_long_for_memory_is_told_the_same(
 @pytest.fixture(scope="module")
 def small(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """The tables of small, hand-made journals."""
-    records = [*_brief(), *_strange(), *_two_failovers()]
+    records = [*_brief(), *_strange(), *_two_failovers(), *_returned()]
     numbered = [each._replace(offset=offset) for offset, each in enumerate(records)]
     made = build(bronze(spark, numbered), str(tmp_path_factory.mktemp("small")))
-    return {name: made[name].collect() for name in ("rebalances", "unavailability", "failover_impact")}
+    names = (
+        "rebalances member_sessions ownership unavailability group_health flapping deploys failover_impact"
+    )
+    return {name: made[name].collect() for name in names.split()}
 
 
 def _strange() -> list[Record]:
@@ -191,7 +196,7 @@ def _strange() -> list[Record]:
 
 def test_whatever_a_journal_holds_comes_out_as_rows(small: Tables) -> None:
     """A value that does not fit its column becomes NULL."""
-    rows = [row for row in small["rebalances"] if row["group"] not in ("brief", "back", "failed")]
+    rows = [row for row in small["rebalances"] if row["group"] not in ("brief", "back", "failed", *RETURNED)]
     assert Counter(row["group"] for row in rows) == {"many": 250, "?": 1, "large": 1}
     (odd,) = (row for row in rows if row["group"] == "?")
     assert (odd["member_id"], odd["reason"], odd["client_id"], odd["lag"]) == ("?", "?", "", None)
@@ -495,6 +500,187 @@ def _loaded(at_ms: int, broker: int, from_broker: int) -> Record:
 def test_a_failover_has_interrupted_only_what_it_interrupted(small: Tables) -> None:
     rows = [(row["from_broker"], row["rebalances_interrupted"]) for row in small["failover_impact"]]
     assert sorted(rows) == [(1, 1), (2, 0)]
+
+
+def _returned() -> list[Record]:
+    return [
+        _record(group, json.loads(each._replace(group=group, shard=0).to_json()))
+        for group, story in RETURNED.items()
+        for each in stories.told("topic orders 2\n" + dedent(story))
+    ]
+
+
+RETURNED: Final = {
+    "left": """
+        alice beat topics=orders
+        advance 5s
+        alice beat epoch=-1
+        advance 1s
+        alice beat epoch=0 topics=orders
+        advance 9s
+        alice beat epoch=-1
+        advance 2s
+        alice beat epoch=0 topics=orders
+    """,
+    "expired": """
+        alice beat topics=orders
+        bob beat topics=orders
+        alice beat
+        alice beat owned=orders-0
+        bob beat
+        advance 40s
+        alice beat
+        advance 7s
+        bob beat epoch=0 topics=orders
+        alice beat
+    """,
+    "given": """
+        alice beat topics=orders
+        bob beat topics=orders
+        alice beat
+        alice beat owned=orders-0
+        bob beat
+        advance 40s
+        alice beat
+        advance 6s
+        alice beat
+        advance 1s
+        bob beat epoch=0 topics=orders
+        advance 1s
+        alice beat owned=orders-0
+        bob beat
+    """,
+    "static": """
+        alice beat topics=orders instance=one
+        advance 5s
+        alice beat epoch=-2
+        advance 3s
+        alice beat epoch=0 topics=orders instance=one
+    """,
+    "subscribed": """
+        alice beat topics=orders
+        bob beat topics=orders
+        alice beat
+        alice beat owned=orders-0
+        bob beat
+        advance 1s
+        alice beat epoch=-1
+        disconnect alice
+        advance 1s
+        bob beat
+        alice beat epoch=0 topics=orders
+        bob beat owned=orders-1
+        alice beat
+        advance 1s
+        bob beat epoch=-1
+        disconnect bob
+        advance 1s
+        alice beat
+        bob beat epoch=0 topics=orders
+        alice beat owned=orders-0
+        bob beat
+    """,
+}
+"""Stories of members of consumer groups that come back under the ids that they had: to an empty group, before
+their partitions were given to others, after that, as static members, and over another connection."""
+
+
+def _seconds(rows: Iterable[Any], *names: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Columns of the rows by group, with points in time as seconds since the story began."""
+    found: dict[str, list[tuple[Any, ...]]] = {group: [] for group in RETURNED}
+    for row in rows:
+        if row["group"] in found:
+            values = [
+                (row[name] - 1_700_000_000_000) / 1_000
+                if name.endswith("_ms") and row[name] is not None
+                else row[name]
+                for name in names
+            ]
+            found[row["group"]].append(tuple(values))
+    return {group: sorted(rows, key=repr) for group, rows in found.items()}
+
+
+def test_a_member_that_comes_back_under_its_id_has_another_session(small: Tables) -> None:
+    sessions = _seconds(small["member_sessions"], "member_id", "joined_ms", "ended_ms", "end_cause")
+    expired = [
+        ("alice-1", 0, None, None),
+        ("bob-1", 0, 45, "session expired"),
+        ("bob-1", 47, None, None),
+    ]
+    assert sessions == {
+        "left": [
+            ("alice-1", 0, 5, "member left"),
+            ("alice-1", 17, None, None),
+            ("alice-1", 6, 15, "member left"),
+        ],
+        "expired": expired,
+        "given": expired,
+        "static": [("alice-1", 0, 8, "static member returned"), ("alice-1", 8, None, None)],
+        "subscribed": [
+            ("alice-1", 0, 1, "member left"),
+            ("alice-1", 2, None, None),
+            ("bob-1", 0, 3, "member left"),
+            ("bob-1", 4, None, None),
+        ],
+    }
+    health = {row["group"]: row["evictions"] for row in small["group_health"] if row["group"] in RETURNED}
+    assert health == {"left": 0, "expired": 1, "given": 1, "static": 0, "subscribed": 0}
+    flapping = _seconds(small["flapping"], "name", "sessions", "ends", "evictions")
+    assert flapping["left"] == [("alice@127.0.0.1", 3, 2, 0)]
+    assert flapping["expired"] == [("alice@127.0.0.1", 1, 0, 0), ("bob@127.0.0.1", 2, 1, 1)]
+
+
+def test_a_session_has_an_end_diagnosis_if_its_own_end_began_a_rebalance(small: Tables) -> None:
+    ends = _seconds(small["member_sessions"], "joined_ms", "end_diagnosis")
+    assert ends["left"] == [(0, "clean-shutdown"), (17, None), (6, "clean-shutdown")]
+    assert ends["given"] == [(0, "stalled"), (0, None), (47, None)]
+
+
+def test_a_member_that_comes_back_under_its_id_owns_what_it_has_now(small: Tables) -> None:
+    owned = _seconds(small["ownership"], "partition", "member_id", "from_ms", "until_ms")
+    assert owned == {
+        "left": [(part, "alice-1", *span) for part in (0, 1) for span in ((0, 5), (17, None), (6, 15))],
+        "expired": [
+            (0, "alice-1", 0, None),
+            (1, "alice-1", 0, 0),
+            (1, "bob-1", 0, 0),
+            (1, "bob-1", 47, None),
+        ],
+        "given": [
+            (0, "alice-1", 0, None),
+            (1, "alice-1", 0, 0),
+            (1, "alice-1", 46, 48),
+            (1, "bob-1", 0, 0),
+            (1, "bob-1", 48, None),
+        ],
+        "static": [(part, "alice-1", *span) for part in (0, 1) for span in ((0, 0), (8, None))],
+        "subscribed": [
+            (0, "alice-1", 0, 1),
+            (0, "alice-1", 4, None),
+            (0, "bob-1", 2, 3),
+            (1, "alice-1", 0, 0),
+            (1, "alice-1", 4, 4),
+            (1, "bob-1", 0, 3),
+            (1, "bob-1", 4, None),
+        ],
+    }
+    gaps = _seconds(small["unavailability"], "partition", "from_ms", "until_ms", "from_member", "to_member")
+    assert gaps == {
+        "left": [(part, *span, "alice-1", "alice-1") for part in (0, 1) for span in ((15, 17), (5, 6))],
+        "expired": [(1, 0, 47, "bob-1", "bob-1")],
+        "given": [(1, 0, 46, "bob-1", "alice-1")],
+        "static": [(part, 0, 8, "alice-1", "alice-1") for part in (0, 1)],
+        "subscribed": [
+            (0, 1, 2, "alice-1", "bob-1"),
+            (0, 3, 4, "bob-1", "alice-1"),
+            (1, 3, 4, "bob-1", "alice-1"),
+        ],
+    }
+
+
+def test_members_that_come_back_under_their_ids_are_no_deploy(small: Tables) -> None:
+    """A process that starts has another id."""
+    assert not [row for row in small["deploys"] if row["group"] in RETURNED]
 
 
 def test_flapping_members_and_hosts(built: Tables, journal: Journal) -> None:
