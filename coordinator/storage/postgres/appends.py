@@ -111,8 +111,8 @@ class Writers:
         return [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
 
     def _writer(self, append: Append, era: int) -> _Writer | None:
-        """None if nothing more may be written in this epoch: it can be nobody's in this era, or an earlier write
-        went unanswered and may still be applied."""
+        """None if nothing more may be written in this epoch: it can be nobody's in this era, or an earlier
+        write went unanswered and may still be applied."""
         lease_id = self._lease_ids.get(append.lease)
         if lease_id is None or append.epoch < 1:  # below 1: never claimed
             return None
