@@ -459,7 +459,7 @@ class PartitionsRevoked(Event):
 
     partitions: tuple[tuple[str, int], ...]
     after_ms: int | None
-    """Time since it had to. None: the coordinator was loaded meanwhile."""
+    """Time since it was told to. None: it was not, or the coordinator was loaded meanwhile."""
 
 
 @_event

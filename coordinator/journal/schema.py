@@ -372,7 +372,7 @@ TYPES: Final = (
         "partitions_revoked",
         "A member of a consumer group has revoked partitions: they are free for their next owners.",
         Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
-        Field("after_ms", _or_null(_COUNT), "time since it had to; null: unknown"),
+        Field("after_ms", _or_null(_COUNT), "time since it was told to; null: it was not, or unknown"),
     ),
     _type(
         "partitions_assigned",

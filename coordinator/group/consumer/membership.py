@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from muster.coordinator.base.step import Step
-from muster.coordinator.group.consumer import records, targets
+from muster.coordinator.group.consumer import records, targets, telling
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup, identity
 from muster.coordinator.group.consumer.member import ConsumerMember
@@ -164,6 +164,7 @@ def leave_for_a_while(group: ConsumerGroup, member: ConsumerMember, step: Step) 
     kept = {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in has.assigned.items()}
     away = has._replace(epoch=LEFT_FOR_A_WHILE, assigned=kept, revoking=NOTHING_HELD)
     group.emit(records.current(group.group_id, member.member_id, away), step)
+    telling.progress(group, member, has, away, step)
 
 
 def remove(

@@ -114,6 +114,11 @@ def progress(group: ConsumerGroup, member: ConsumerMember, had: Current, has: Cu
                 after_ms=None if since_ms is None else step.now_ms - since_ms,
             )
         )
+    dropped = _without(_without(had.assigned, has.assigned), has.revoking)
+    if dropped:
+        step.events.append(
+            PartitionsRevoked(*group.stamp(step, cause), partitions=_named(group, dropped), after_ms=None)
+        )
     asked = _without(has.revoking, had.revoking)
     if asked:
         member.revoking_from_ms = step.now_ms
@@ -141,10 +146,10 @@ def _part(some: Held, held: Held) -> bool:
     return any(partitions.keys() & held.get(topic_id, {}).keys() for topic_id, partitions in some.items())
 
 
-def _without(held: Held, other: Held) -> dict[uuid.UUID, Collection[int]]:
+def _without(held: Mapping[uuid.UUID, Collection[int]], other: Held) -> dict[uuid.UUID, Collection[int]]:
     left: dict[uuid.UUID, Collection[int]] = {}
     for topic_id, partitions in held.items():
-        rest = partitions.keys() - other.get(topic_id, {}).keys()
+        rest = set(partitions) - other.get(topic_id, {}).keys()
         if rest:
             left[topic_id] = rest
     return left

@@ -3,17 +3,26 @@ a rebalance in progress waits for."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.facts import counts, joins, member, members, moves, partitions, whole
+from muster.coordinator.journal.explain.facts import (
+    Move,
+    counts,
+    joins,
+    member,
+    members,
+    moves,
+    partitions,
+    text,
+    whole,
+)
 from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance
 from muster.coordinator.journal.explain.timing import Awaited, Phases, Revocation
 from muster.coordinator.journal.explain.vocabulary import EMPTY
 
 Partition = tuple[str, int]
-
-_GONE: Final = ("member_removed", "member_replaced")
 
 
 class Held(NamedTuple):
@@ -125,8 +134,9 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
     if target is None:
         return []
     here = [each for each in rebalance.entries if each.at_ms >= target.at_ms]
-    wanted = {(move.topic, move.partition): move for each in rebalance.targets for move in moves(each)}
-    owed = _owed(rebalance, target)
+    now = _ids_now(rebalance)
+    wanted = _wanted(rebalance, now)
+    owed = _owed(rebalance, target, now)
     holders = {part: held for held in owed for part in held.partitions}
     found: list[Awaited] = []
     for held in owed:
@@ -135,7 +145,7 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
         waiters = tuple(_known(rebalance, each) for each in others if each is not None)
         found.append(Awaited(held.member, False, held.since_ms, held.until_ms, held.partitions, waiters))
     got = {
-        (entry.member.id, part)
+        (now.get(entry.member.id, entry.member.id), part)
         for entry in here
         if entry.type == "partitions_assigned" and entry.member is not None
         for part in partitions(entry)
@@ -147,7 +157,7 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
         if entry.type == "partitions_revoked"
         for part in partitions(entry)
     }
-    gone = {each.member.id for each in here if each.type in _GONE and each.member is not None}
+    gone = {each.member.id for each in here if each.type == "member_removed" and each.member is not None}
     for part, move in wanted.items():
         who = move.to_member
         if who is None or who in gone or part in holders or (who, part) in got:
@@ -159,7 +169,30 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
     return found
 
 
-def _owed(rebalance: Rebalance, target: Entry) -> list[Held]:
+def _ids_now(rebalance: Rebalance) -> dict[str, str]:
+    """The member id that each static member has now, by the ids it had earlier in the rebalance."""
+    now: dict[str, str] = {}
+    for entry in rebalance.entries:
+        if entry.type != "member_replaced" or entry.member is None:
+            continue
+        old_id, new_id = text(entry, "old_member_id"), entry.member.id
+        if old_id is not None and old_id != new_id:
+            formerly = [each for each, newest in now.items() if newest == old_id]
+            now.update(dict.fromkeys((*formerly, old_id), new_id))
+    return now
+
+
+def _wanted(rebalance: Rebalance, now: Mapping[str, str]) -> dict[Partition, Move]:
+    """The moves of partitions between members by the ids they have now. If the target changed meanwhile, the
+    last one that moved a partition counts."""
+    found: dict[Partition, Move] = {}
+    for each in rebalance.targets:
+        for topic, partition, old, new in moves(each):
+            found[topic, partition] = Move(topic, partition, now.get(old or "", old), now.get(new or "", new))
+    return found
+
+
+def _owed(rebalance: Rebalance, target: Entry, now: Mapping[str, str]) -> list[Held]:
     """What members have yet to revoke, whether told to or not."""
     here = rebalance.entries
     gone = {
@@ -170,20 +203,20 @@ def _owed(rebalance: Rebalance, target: Entry) -> list[Held]:
     owed = [
         each
         for each in revocations(rebalance)
-        if each.revoked_ms is None and gone.get(each.member.id, -1) < each.since_ms
+        if each.revoked_ms is None
+        and each.member.id not in now
+        and gone.get(each.member.id, -1) < each.since_ms
     ]
     told = {part for each in owed for part in each.partitions}
     let_go = {
-        (entry.member.id, part)
+        (now.get(entry.member.id, entry.member.id), part)
         for entry in here
         if entry.type == "partitions_revoked" and entry.member is not None
         for part in partitions(entry)
     }
-    present = counts(target, "owned")
+    present = {now.get(each, each) for each in counts(target, "owned")}
     untold: dict[str, list[Partition]] = {}
-    # If the target changed meanwhile, the last one that moved a partition counts.
-    wanted = {(move.topic, move.partition): move for each in rebalance.targets for move in moves(each)}
-    for move in wanted.values():
+    for move in _wanted(rebalance, now).values():
         part, holder = (move.topic, move.partition), move.from_member
         if (
             holder is not None
@@ -191,7 +224,7 @@ def _owed(rebalance: Rebalance, target: Entry) -> list[Held]:
             and move.to_member is not None
             and part not in told
             and (holder, part) not in let_go
-            and not _was_given(rebalance, part, move.to_member)
+            and not _was_given(rebalance, part, move.to_member, now)
         ):
             untold.setdefault(holder, []).append(part)
     for holder, some in untold.items():
@@ -199,11 +232,11 @@ def _owed(rebalance: Rebalance, target: Entry) -> list[Held]:
     return owed
 
 
-def _was_given(rebalance: Rebalance, part: Partition, member_id: str) -> bool:
+def _was_given(rebalance: Rebalance, part: Partition, member_id: str, now: Mapping[str, str]) -> bool:
     return any(
         entry.type == "partitions_assigned"
         and entry.member is not None
-        and entry.member.id == member_id
+        and now.get(entry.member.id, entry.member.id) == member_id
         and part in partitions(entry)
         for entry in rebalance.entries
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.coordinator.journal.explain import Diagnosis, Outcome, rebalances
+from muster.coordinator.journal.explain.cost import Unowned
 from muster.coordinator.journal.explain.vocabulary import Kind
 from tests.journal.explain.consumer.stories import told, why
 
@@ -109,3 +110,27 @@ def test_a_rebalance_after_a_downgrade_outlives_its_broker() -> None:
     found = why(moves)
     assert (found.cause, found.diagnosis, found.kind) == ("member left", Diagnosis.DOWNGRADED, Kind.CLASSIC)
     assert any("coordinator moved" in each for each in found.also)
+
+
+EAGER = """
+topic orders 3
+
+alice join topics=orders
+alice join topics=orders
+alice sync $alice=orders-0,orders-1,orders-2
+bob beat topics=orders
+carol beat topics=orders
+alice heartbeat
+alice join topics=orders
+alice sync
+bob beat
+advance 5s
+"""
+
+
+def test_a_classic_member_that_gave_up_everything_to_rejoin_is_not_awaited() -> None:
+    (waiting,) = why(EAGER).waiting
+    assert (waiting.member.client_id, waiting.partitions) == ("carol", ())
+    found = why(f"{EAGER}\ncarol beat\n")
+    assert found.cost is not None
+    assert Unowned((("orders", 1),), 5_000) in found.cost.unowned

@@ -194,6 +194,66 @@ def test_a_member_that_was_not_heard_of_since_it_has_to_revoke() -> None:
 
 
 def test_a_static_member_that_is_away() -> None:
+AWAY_WHILE_REVOKING = """
+topic orders 4
+
+alice beat topics=orders instance=one
+advance 1s
+bob beat topics=orders
+alice beat
+advance 2s
+alice beat epoch=-2
+"""
+
+
+def test_a_static_member_that_left_for_a_while_has_let_go() -> None:
+    found = why(AWAY_WHILE_REVOKING, after_ms=5_000)
+    (waiting,) = found.waiting
+    assert (waiting.member.client_id, waiting.partitions) == ("bob", ())
+    assert found.phases is not None
+    (revoked,) = found.phases.revocations
+    assert (revoked.partitions, revoked.ms) == ((("orders", 2), ("orders", 3)), 2_000)
+
+
+def test_a_member_that_starts_anew_has_let_go() -> None:
+    story = "topic orders 4\n\nalice beat topics=orders\nbob beat topics=orders\n"
+    (waiting,) = why(f"{story}alice beat epoch=0 topics=orders\n", after_ms=5_000).waiting
+    assert (waiting.member.client_id, waiting.partitions) == ("bob", ())
+
+
+def test_a_static_member_that_is_back_under_another_id_is_not_awaited_under_the_former() -> None:
+    story = """
+    topic orders 4
+
+    alice beat topics=orders instance=one
+    alice beat epoch=-2
+    bob beat topics=orders
+    alice forget
+    alice beat topics=orders
+    """
+    assert [each.member.client_id for each in why(story, after_ms=5_000).waiting] == ["bob"]
+
+
+def test_a_static_member_that_is_back_has_what_its_former_self_was_to_get() -> None:
+    story = """
+    topic orders 3
+
+    alice beat topics=orders instance=one
+    bob beat topics=orders
+    carol beat topics=orders
+    alice beat owned=orders-0
+    bob beat
+    carol beat
+    advance 1s
+    grow-topic orders 6
+    bob beat
+    alice beat epoch=-2
+    alice forget
+    alice beat topics=orders
+    """
+    assert [each.member.client_id for each in why(story, after_ms=5_000).waiting] == ["carol"]
+
+
     found = why(f"{STATIC}\nadvance 5s\nalice beat epoch=-2\n")
     assert (found.diagnosis, found.rebalanced) == (Diagnosis.STATIC_MEMBER_AWAY, False)
     assert found.names.short(found.member) == "one"
