@@ -13,7 +13,7 @@ from muster.coordinator.base.step import Step
 from muster.coordinator.group.classic import joins, sessions, syncs
 from muster.coordinator.group.classic.member import LISTED_MAX
 from muster.coordinator.group.config import MigrationPolicy
-from muster.coordinator.group.consumer import membership, progress
+from muster.coordinator.group.consumer import heartbeats, membership, progress
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.embedded import encoded_assignment, owned_partitions
 from muster.coordinator.group.consumer.group import CONSUMER, ConsumerGroup
@@ -234,6 +234,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> He
     member_id = member.member_id
     has = group.current(member_id)
     _require_generation(request.generation_id, has.epoch, member_id)
+    heartbeats.tell_late(group, member, step)
     member.heartbeats += 1
     group.heard(member, step)
     state = group.state

@@ -134,3 +134,10 @@ def test_a_classic_member_that_gave_up_everything_to_rejoin_is_not_awaited() -> 
     found = why(f"{EAGER}\ncarol beat\n")
     assert found.cost is not None
     assert Unowned((("orders", 1),), 5_000) in found.cost.unowned
+
+
+def test_a_near_miss_of_a_classic_member() -> None:
+    story = f"{EAGER}\nbob beat\ncarol beat\nalice heartbeat\nadvance 35s\nalice heartbeat\n"
+    (late,) = (each for each in told(story) if each.type == "heartbeat_late")
+    assert late.member is not None
+    assert (late.member.client_id, late.data["late_ms"]) == ("alice", 35_000)
