@@ -223,4 +223,5 @@ def removed(
         heartbeat_interval_ms=member.heartbeat_interval_ms(),
         session_timeout_ms=member.session_timeout_ms,
         requested_by=member.requested_by(step.context) if cause.trigger is Trigger.MEMBER_LEFT else None,
+        away=group.current(member.member_id).epoch == LEFT_FOR_A_WHILE,
     )

@@ -77,7 +77,7 @@ OF_CONSUMER_GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
     Trigger.SESSION_EXPIRED: (
         reasons.never_came_back,
         leaving.crashed,
-        leaving.stalled,
+        reasons.stalled,
         leaving.never_came_along,
         leaving.vanished,
         leaving.expired_for_unknown_reasons,

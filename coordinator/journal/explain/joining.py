@@ -270,6 +270,11 @@ class Replacement(NamedTuple):
         silent_ms = whole(self.entry, "old_silent_ms")
         return flag(self.entry, "old_connected") is True and (silent_ms is None or silent_ms < _ALIVE_MS)
 
+    @property
+    def is_itself(self) -> bool:
+        """Whether the same process came back: those of the consumer protocol keep their ids."""
+        return self.entry.member is not None and text(self.entry, "old_member_id") == self.entry.member.id
+
 
 def replacement(entry: Entry) -> Replacement | None:
     """The replacement in a member_replaced; None for other entries."""
@@ -326,7 +331,9 @@ def rolling_restart(case: Case) -> Finding | None:
     if mine is None:
         return None
     found = [replacement(each) for each in _near(case, "member_replaced")]
-    restarted = {each.instance for each in found if each is not None and not each.old_was_alive}
+    restarted = {
+        each.instance for each in found if each is not None and not each.old_was_alive and not each.is_itself
+    }
     back = {
         each.member.instance
         for each in _near(case, "member_added")
@@ -341,11 +348,18 @@ def rolling_restart(case: Case) -> Finding | None:
 
 
 def static_replaced(case: Case) -> Finding | None:
-    """A static member is now a new process."""
+    """A static member is now a new process, or came back after it had left for a while."""
     there = _replacements(case, _instance(case))
     if not there or rolling_restart(case) is not None:
         return None
     this = there[-1]
+    if this.is_itself:
+        says = (
+            "the same process came back after it had left for a while: it missed its poll deadline, or "
+            "unsubscribed and subscribed again"
+        )
+        evidence = ("it came with the same member id",)
+        return Finding(Diagnosis.STATIC_MEMBER_REPLACED, Certainty.LIKELY, says, evidence)
     moved = (
         f" on another host, {this.host} instead of {this.old_host}"
         if this.old_host not in (None, this.host)

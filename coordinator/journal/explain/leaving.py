@@ -25,7 +25,7 @@ _BY_POLL_DEADLINE: Final = re.compile(
 _BY_CLOSING: Final = re.compile(r"\bclos(e|ed|ing)\b|unsubscribed|shut(s|ting)? ?down", re.IGNORECASE)
 _CRASH: Final = "the process crashed, was killed, or lost its network"
 _STALL: Final = "the process stalled (a blocked event loop, GC or CPU)"
-_POLL: Final = (
+POLL: Final = (
     "the client missed its poll deadline: processing records took longer than max.poll.interval.ms allows"
 )
 _CLOSED: Final = "the consumer was closed"
@@ -104,7 +104,7 @@ def static_past_poll_deadline(case: Case) -> Finding | None:
     if case.connected is not True or case.member is None or case.member.instance is None:
         return None
     evidence = "static members stop their heartbeats at the poll deadline instead of leaving"
-    return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.POSSIBLE, _POLL, (evidence,))
+    return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.POSSIBLE, POLL, (evidence,))
 
 
 def vanished(case: Case) -> Finding | None:
@@ -181,7 +181,7 @@ def said_poll_deadline(case: Case) -> Finding | None:
     """The client's own reason."""
     if case.reason is None or not _BY_POLL_DEADLINE.search(case.reason):
         return None
-    return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.CERTAIN, _POLL, case.said)
+    return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.CERTAIN, POLL, case.said)
 
 
 def said_closing(case: Case) -> Finding | None:
@@ -219,7 +219,7 @@ def left_and_came_back(case: Case) -> Finding | None:
             how = f"a client with the same id and host rejoined {away} later"
         if _too_early(case):
             certainty = Certainty.POSSIBLE
-        return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (how, *_on_time(case)))
+        return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, POLL, (how, *_on_time(case)))
     return None
 
 
@@ -230,7 +230,7 @@ def left_and_stays(case: Case) -> Finding | None:
         return None
     certainty = Certainty.LIKELY if open_ms > CLOSING_MS and not _too_early(case) else Certainty.POSSIBLE
     evidence = f"its connection was still open {duration(open_ms)} after it left"
-    return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (evidence, *_on_time(case)))
+    return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, POLL, (evidence, *_on_time(case)))
 
 
 def just_left(case: Case) -> Finding | None:

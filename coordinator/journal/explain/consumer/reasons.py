@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain import leaving
 from muster.coordinator.journal.explain.consumer.cost import moved
-from muster.coordinator.journal.explain.facts import Growth, growths, partitions, text, texts, whole
+from muster.coordinator.journal.explain.facts import Growth, flag, growths, partitions, text, texts, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, duration, listed
 from muster.coordinator.journal.explain.names import partitions as numbered
@@ -130,18 +131,36 @@ def _may_bring_regex(entry: Entry) -> bool:
 
 def never_came_back(case: Case) -> Finding | None:
     """A static member left for a while (epoch −2), and its session expired."""
+    if not _was_away(case):
+        return None
+    if case.connected:
+        evidence = "it left for a while (epoch −2)", "its connection stayed open"
+        return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.LIKELY, leaving.POLL, evidence)
+    left = _left_for_a_while(case)
+    ago = "(epoch −2)" if left is None else f"{duration(case.start.entry.at_ms - left.at_ms)} before"
+    says = "the process was stopped and did not return within its session timeout"
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, says, (f"it left for a while {ago}",))
+
+
+def stalled(case: Case) -> Finding | None:
+    """Heartbeats of a member that has left for a while do not stop, they are over."""
+    return None if _was_away(case) else leaving.stalled(case)
+
+
+def _was_away(case: Case) -> bool:
+    """Whether a removed member had left for a while."""
+    away = None if case.removed is None else flag(case.removed, "away")
+    return _left_for_a_while(case) is not None if away is None else away
+
+
+def _left_for_a_while(case: Case) -> Entry | None:
+    """The entry of a static member's leave: only one that changes the group's state has one."""
     if case.member is None or case.member.instance is None:
         return None
     for each in case.earlier("state_changed", "member_replaced", "partitions_assigned", "heartbeat_late"):
-        if each.member is None or each.member.instance != case.member.instance:
-            continue
-        if each.type != "state_changed" or each.trigger != Trigger.MEMBER_LEFT:
-            return None  # it has come back since
-        ago = duration(case.start.entry.at_ms - each.at_ms)
-        says = "the process was stopped and did not return within its session timeout"
-        return Finding(
-            Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, says, (f"it left for a while {ago} before",)
-        )
+        if each.member is not None and each.member.instance == case.member.instance:
+            left = each.type == "state_changed" and each.trigger == Trigger.MEMBER_LEFT
+            return each if left else None  # if not, it has come back since
     return None
 
 

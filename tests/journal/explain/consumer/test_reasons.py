@@ -18,6 +18,7 @@ alice beat owned=orders-0,orders-1
 bob beat
 """
 STATIC = PAIR.replace("alice beat topics", "alice beat instance=one topics", 1)
+BOTH = STATIC.replace("bob beat topics", "bob beat instance=two topics", 1)
 
 
 def brief(found: Explanation) -> tuple[str, str, str, str | None]:
@@ -193,7 +194,6 @@ def test_a_member_that_was_not_heard_of_since_it_has_to_revoke() -> None:
     assert found.waiting[0].until_ms is None
 
 
-def test_a_static_member_that_is_away() -> None:
 AWAY_WHILE_REVOKING = """
 topic orders 4
 
@@ -254,15 +254,45 @@ def test_a_static_member_that_is_back_has_what_its_former_self_was_to_get() -> N
     assert [each.member.client_id for each in why(story, after_ms=5_000).waiting] == ["carol"]
 
 
+def test_a_static_member_that_is_away() -> None:
     found = why(f"{STATIC}\nadvance 5s\nalice beat epoch=-2\n")
     assert (found.diagnosis, found.rebalanced) == (Diagnosis.STATIC_MEMBER_AWAY, False)
     assert found.names.short(found.member) == "one"
-    gone = why(f"{STATIC}\nalice beat epoch=-2\nadvance 30s\nbob beat\nadvance 16s\nbob beat\n")
-    assert (gone.cause, gone.diagnosis, gone.certainty) == (
-        "session expired",
-        Diagnosis.CLEAN_SHUTDOWN,
-        Certainty.CERTAIN,
-    )
+    then = "advance 30s\nbob beat\nadvance 16s\nbob beat\n"
+    gone = why(f"{STATIC}\nalice beat epoch=-2\ndisconnect alice\n{then}")
+    assert brief(gone) == ("session expired", "clean-shutdown", "certain", "alice")
+    assert gone.evidence == ("it left for a while 45.0 s before",)
+
+
+@pytest.mark.parametrize(("generation", "who"), [(4, "alice"), (5, "bob")])
+def test_each_static_member_that_is_stopped_has_left(generation: int, who: str) -> None:
+    """Only the first one's leave changes the group's state."""
+    away = "alice beat epoch=-2\nbob beat epoch=-2\ndisconnect alice\ndisconnect bob\n"
+    found = why(f"{BOTH}\nadvance 1s\n{away}advance 46s\n", generation=generation)
+    assert brief(found) == ("session expired", "clean-shutdown", "certain", who)
+
+
+def test_a_static_member_that_came_back_and_crashed() -> None:
+    story = f"{STATIC}\nalice beat epoch=-2\nadvance 1s\nalice beat topics=orders\nadvance 1s\nalice beat\n"
+    found = why(f"{story}disconnect alice\nadvance 30s\nbob beat\nadvance 16s\nbob beat\n")
+    assert brief(found) == ("session expired", "crashed", "likely", "alice")
+
+
+def test_a_static_member_that_missed_its_poll_deadline() -> None:
+    """It leaves for a while, and its process and connection stay."""
+    found = why(f"{STATIC}\nalice beat epoch=-2\nadvance 30s\nbob beat\nadvance 16s\nbob beat\n")
+    assert brief(found) == ("session expired", "poll-deadline-missed", "likely", "alice")
+    assert found.evidence == ("it left for a while (epoch −2)", "its connection stayed open")
+    assert [each.diagnosis for each in found.alternatives] == [Diagnosis.CRASHED]
+
+
+def test_static_members_that_come_back_under_their_ids_were_not_restarted() -> None:
+    away = "alice beat epoch=-2\nbob beat epoch=-2\nadvance 3s\n"
+    found = why(f"{BOTH}\n{away}alice beat topics=orders\nbob beat topics=orders\n")
+    assert brief(found) == ("static member returned", "static-member-replaced", "likely", "bob")
+    assert found.meaning.startswith("the same process came back after it had left for a while")
+    again = "alice forget\nbob forget\nalice beat topics=orders\nbob beat topics=orders\n"
+    assert why(f"{BOTH}\n{away}{again}").diagnosis is Diagnosis.ROLLING_RESTART
 
 
 def test_a_static_member_that_is_back() -> None:
