@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain.facts import everybody, present, text, texts, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
+from muster.coordinator.journal.explain.leaving import size_limit
 from muster.coordinator.journal.explain.names import count, duration
 from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance, Start, kind_before
 from muster.coordinator.journal.explain.telling import mismatch
@@ -156,6 +157,6 @@ def full(case: Case) -> Finding | None:
     if case.start.entry.type != "join_refused":
         return None
     size = whole(case.start.entry, "size_max")
-    limit = "group.max.size is reached" if size is None else f"group.max.size is {count(size, 'member')}"
-    says = f"{limit}; the others are unaffected"
+    limit = "reached" if size is None else count(size, "member")
+    says = f"{size_limit(case)} is {limit}; the others are unaffected"
     return Finding(Diagnosis.GROUP_FULL, Certainty.CERTAIN, says)

@@ -298,9 +298,13 @@ def sync_timed_out(case: Case) -> Finding | None:
 
 def group_is_full(case: Case) -> Finding | None:
     """KIP-389."""
-    return Finding(
-        Diagnosis.GROUP_FULL, Certainty.CERTAIN, "group.max.size allows no more members", case.said
-    )
+    says = f"{size_limit(case)} allows no more members"
+    return Finding(Diagnosis.GROUP_FULL, Certainty.CERTAIN, says, case.said)
+
+
+def size_limit(case: Case) -> str:
+    """The setting that limits the group's size."""
+    return "group.consumer.max.size" if case.rebalance.kind is Kind.CONSUMER else "group.max.size"
 
 
 def waited_in_vain(case: Case) -> Finding | None:

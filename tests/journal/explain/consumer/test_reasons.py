@@ -295,6 +295,13 @@ def test_static_members_that_come_back_under_their_ids_were_not_restarted() -> N
     assert why(f"{BOTH}\n{away}{again}").diagnosis is Diagnosis.ROLLING_RESTART
 
 
+def test_a_consumer_group_that_is_full() -> None:
+    story = f"config group.consumer.max.size 2\n{PAIR}"
+    assert why(f"{story}\ncarol beat topics=orders\n").meaning == (
+        "group.consumer.max.size is 2 members; the others are unaffected"
+    )
+
+
 def test_a_static_member_that_is_back() -> None:
     found = why(f"{STATIC}\nalice beat epoch=-2\nadvance 3s\nalice forget\nalice beat topics=orders\n")
     assert (found.diagnosis, found.rebalanced) == (Diagnosis.STATIC_MEMBER_REPLACED, False)
