@@ -576,10 +576,12 @@ class Broker:
                     failure = None
                     self._log.info("topics and configs read again")
                 await asyncio.sleep(pause_s)
-            except StoreError as error:
+            except Exception as error:
                 if str(error) != failure:
                     failure = str(error)
-                    self._log.warning("failed to read topics and configs, retrying", why=failure)
+                    known = isinstance(error, StoreError)
+                    said: dict[str, object] = {"why": failure} if known else {"exc_info": error}
+                    self._log.warning("failed to read topics and configs, retrying", **said)
                 self._catalogue_stale.set()  # the store does not report a change twice
                 await asyncio.sleep(_READ_AGAIN_S)
 

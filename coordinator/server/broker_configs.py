@@ -14,6 +14,7 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import Final, NamedTuple
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.config import SETTINGS, Settings
 from muster.coordinator.server.broker_config_specs import (
     BROKER_SPECS,
@@ -33,6 +34,8 @@ from muster.coordinator.topics.config import (
 )
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.settings import Scope, Setting, text_of
+
+_log = Logger(part="broker")
 
 
 class Source(IntEnum):
@@ -81,6 +84,7 @@ class BrokerConfigs:
         self._rows = rows
         self._node_id = node_id
         self._apply = apply
+        self._left_out: set[str] = set()  # unreadable ones that have been logged
         rows.listeners.append(self._read)
         self._static = {
             name: text
@@ -155,9 +159,21 @@ class BrokerConfigs:
         await self._rows.refresh()
 
     def _read(self, rows: Rows) -> None:
-        self._layers[Source.DYNAMIC_BROKER] = rows.get(str(self._node_id), {})
-        self._layers[Source.DYNAMIC_DEFAULT_BROKER] = rows.get("", {})
+        self._layers[Source.DYNAMIC_BROKER] = self._readable(rows.get(str(self._node_id), {}))
+        self._layers[Source.DYNAMIC_DEFAULT_BROKER] = self._readable(rows.get("", {}))
         self._apply(self._topic_defaults(self._layers))
+
+    def _readable(self, row: Mapping[str, str]) -> Mapping[str, str]:
+        """The row without values that only a newer muster can read."""
+        unreadable = {
+            name
+            for name, text in row.items()
+            if (spec := spec_named(name)) is not None and spec.read(text) is None
+        }
+        for name in sorted(unreadable - self._left_out):
+            _log.warning("a broker config that cannot be read is left out", node=self._node_id, name=name)
+        self._left_out |= unreadable
+        return {name: text for name, text in row.items() if name not in unreadable}
 
     async def alter(
         self, broker: str, changes: Sequence[ConfigChange], *, replace: bool, validate_only: bool

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.coordinators import CoordinatorKind
 from muster.coordinator.cluster.handover import Deferred
 from muster.coordinator.runtime.runtime import Runtime
@@ -15,6 +16,8 @@ from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.rows import RowPartitions
 
 _READ_AGAIN_S: Final = 1.0
+
+_log = Logger(part="topics")
 
 
 class CoordinatorShards:
@@ -102,6 +105,7 @@ class DataShards:
 
     async def _load(self, number: int, epoch: int, at_rest: Awaitable[object]) -> None:
         await at_rest
+        failure: str | None = None
         while True:
             try:
                 await self._read_topics()
@@ -109,6 +113,11 @@ class DataShards:
             except StoreClosed:
                 raise
             except StoreError:  # whoever keeps the catalogue logs it
+                await asyncio.sleep(_READ_AGAIN_S)
+            except Exception as error:
+                if str(error) != failure:
+                    failure = str(error)
+                    _log.error("failed to read topics for a shard, retrying", shard=number, exc_info=error)
                 await asyncio.sleep(_READ_AGAIN_S)
         del self._loading[number]
         self._partitions.own(Lease(self._kind, number), epoch)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import (
     EVENTS_TOPIC,
     OFFSETS_TOPIC,
@@ -32,6 +33,7 @@ from muster.coordinator.topics.config import (
     TopicConfig,
     changed,
     parse,
+    readable,
     validated,
 )
 from muster.coordinator.topics.replicas import Hosts, factor_of, lists_of
@@ -52,11 +54,13 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _ATTEMPTS: Final = 8
 _ONE_HOST: Final = Hosts({1: None})
 
+_log = Logger(part="topics")
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic as it stands; a change makes a new object. `configs` are the overrides, `config` the values
-    in force."""
+    """One topic as it stands; a change makes a new object. `configs` are the overrides that this muster can
+    read, `config` the values in force."""
 
     topic_id: UUID
     name: str
@@ -208,12 +212,13 @@ class Catalogue:
 
     def _take(self, rows: Sequence[TopicRow]) -> Change:
         created, altered = [], []
+        changed = [(row, self._topic(row)) for row in rows if self._rows.get(row.topic_id) != row]
         before, self._rows = self._rows, {row.topic_id: row for row in rows}
         deleted = [self._by_id[topic_id] for topic_id in before if topic_id not in self._rows]
-        for row in rows:
-            if before.get(row.topic_id) == row:
-                continue
-            topic, known = self._topic(row), self._by_id.get(row.topic_id)
+        for row, topic in changed:
+            if left_out := sorted(row.configs.keys() - topic.configs.keys()):
+                _log.warning("topic configs that cannot be read are left out", topic=row.name, names=left_out)
+            known = self._by_id.get(row.topic_id)
             self._by_id[row.topic_id] = topic
             for assignment in row.assignments.values():
                 lease = assignment.moved_from
@@ -254,12 +259,13 @@ class Catalogue:
         return change
 
     def _topic(self, row: TopicRow) -> Topic:
-        config = parse({**self._defaults, **row.configs})
+        configs = readable(row.configs)
+        config = parse({**self._defaults, **configs})
         return Topic(
             row.topic_id,
             row.name,
             row.partitions,
-            dict(row.configs),
+            configs,
             row.created_ms,
             config,
             row.assignments,

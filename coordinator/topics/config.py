@@ -228,6 +228,15 @@ def parse(configs: Mapping[str, str]) -> TopicConfig:
     return TopicConfig(**values)
 
 
+def readable(configs: Mapping[str, str]) -> dict[str, str]:
+    """Those of `configs` that `parse` accepts: a newer muster may have set others."""
+    return {
+        name: text
+        for name, text in configs.items()
+        if (spec := SPECS.get(name)) is not None and spec.read(text) is not None
+    }
+
+
 def read(spec: Setting, name: str, text: str) -> Any:
     """The value of `text` for the config `name`; INVALID_CONFIG saying what is allowed."""
     value = spec.read(text)

@@ -651,6 +651,16 @@ async def test_a_kept_config_that_is_no_longer_known_does_no_harm(broker: Broker
     assert "of.a.newer.muster" not in await described(wire, BROKER, "1")
 
 
+async def test_a_kept_value_that_cannot_be_read_does_no_harm(broker: Broker, wire: Wire) -> None:
+    """A newer muster may have written it to a shared store."""
+    row = {"compression.type": "newer", "max.connections": "newer", "message.max.bytes": "2000"}
+    await broker.store.update_broker_configs(BrokerConfigsRow("", row), expected={})
+    await broker.configs.refresh()
+    assert list(await described(wire, BROKER, "")) == ["message.max.bytes"]
+    assert await value(wire, TOPIC, "t", "compression.type") == ("producer", 5)
+    assert await value(wire, TOPIC, "t", "max.message.bytes") == ("2000", 3)
+
+
 # --- log levels, groups, client metrics, lists --------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import EVENTS_TOPIC
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.store import TopicRow
@@ -356,3 +357,29 @@ async def test_who_is_cancelled_while_the_store_does_not_answer_waits_no_longer(
     done, _ = await asyncio.wait([waiting], timeout=DEADLINE_S)
     assert done
     assert waiting.cancelled()
+
+
+async def test_topics_with_configs_of_a_newer_muster_do_no_harm(
+    catalogue: Catalogue, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(
+        Logger, "warning", lambda _, event, **fields: said.append((fields["topic"], fields["names"]))
+    )
+    configs = {"of.a.newer.muster": "1", "compression.type": "newer", "retention.ms": "5000"}
+    row = TopicRow(uuid4(), "a", 1, configs)
+    await brokers.store.create_topic(row)
+    await brokers.store.create_topic(TopicRow(uuid4(), "b", 1))
+    change = await catalogue.refresh()
+    assert {topic.name for topic in change.created} == {"a", "b"}
+    topic = catalogue.named("a")
+    assert topic.configs == {"retention.ms": "5000"}
+    assert (topic.config.retention_ms, topic.config.compression_type) == (5_000, "producer")
+    catalogue.set_defaults({"retention.bytes": "9"})
+    await catalogue.add_partitions("a", 2)
+    kept = {each.name: each.configs for each in await brokers.store.topics()}
+    assert kept["a"] == configs, "the newer muster still finds its own"
+    await catalogue.create("c")
+    assert said == [("a", ["compression.type", "of.a.newer.muster"])] * 2, "when first read, and when altered"
+    await catalogue.delete(topic)
+    assert [each.name for each in catalogue.topics()] == ["b", "c"]
