@@ -118,7 +118,7 @@ class Producer(Generic[K, V]):
             request_bytes_max=checked.max_request_size,
             delivery_timeout_s=checked.delivery_timeout_ms / 1000,
         )
-        self._topics = self._accumulator.topics
+        self._topics: dict[str, TopicQueues] = {}
         self._buffer_memory = checked.buffer_memory
         self._partitioner = checked.partitioner
         self._key_serializer = key_serializer
@@ -173,6 +173,7 @@ class Producer(Generic[K, V]):
         self._sender = Sender(
             self._cluster, self._accumulator, settings, on_room=self._next_turn, on_death=self._died
         )
+        self._topics = self._sender.leaders.current
         if settings.transactional_id is not None:
             await self._start_transactions()
         self._unusable = None
@@ -413,7 +414,7 @@ class Producer(Generic[K, V]):
     ) -> PartitionQueue:
         """Put a record into a new batch of this partition or, if None, of any. Returns the partition's
         queue."""
-        now = self._loop.time()
+        topic.used_at = now = self._loop.time()
         if queue is None:
             begun = self._accumulator.begin_keyless(topic, timestamp_ms, value, headers, future, now)
             queue = topic.sticky
@@ -443,6 +444,7 @@ class Producer(Generic[K, V]):
         found = self._topics.get(topic)
         if found is None:
             found = await self._sender.leaders.topic(topic, self._patience())
+        found.used_at = self._loop.time()
         return found.count
 
     def _chosen(self, topic: TopicQueues, key: bytes | None, value: bytes | None) -> int:

@@ -342,7 +342,8 @@ class Cluster:
         elif self._is_old(name):
             # As in Kafka's clients, old metadata is used until it is refreshed.
             self._told_at[name] = deadline(0)  # one request, even if it fails
-            self._enqueue(list(self.image.topics), deadline(self._metadata_max_age_s))
+            # Asking for topics that nobody uses might create deleted ones again.
+            self._enqueue([name], deadline(self._metadata_max_age_s))
         return self.image.topics[name]
 
     async def leadership(self, where: TopicPartition, until: float) -> tuple[int, int]:

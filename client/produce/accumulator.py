@@ -210,6 +210,7 @@ class TopicQueues:
         "share_left",
         "size_bytes_max",
         "sticky",
+        "used_at",
     )
 
     def __init__(self, name: str, partitions: int, first: int = 0) -> None:
@@ -225,6 +226,8 @@ class TopicQueues:
         """Bytes of its share that were left when `batch` had `batch_began_at` bytes."""
         self.batch: Batch | None = None
         self.batch_began_at = 0
+        self.used_at = 0.0
+        """When it was last asked for, or a batch begun."""
 
     def resize(self, count: int) -> None:
         """Set the number of partitions that the cluster reports. It is smaller if the topic was deleted and

@@ -22,6 +22,10 @@ _GROWTH_S = 5.0
 """How long to wait for a partition that its topic lacks: the brokers of a cluster do not learn of new
 partitions at the same moment."""
 
+_IDLE_S = 300.0
+"""How long a topic that is not used is asked for: asking might create a deleted topic again. As
+metadata.max.idle.ms of Java's producer (KIP-526)."""
+
 
 class Patience(NamedTuple):
     """How long a call waits: `until` a time of the loop's clock, because of `setting`, which errors name."""
@@ -31,8 +35,9 @@ class Patience(NamedTuple):
 
 
 class Leaders:
-    """Keeps `topics` up to date with the cluster. `on_news` is called after every response, `on_refused` with
-    a topic that the cluster refuses permanently, `on_end` with a task that has ended."""
+    """Keeps `topics` up to date with the cluster. Idle ones stay there, since their numbers must go on, but
+    are no longer `current`. `on_news` is called after every response, `on_refused` with a topic that the
+    cluster refuses permanently, `on_end` with a task that has ended."""
 
     def __init__(
         self,
@@ -47,6 +52,8 @@ class Leaders:
     ) -> None:
         self._cluster = cluster
         self._topics = topics
+        self.current: dict[str, TopicQueues] = {}
+        """The topics that records can be put into; others must be asked for first."""
         self._request_timeout_s = request_timeout_s
         self._metadata_max_age_s = metadata_max_age_s
         self._on_news = on_news
@@ -65,8 +72,9 @@ class Leaders:
         while True:
             try:
                 await self._ask([name], patience.until)
-                topic = self._topics.get(name)
+                topic = self.current.get(name)
                 if topic is not None:
+                    topic.used_at = deadline(0)
                     return topic
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} has no partitions yet")
             except (ClientError, KafkaError) as error:
@@ -109,10 +117,13 @@ class Leaders:
             self._seeking.add_done_callback(self._on_end)
 
     def renew(self, now: float) -> float:
-        """Refresh everything older than metadata_max_age_ms. Returns when to call again."""
+        """Refresh everything older than metadata_max_age_ms, except idle topics. Returns when to call
+        again."""
         if now >= self._renew_at:
             self._renew_at = now + self._metadata_max_age_s
-            self.seek(self._topics)
+            for name in [name for name, topic in self.current.items() if now - topic.used_at > _IDLE_S]:
+                del self.current[name]
+            self.seek(self.current)
         return self._renew_at
 
     @property
@@ -169,6 +180,7 @@ class Leaders:
             # So that producers that start together do not all begin with the same partition.
             topic = TopicQueues(name, len(told.partitions), random.randrange(len(told.partitions)))
             self._topics[name] = topic
+        self.current[name] = topic
         topic.resize(len(told.partitions))
         for number, queue in enumerate(topic.queues):
             partition = told.partitions.get(number)

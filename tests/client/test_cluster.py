@@ -397,6 +397,20 @@ async def test_what_is_old_is_asked_for_beside_its_use() -> None:
         assert await cluster.leadership(where, deadline(LONG_S)) == (2, 2)
 
 
+async def test_topics_that_nobody_uses_any_more_are_not_asked_for() -> None:
+    """A broker might create one again that has been deleted."""
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses, metadata_max_age_ms=1) as cluster:
+        for name in ("used", "left"):
+            await cluster.topic(name, deadline(LONG_S))
+        fake.asked.clear()
+        async with asyncio.timeout(LONG_S):
+            while len(fake.asked) < 3:
+                await cluster.topic("used", deadline(LONG_S))
+                await asyncio.sleep(0)
+        assert fake.asked[:3] == [["used"]] * 3
+
+
 @pytest.mark.parametrize("last", [3, 6])
 async def test_coordinators_of_several_groups(last: int) -> None:
     """In one request if the broker supports that."""

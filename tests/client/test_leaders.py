@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from muster.client.network.connection import deadline
 from muster.client.network.metadata import MetadataImage
 from muster.client.produce.accumulator import TopicQueues
-from muster.client.produce.leaders import Leaders
+from muster.client.produce.leaders import Leaders, Patience
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.metadata import MetadataResponse
 from tests.support.facts import turns, until
@@ -95,6 +96,28 @@ async def test_asking_ends_when_all_are_led(cluster: Cluster, leaders: Leaders) 
     assert cluster.asked == [["a", "b"]]
     leaders.seek(["a"])
     await until(lambda: cluster.asked == [["a", "b"], ["a"]], "and begins again")
+
+
+async def test_topics_that_are_not_used_are_not_asked_for(cluster: Cluster, leaders: Leaders) -> None:
+    cluster.leader = 1
+    patience = Patience(deadline(1e6), "forever")
+    first = {name: await leaders.topic(name, patience) for name in ("a", "b")}
+    cluster.asked.clear()
+    renewal = deadline(1e6)
+    for topic in first.values():
+        topic.used_at = renewal - 299
+    leaders.renew(renewal)
+    await until(lambda: cluster.asked == [["a", "b"]])
+    renewal += 1e6
+    first["a"].used_at = renewal - 299
+    leaders.renew(renewal)
+    await until(lambda: cluster.asked == [["a", "b"], ["a"]])
+    assert leaders.current == {"a": first["a"]}
+    assert await leaders.topic("b", patience) is first["b"], "its sequence numbers go on"
+    assert cluster.asked[2:] == [["b"]], "it may have changed meanwhile"
+    first["b"].used_at = renewal = renewal + 1e6
+    leaders.renew(renewal)
+    await until(lambda: cluster.asked[3:] == [["b"]])
 
 
 async def test_one_of_several_that_is_refused_does_not_stop_the_others(

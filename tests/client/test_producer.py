@@ -15,6 +15,7 @@ import pytest
 
 from muster.client.admin.client import Admin
 from muster.client.errors import ClientError, DeliveryTimedOut
+from muster.client.produce import leaders
 from muster.client.produce.partitioner import partition_of
 from muster.client.producer import Producer, RecordMetadata
 from muster.coordinator.testing import Broker, Cluster
@@ -264,6 +265,26 @@ async def test_a_topic_that_is_missing_is_created_where_brokers_do_that(broker: 
     async with Producer(broker.bootstrap) as producer:
         assert (await producer.send("new", b"v")).offset == 0
         assert await producer.partitions_for("new") == 1
+
+
+async def test_a_topic_that_is_deleted_stays_away_until_it_is_written_to_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaders, "_IDLE_S", 0.0)
+    async with (
+        Admin(broker.bootstrap) as admin,
+        Producer(broker.bootstrap, metadata_max_age_ms=5) as producer,
+    ):
+        await producer.send("t", b"old")
+        await until(lambda: "t" not in producer._topics, "the topic to be idle")
+        await admin.delete_topic("t")
+        found = producer._sender.leaders
+        for _ in range(3):
+            await producer.partitions_for("other")
+            renewal = found._renew_at
+            await until(lambda due=renewal: found._renew_at > due, "the next renewal")  # type: ignore[misc]
+        assert [topic.name for topic in await admin.list_topics()] == ["other"]
+        assert (await producer.send("t", b"new")).offset == 0
 
 
 async def test_a_topic_may_appear_while_it_is_waited_for() -> None:
