@@ -11,6 +11,7 @@ from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.damage import Damage
 from muster.coordinator.topics.log import PartitionLog
+from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.sources import (
     NOTHING_AVAILABLE,
     Available,
@@ -77,12 +78,12 @@ class Led:
         self._nothing_to_read = FetchedPartition(None, b"", end, stable, start, self.leader_epoch)
         return self._nothing_to_read
 
-    def close(self) -> None:
+    def close(self, logs: Logs) -> None:
         """In the executor: nothing opens the log for this leadership again."""
         with self.lock:
             self.ended = True
             if self.log is not None:
-                self.log.close()
+                logs.close_log(self.topic.topic_id, self.partition, self.log)
 
     # --- fetches that wait ------------------------------------------------------------------------
 

@@ -131,6 +131,16 @@ class Logs:
                 log.known_end = holder.known_end
             return log
 
+    def close_log(self, topic_id: UUID, partition: int, log: PartitionLog) -> None:
+        """Close a log from `open`, and keep of it only where it ended. KafkaError as `PartitionLog.close`."""
+        log.close()
+        with self._lock:
+            holder = self._holders.get((topic_id, partition))
+        if holder is not None:
+            with holder.lock:
+                if holder.log is log:  # if not, a later leader has opened it
+                    holder.known_end, holder.log = log.high_watermark, None
+
     def note_refused(self, topic_id: UUID, partition: int, header: Header, now_ms: int) -> None:
         """Note a refused batch that will come again; see `refused`. Does not block."""
         with self._lock:

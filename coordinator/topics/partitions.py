@@ -224,7 +224,7 @@ class Partitions:
     def _give_up(self, lease: Lease) -> list[asyncio.Future[None]]:
         self._epochs.pop(lease, None)
         ended = self._pop_led(lambda led: led.lease == lease)
-        return [self._in_executor(led.close) for led in ended]
+        return [self._in_executor(led.close, self._logs) for led in ended]
 
     def _pop_led(self, chosen: Callable[[Led], bool]) -> list[Led]:
         """Remove the chosen partitions and make their parked fetches look again."""
@@ -411,7 +411,8 @@ class Partitions:
 
     def _note_refused(self, topic: Topic, partition: int, records: bytes, refusal: KafkaError) -> None:
         """On the loop or in the executor: an append was refused. See `topics.refused`."""
-        if refusal.code in COMES_AGAIN:
+        # Logs forget a topic when it is deleted: nothing may be noted for it after that.
+        if refusal.code in COMES_AGAIN and self._catalogue.by_id(topic.topic_id) is not None:
             with suppress(DecodeError):
                 self._logs.note_refused(topic.topic_id, partition, peek(records), self._clock.now_ms())
 
@@ -767,7 +768,7 @@ class Partitions:
             # A broker with many idle partitions should not keep them all open.
             del self._led[topic_id, partition]
             self._looked.pop((topic_id, partition), None)  # its start may have moved
-            self._in_executor(led.close)
+            self._in_executor(led.close, self._logs)
 
     def _in_executor(self, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]:
         return self._track(self._executor, call, *args)

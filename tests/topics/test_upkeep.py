@@ -4,8 +4,11 @@ request."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable
 from errno import ENOSPC
+from typing import Any
 
 import pytest
 
@@ -16,8 +19,9 @@ from muster.coordinator.topics import upkeep
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.retention import expire
+from muster.protocol.errors import ErrorCode
 from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, KindredFolder, batch
-from tests.topics.test_partitions import ask, fetch, settled, topic_at, values
+from tests.topics.test_partitions import ask, code_of, fetch, settled, topic_at, values
 
 
 async def test_upkeep_goes_on_after_a_lease_had_run_out() -> None:
@@ -255,4 +259,46 @@ async def test_a_sweep_that_ends_while_upkeep_is_held_is_followed_by_none() -> N
     brokers.clock.advance(600_000)
     await settled()
     assert not threads.waiting
+    await brokers.close()
+
+
+@pytest.mark.files
+async def test_nothing_is_kept_of_logs_that_are_closed_but_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[weakref.ref[PartitionLog]] = []
+    open_log = Logs.open
+
+    def noted(logs: Logs, *args: Any, **options: Any) -> PartitionLog:
+        log = open_log(logs, *args, **options)
+        opened.append(weakref.ref(log))
+        return log
+
+    monkeypatch.setattr(Logs, "open", noted)
+    brokers = Brokers()
+    node = await brokers.add()
+    topic = await topic_at(brokers)
+    await node.append(topic, 0, batch(b"a", b"b"))
+    shard = data_shard(topic.topic_id, 0, SHARDS)
+    await node.disown(shard)
+    node.own(shard, 2)
+    await node.sweep()
+    await settled()
+    gc.collect()
+    assert [log() for log in opened] == [None, None], "given up, and opened by upkeep alone"
+    brokers.logs._storage.delete(topic.topic_id)
+    await node.append(topic, 0, batch(b"c"))
+    again = opened[-1]()
+    assert again is not None
+    assert again.known_end == 2, "that records were lost meanwhile is noticed"
+    await brokers.close()
+
+
+async def test_nothing_is_kept_of_a_topic_deleted_under_its_appends() -> None:
+    brokers = Brokers()
+    node = await brokers.add()
+    topic = await topic_at(brokers)
+    appending = node.append(topic, 0, batch(b"a", producer=(1, 0, 0)))
+    await brokers.catalogues[0].delete(topic)  # in the same turn of the loop
+    assert await code_of(appending) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await settled()
+    assert not brokers.logs._holders
     await brokers.close()
