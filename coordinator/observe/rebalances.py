@@ -26,7 +26,7 @@ class RebalanceLog:
     """Takes a shard's events in order; logs each rebalance once it completes.
 
     Most clients give no reason, so an expired session is classified by whether the member was still
-    connected. The only state is one removal per group, until that group's rebalance completes.
+    connected. The only state is what sessions expired in a group, until its rebalance completes.
     """
 
     def __init__(
@@ -35,21 +35,23 @@ class RebalanceLog:
         """`members` returns a group's current members, to tell members with the same client id apart."""
         self._members = members
         self._log = log.bind(node=node_id)
-        self._expired: dict[str, MemberRemoved] = {}
+        self._expired: dict[str, dict[str, MemberRemoved]] = {}
+        """By group and member id. Those of a group that was loaded elsewhere meanwhile may be old."""
 
     def observe(self, shard: int, events: Sequence[Event]) -> None:
         """Take events of durable steps, in step order."""
         for event in events:
             match event:
-                case MemberRemoved(trigger=Trigger.SESSION_EXPIRED):
-                    self._expired.setdefault(event.group_id, event)
+                case MemberRemoved(trigger=Trigger.SESSION_EXPIRED, member=MemberIdentity(member_id)):
+                    self._expired.setdefault(event.group_id, {})[member_id] = event
                 case RebalanceCompleted():
                     self._completed(shard, event)
                 case GroupRemoved():
                     self._expired.pop(event.group_id, None)
 
     def _completed(self, shard: int, event: RebalanceCompleted) -> None:
-        expired = self._expired.pop(event.group_id, None)
+        of_group = self._expired.pop(event.group_id, {})
+        expired = None if event.member is None else of_group.get(event.member.member_id)
         there = [member_of(each) for each in self._members(event.group_id)]
         mentioned = [*event.dropped, *filter(None, (event.member, event.last_joined))]
         names = Names([*map(member_of, mentioned), *there], {each.id for each in there})

@@ -179,6 +179,24 @@ def completed(trigger: Trigger, member: MemberIdentity | None = CONSUMER, reason
     )
 
 
+def expired(member: MemberIdentity, silent_ms: int = 45_000, *, connected: bool = False) -> MemberRemoved:
+    return MemberRemoved(
+        at_ms=1,
+        group_id="orders",
+        generation_id=1,
+        trigger=Trigger.SESSION_EXPIRED,
+        member=member,
+        reason=None,
+        silent_ms=silent_ms,
+        connected=connected,
+        disconnected_ms=None,
+        late=0,
+        heartbeat_interval_ms=3_000,
+        session_timeout_ms=45_000,
+        requested_by=None,
+    )
+
+
 @pytest.mark.parametrize(
     ("connected", "expected"),
     [
@@ -190,29 +208,31 @@ def test_an_expired_session_says_whether_the_connection_was_still_there(
     stream: io.StringIO, connected: bool, expected: str
 ) -> None:
     log.configure("info", stream=stream)
-    removed = MemberRemoved(
-        at_ms=1,
-        group_id="orders",
-        generation_id=1,
-        trigger=Trigger.SESSION_EXPIRED,
-        member=CONSUMER,
-        reason=None,
-        silent_ms=45_000,
-        connected=connected,
-        disconnected_ms=None,
-        late=0,
-        heartbeat_interval_ms=3_000,
-        session_timeout_ms=45_000,
-        requested_by=None,
-    )
     rebalances = RebalanceLog(node_id=1)
-    rebalances.observe(3, [removed])
+    rebalances.observe(3, [expired(CONSUMER, connected=connected)])
     rebalances.observe(3, [completed(Trigger.SESSION_EXPIRED), completed(Trigger.MEMBER_LEFT)])
     assert [line["cause"] for line in lines(stream)] == [
         f"session expired: c at 10.0.0.7 ({expected})",
         "member left: c at 10.0.0.7",
     ]
     assert lines(stream)[0]["took_ms"] == 11
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_silence_told_is_that_of_the_member_whose_session_expired(
+    stream: io.StringIO, first: bool
+) -> None:
+    """Another may have expired while the group waited for JoinGroups, or before the group was loaded
+    elsewhere and came back."""
+    log.configure("info", stream=stream)
+    others = [expired(MemberIdentity("d-1", "d", "/10.0.0.8"), 9_000)]
+    ours = [expired(CONSUMER)]
+    rebalances = RebalanceLog(node_id=1)
+    rebalances.observe(3, ours + others if first else others + ours)
+    rebalances.observe(3, [completed(Trigger.SESSION_EXPIRED)])
+    assert [line["cause"] for line in lines(stream)] == [
+        "session expired: c at 10.0.0.7 (silent for 45000 ms; it crashed or was cut off)"
+    ]
 
 
 def test_members_of_one_client_id_are_told_apart(stream: io.StringIO) -> None:
