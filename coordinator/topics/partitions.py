@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -120,6 +120,8 @@ class Partitions:
         self._fetches = Fetches(clock, self.of, parked_max=fetches_parked_max)
         self._epochs: dict[Lease, int] = {}  # of the leases this broker has
         self._led: dict[tuple[UUID, int], Led] = {}
+        self._led_under: dict[Lease, dict[tuple[UUID, int], None]] = {}
+        """The keys of `_led` by lease: a lease may come and go without a look at all other partitions."""
         self._looked: dict[tuple[UUID, int], tuple[int, Bounds]] = {}
         """What `look` found in logs that have been closed since, with the leader epoch."""
         self._holding_back: asyncio.Future[dict[tuple[str, int], HeldBack]] | None = None
@@ -183,7 +185,7 @@ class Partitions:
         self._end()
         self._upkeep.abandon()
         self._epochs.clear()
-        for led in self._pop_led(lambda _: True):
+        for led in self._pop_led(list(self._led)):
             led.ended = True
 
     def _end(self) -> None:
@@ -223,31 +225,39 @@ class Partitions:
 
     def _give_up(self, lease: Lease) -> list[asyncio.Future[None]]:
         self._epochs.pop(lease, None)
-        ended = self._pop_led(lambda led: led.lease == lease)
+        ended = self._pop_led(list(self._led_under.get(lease, ())))
         return [self._in_executor(led.close, self._logs) for led in ended]
 
-    def _pop_led(self, chosen: Callable[[Led], bool]) -> list[Led]:
-        """Remove the chosen partitions and make their parked fetches look again."""
-        keys = [key for key, led in self._led.items() if chosen(led)]
-        popped = [self._led.pop(key) for key in keys]
-        for led in popped:
-            led.wake_watchers()
+    def _pop_led(self, keys: Iterable[tuple[UUID, int]]) -> list[Led]:
+        """Remove those of these partitions that are led, and make their parked fetches look again."""
+        popped = []
+        for key in keys:
+            led = self._led.pop(key, None)
+            if led is not None:
+                of_lease = self._led_under[led.lease]
+                del of_lease[key]
+                if not of_lease:
+                    del self._led_under[led.lease]
+                led.wake_watchers()
+                popped.append(led)
         return popped
 
     def _topics_changed(self, change: Change) -> None:
         for topic in change.deleted:
-            for partition in range(topic.partitions):
-                self._looked.pop((topic.topic_id, partition), None)
-            ended = self._pop_led(lambda led, topic=topic: led.topic.topic_id == topic.topic_id)  # type: ignore[misc]
+            keys = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+            for key in keys:
+                self._looked.pop(key, None)
+            ended = self._pop_led(keys)
             for led in ended:
                 led.ended = True
             self._in_executor(self._delete, topic.topic_id, ended)
         for _, topic in change.altered:
-            for led in self._led.values():
-                if led.topic.topic_id == topic.topic_id:
-                    led.topic = topic
-                    if led.log is not None:
-                        led.log.config = topic.config
+            for partition in range(topic.partitions):
+                altered = self._led.get((topic.topic_id, partition))
+                if altered is not None:
+                    altered.topic = topic
+                    if altered.log is not None:
+                        altered.log.config = topic.config
 
     def _delete(self, topic_id: UUID, ended: Sequence[Led]) -> None:
         """In the executor. No log of `ended` is opened any more; waits for an opening under way, which would
@@ -289,6 +299,7 @@ class Partitions:
         assert lease is not None
         led = Led(current, partition, lease, self._epochs[lease])
         self._led[topic.topic_id, partition] = led
+        self._led_under.setdefault(lease, {})[topic.topic_id, partition] = None
         return led
 
     def _check_serving(self, lease: Lease | None, topic: Topic, partition: int) -> None:
@@ -766,7 +777,7 @@ class Partitions:
         led = self._led.get((topic_id, partition))
         if led is not None and not led.asked_for:
             # A broker with many idle partitions should not keep them all open.
-            del self._led[topic_id, partition]
+            self._pop_led([(topic_id, partition)])
             self._looked.pop((topic_id, partition), None)  # its start may have moved
             self._in_executor(led.close, self._logs)
 

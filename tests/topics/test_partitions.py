@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from errno import EIO, ENOSPC
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,7 +17,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import MemoryFile
 from muster.coordinator.storage.folders import Folders
-from muster.coordinator.storage.store import Lease
+from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.logs import Logs
@@ -618,6 +618,45 @@ async def test_changed_configs_hold_for_open_logs(brokers: Brokers) -> None:
         "orders", [ConfigChange("max.message.bytes", Operation.SET, "100")]
     )
     assert await code_of(node.append(topic, 0, batch(b"a" * 100))) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+class NeverWalked(dict[Any, Any]):
+    """Looked up by key only: there may be 100,000 partitions."""
+
+    def _walk(self) -> NoReturn:
+        raise AssertionError("all led partitions were gone through")
+
+    __iter__ = keys = values = items = _walk  # type: ignore[assignment]
+
+
+async def test_topics_and_leases_change_without_a_look_at_other_partitions(brokers: Brokers) -> None:
+    node, catalogue = await brokers.add(), brokers.catalogues[0]
+    topics = [await catalogue.create(f"topic-{number}", partitions=2, configs={}) for number in range(3)]
+    for topic in topics:
+        for partition in range(2):
+            await node.append(topic, partition, batch(b"a"))
+    led = node._led
+    node._led = NeverWalked(led)
+    await catalogue.alter_configs("topic-0", [ConfigChange("max.message.bytes", Operation.SET, "100")])
+    catalogue.set_defaults({"retention.ms": "5000"})
+    for topic in topics:
+        for partition in range(2):
+            log = node._led[topic.topic_id, partition].log
+            assert log is not None
+            assert log.config.retention_ms == 5_000
+            assert (log.config.max_message_bytes == 100) == (topic is topics[0])
+    await catalogue.delete(topics[0])
+    lost = data_shard(topics[1].topic_id, 0, SHARDS)
+    await node.disown(lost)
+    await Partitions.disown(node, Lease(LeaseKind.GROUP, 0))
+    left = {
+        (topic.topic_id, partition)
+        for topic in topics[1:]
+        for partition in range(2)
+        if data_shard(topic.topic_id, partition, SHARDS) != lost
+    }
+    assert set(dict.keys(node._led)) == left
+    node._led = {key: led[key] for key in led if key in left}
 
 
 @pytest.mark.files
