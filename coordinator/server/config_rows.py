@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from muster.coordinator.base.listeners import call_all
 from muster.coordinator.storage.store import BrokerConfigsRow, Store, StoreConflict
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -39,8 +40,7 @@ class ConfigRows:
             if self._told and rows == self._rows:
                 return
             self._rows, self._told = rows, False
-            for listener in self.listeners:
-                listener(rows)
+            call_all(self.listeners, rows)
             self._told = True
 
     async def change(

@@ -24,7 +24,8 @@ ACLS_MAX: Final = 20_000
 REMOVED_MAX: Final = 10_000
 """ACLs removed by one request, as in Kafka."""
 
-_Read = tuple[Mapping[str, str], Pattern, frozenset[Access]]
+_Read = tuple[Mapping[str, str], Pattern | None, frozenset[Access]]
+"""A row's keys, and what they say; None: the row cannot be read."""
 
 
 class KeptAcls:
@@ -88,7 +89,8 @@ class KeptAcls:
         if self.in_force is not None and found == self._read_rows:
             return
         self._read_rows = found
-        self.in_force = Acls({pattern: accesses for _, pattern, accesses in found.values()}, self._default)
+        acls = {pattern: accesses for _, pattern, accesses in found.values() if pattern is not None}
+        self.in_force = Acls(acls, self._default)
         for listener in self.listeners:
             listener()
 
@@ -102,7 +104,12 @@ def _key(access: Access) -> str:
 
 
 def _decoded(row: str, keys: Mapping[str, str]) -> _Read:
-    type, pattern, name = row.removeprefix(_ROW).split(":", 2)
+    try:
+        type, kind, name = row.removeprefix(_ROW).split(":", 2)
+        pattern = Pattern(ResourceType[type], PatternType[kind], name)
+    except (ValueError, KeyError):  # perhaps of a newer muster
+        _log.error("the ACLs of a row in the store cannot be read, and are not in force", row=row)
+        return keys, None, frozenset()
     accesses = set()
     for key in keys:
         try:
@@ -110,7 +117,7 @@ def _decoded(row: str, keys: Mapping[str, str]) -> _Read:
             accesses.add(Access(principal, host, Operation[operation], Permission[permission]))
         except (ValueError, KeyError, TypeError):
             _log.error("an ACL in the store cannot be read, and is not in force", row=row, key=key)
-    return keys, Pattern(ResourceType[type], PatternType[pattern], name), frozenset(accesses)
+    return keys, pattern, frozenset(accesses)
 
 
 def _with(added: Mapping[str, str], before: Mapping[str, str]) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.listeners import call_all
 from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import (
     EVENTS_TOPIC,
@@ -254,8 +255,7 @@ class Catalogue:
         self._by_name = dict(sorted(by_name.items()))
         self._folded = {_fold(name): name for name in self._by_name}
         if change:
-            for callback in list(self._subscribers):
-                callback(change)
+            call_all(list(self._subscribers), change)
         return change
 
     def _topic(self, row: TopicRow) -> Topic:

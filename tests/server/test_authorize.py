@@ -23,9 +23,11 @@ from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.authorizer import Authorizer, super_users
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.config_rows import ConfigRows
+from muster.coordinator.server.kept_acls import KeptAcls
 from muster.coordinator.server.needs import Needs
 from muster.coordinator.server.rights import UNRESTRICTED
 from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import BrokerConfigsRow
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.acls import (
@@ -539,6 +541,27 @@ async def test_operations_told_are_those_that_are_allowed(broker: Broker) -> Non
 
 
 # --- the ACLs themselves ------------------------------------------------------------------------------------
+
+
+async def test_acls_that_cannot_be_read_leave_the_others_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(log.Logger, "error", lambda _, event, **fields: logged.append(fields["row"]))
+    store = MemoryStore()
+    await store.open()
+    key = '["User:a", "*", "READ", "ALLOW"]'
+    unreadable = ["acl:odd", "acl:PLANET:LITERAL:t", "acl:TOPIC:REGEX:t"]
+    for row in [*unreadable, "acl:TOPIC:LITERAL:t"]:
+        await store.update_broker_configs(BrokerConfigsRow(row, {key: ""}), expected={})
+    rows = ConfigRows(store)
+    acls = KeptAcls(rows, default=False)
+    await rows.refresh()
+    await rows.change("1", lambda _: {"a": "b"})
+    assert acls.in_force is not None
+    readable = acl(
+        ResourceType.TOPIC, PatternType.LITERAL, "t", "User:a", "*", Operation.READ, Permission.ALLOW
+    )
+    assert list(acls.in_force) == [readable]
+    assert sorted(logged) == sorted(unreadable), "each once"
 
 
 async def test_acls_reach_every_broker_and_outlive_them(start_brokers: StartBrokers, tmp_path: Any) -> None:

@@ -43,6 +43,21 @@ async def test_a_listener_that_failed_is_told_again() -> None:
     assert told == [{}, {}]
 
 
+async def test_a_listener_that_fails_keeps_nothing_from_those_behind_it() -> None:
+    store = MemoryStore()
+    await store.open()
+    rows = ConfigRows(store)
+    told: list[Rows] = []
+
+    def failing(found: Rows) -> None:
+        raise RuntimeError(f"the {['second', 'first'][not told]}")
+
+    rows.listeners += [failing, told.append, failing, told.append]
+    with pytest.raises(RuntimeError, match="the first"):
+        await rows.refresh()
+    assert told == [{}, {}]
+
+
 async def test_a_change_that_another_broker_has_undone_is_made() -> None:
     store = MemoryStore()
     await store.open()

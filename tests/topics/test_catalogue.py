@@ -320,6 +320,19 @@ async def test_subscribers_hear_what_changed(catalogue: Catalogue, brokers: Brok
     assert len(heard) == 3
 
 
+async def test_a_subscriber_that_fails_keeps_nothing_from_those_behind_it(catalogue: Catalogue) -> None:
+    heard: list[Change] = []
+
+    def failing(change: Change) -> None:
+        raise RuntimeError("cannot take it")
+
+    catalogue.subscribe(failing)
+    catalogue.subscribe(heard.append)
+    with pytest.raises(RuntimeError, match="cannot take it"):
+        await catalogue.create("orders")
+    assert heard == [Change(created=(catalogue.named("orders"),))]
+
+
 async def test_bad_defaults_are_refused_at_once(brokers: Brokers) -> None:
     with pytest.raises(KafkaError, match=r"retention\.ms"):
         Catalogue(brokers.store, brokers.clock, defaults={"retention.ms": "-5"})
