@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Protocol
+from zlib import crc32
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
@@ -140,7 +141,9 @@ class Recovery:
         for group_id in self._groups_of_shard(shard):
             if group_id not in self._watched and (watched := self._watch(group_id)) is not None:
                 watched.interval_ms = RARELY_MS
-                watched.write_ms = now_ms + RARELY_MS
+                # Not all groups at once: spread by something that is the same in every run.
+                ahead_ms = crc32(group_id.encode(errors="surrogatepass")) % (RARELY_MS - FIRST_MS)
+                watched.write_ms = now_ms + RARELY_MS - ahead_ms
                 self._put(group_id, watched, watched.write_ms)
 
     def _watch(self, group_id: str) -> _Watched | None:
@@ -179,6 +182,7 @@ class Recovery:
                 await self._lag.read(due)
                 for group_id in due:
                     self._look_at(group_id)
+                    await asyncio.sleep(0)  # a group may have thousands of partitions
         except Exception as error:
             _log.error("failed to watch lag", exc_info=error)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -17,7 +18,7 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.observe.lag import ASKED_MS, FRESH_MS, SAMPLE_MS, History, Lag, PartitionLag
 from muster.coordinator.observe.recovery import FIRST_MS, RARELY_MS, RECOVERY_MAX_MS, Recovery
 from muster.coordinator.topics.logs import PartitionId
-from tests.support.facts import until
+from tests.support.facts import turns, until
 from tests.support.journal import check_entry
 
 GROUP = "orders"
@@ -408,6 +409,39 @@ async def test_groups_of_a_shard_that_was_loaded_are_watched(world: World) -> No
     world.commit(99)
     await world.advance(RARELY_MS)
     assert world.lags() == [(1, False)]
+
+
+async def test_groups_of_a_shard_that_was_loaded_do_not_all_fall_due_together(world: World) -> None:
+    world.log("t", 0, 100)
+    for number in range(100):
+        world.commit(98, group_id=f"group-{number}")
+    loaded_ms = world.clock.now_ms()
+    world.recovery.observe([Entry("shard_loaded", loaded_ms, 1, 0, None, None)])
+    due_ms = {watched.due_ms for watched in world.recovery._watched.values()}
+    assert len(due_ms) > 90
+    assert all(FIRST_MS < each - loaded_ms <= RARELY_MS for each in due_ms)
+
+
+async def test_the_loop_turns_between_groups_that_are_due(world: World) -> None:
+    world.log("t", 0, 100)
+    for number in range(100):
+        world.commit(98, group_id=f"group-{number}")
+    at_ms = world.clock.now_ms()
+    world.recovery.observe(
+        [Entry("rebalance_completed", at_ms, 1, 0, f"group-{number}", 1, data={}) for number in range(100)]
+    )
+    counts: list[int] = []
+
+    def count_entries() -> None:
+        counts.append(len(world.entries))
+        if len(world.entries) < 100:
+            asyncio.get_running_loop().call_soon(count_entries)
+
+    world.clock.advance(FIRST_MS)
+    count_entries()
+    await until(lambda: len(world.entries) == 100, "all entries")
+    await turns()
+    assert set(counts) == set(range(101))
 
 
 def partitions_of(entries: Iterable[Entry]) -> list[int]:
