@@ -81,10 +81,12 @@ class Folders:
     def delete(self, topic_id: UUID) -> None:
         name = str(topic_id)
         with suppress(OSError):  # there is none
-            # If the process dies while it removes a large topic, the next knows that the rest was deleted.
+            # If the process dies before a large topic is removed, the next knows that the rest was deleted.
             self._root.rename(name, name + _DELETED)
-            name += _DELETED
-        self._root.remove_folder(name)
+
+    def remove_deleted(self, topic_id: UUID) -> None:
+        for name in (f"{topic_id}{_DELETED}", str(topic_id)):  # the latter if it could not be renamed
+            self._root.remove_folder(name)
 
     def settle(self, topic_ids: set[UUID]) -> dict[UUID, str | None]:
         """Apart from what `delete` has begun to remove, folders cannot tell a topic that was deleted just
@@ -102,6 +104,7 @@ class Folders:
         partitions = [partition for each, partition in self.stored() if each == topic_id]
         if not any(self.size(topic_id, partition) for partition in partitions):
             self.delete(topic_id)
+            self.remove_deleted(topic_id)
             return None
         taken = set(self._root.names())
         names = (f"{topic_id}{f'.{number}' if number else ''}{DISCARDED}" for number in count())

@@ -343,7 +343,11 @@ class RecordStorage(Protocol):
         """The volume's size in bytes, and how much of it is free for us; -1 and -1 if unknown."""
 
     def delete(self, topic_id: UUID) -> None:
-        """Remove a topic's records; harmless if there are none."""
+        """Take a topic's records out of what is stored; harmless if there are none. Requests wait for the
+        thread that calls this: what takes long is left to `remove_deleted` or `remove_left_over`."""
+
+    def remove_deleted(self, topic_id: UUID) -> None:
+        """Call it after `delete`, where nobody waits: remove what that has left of the topic."""
 
     def settle(self, topic_ids: set[UUID]) -> Mapping[UUID, str | None]:
         """Remove the records of all topics but these, which are all that the store has, or put them aside if

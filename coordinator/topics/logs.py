@@ -188,8 +188,8 @@ class Logs:
             return Volume(self._storage.path, -1, -1)
 
     def delete(self, topic_id: UUID) -> None:
-        """The topic is gone: fence its logs and remove their records. Harmless when there are none.
-        OSError."""
+        """The topic is gone: fence its logs and take their records out of what is stored; then call
+        `remove_deleted`. Harmless when there are none. OSError."""
         with self._lock:
             keys = [key for key in self._holders if key[0] == topic_id]
             holders = [self._holders.pop(key) for key in keys]
@@ -198,6 +198,10 @@ class Logs:
                 if holder.log is not None:
                     holder.log.fence()
         self._storage.delete(topic_id)
+
+    def remove_deleted(self, topic_id: UUID) -> None:
+        """Remove what is left of a topic after `delete`. It may take long. OSError."""
+        self._storage.remove_deleted(topic_id)
 
     def settle(self, topic_ids: Iterable[UUID]) -> Mapping[UUID, str | None]:
         """Remove or put aside what there is of other topics: deleted ones whose logs nobody could remove (the

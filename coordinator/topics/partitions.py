@@ -138,11 +138,12 @@ class Partitions:
         )
         self._running: set[asyncio.Future[Any]] = set()  # what `close` waits for
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._aside = partial(self._track, upkeep_executor or executor)  # for what nobody waits for
         self._upkeep = Upkeep(
             self,
             logs,
             clock,
-            partial(self._track, upkeep_executor or executor),
+            self._aside,
             retention_check_interval_ms=retention_check_interval_ms,
             cleaner_backoff_ms=cleaner_backoff_ms,
             producer_expiration_ms=producer_expiration_ms,
@@ -250,7 +251,8 @@ class Partitions:
             ended = self._pop_led(keys)
             for led in ended:
                 led.ended = True
-            self._in_executor(self._delete, topic.topic_id, ended)
+            deleting = self._in_executor(self._delete, topic.topic_id, ended)
+            deleting.add_done_callback(partial(self._deleted, topic.topic_id))
         for _, topic in change.altered:
             for partition in range(topic.partitions):
                 altered = self._led.get((topic.topic_id, partition))
@@ -266,6 +268,10 @@ class Partitions:
             with led.lock:
                 pass
         self._logs.delete(topic_id)
+
+    def _deleted(self, topic_id: UUID, deleting: asyncio.Future[None]) -> None:
+        if not deleting.cancelled():
+            self._aside(self._logs.remove_deleted, topic_id)
 
     def _leading(self, topic: Topic, partition: int) -> Led:
         """The led partition, to be used for a request within this turn of the loop; codes 3 and 6."""

@@ -50,13 +50,16 @@ def test_what_is_left_of_a_removal_that_the_process_did_not_survive(tmp_path: Pa
     deleted, root = uuid4(), DiskFolder(tmp_path)
     folders = Folders(root)
     _folder(root, deleted, 0).open(LOG, create=True).append([b"records"])
+    dying = Folders(Dying(tmp_path))
+    dying.delete(deleted)
     with pytest.raises(KeyboardInterrupt):
-        Folders(Dying(tmp_path)).delete(deleted)
+        dying.remove_deleted(deleted)
     assert folders.stored() == []
     assert root.names()
     assert folders.settle(set()) == {deleted: None}
     assert not root.names()
     folders.delete(deleted)  # harmless
+    folders.remove_deleted(deleted)
 
 
 def test_of_a_deleted_topic_nothing_is_left(root: Folder) -> None:
@@ -66,8 +69,9 @@ def test_of_a_deleted_topic_nothing_is_left(root: Folder) -> None:
             _folder(root, topic_id, partition).store("snapshot", b"1")
     held = _folder(root, deleted, 1)
     folders = Folders(root)
-    folders.delete(deleted)
-    folders.delete(uuid4())  # it never had a folder
+    for topic_id in (deleted, uuid4()):  # the latter never had a folder
+        folders.delete(topic_id)
+        folders.remove_deleted(topic_id)
     assert sorted(folders.stored()) == [(kept, 0), (kept, 1)]
     assert held.names() == []
     if isinstance(root, MemoryFolder):

@@ -591,6 +591,28 @@ async def test_what_a_broker_acknowledged_before_it_was_killed_is_there(tmp_path
 
 
 @pytest.mark.files
+async def test_nobody_waits_for_the_removal_of_large_topics(tmp_path: Path) -> None:
+    upkeep = HeldExecutor()
+    brokers = Brokers(logs=Logs.on_disk(tmp_path), upkeep_executor=upkeep)
+    node, catalogue = await brokers.add(), brokers.catalogues[0]
+    topics = [await catalogue.create(f"topic-{number}", partitions=1, configs={}) for number in range(5)]
+    for topic in topics:
+        await node.append(topic, 0, batch(b"a"))
+    *deleted, kept = topics
+    for topic in deleted:
+        await catalogue.delete(topic)
+    await settled()
+    left = {f"{topic.topic_id}.deleted" for topic in deleted} | {str(kept.topic_id)}
+    assert set(os.listdir(tmp_path)) == left, "a start after a crash finds that they were deleted"
+    await node.append(kept, 0, batch(b"b"))
+    assert len(upkeep.waiting) == len(deleted)
+    while upkeep.waiting:
+        upkeep.run_one()
+    assert os.listdir(tmp_path) == [str(kept.topic_id)]
+    await brokers.close()
+
+
+@pytest.mark.files
 async def test_logs_of_deleted_topics_are_removed(tmp_path: Path) -> None:
     logs = Logs.on_disk(tmp_path)
     brokers = Brokers(logs=logs)

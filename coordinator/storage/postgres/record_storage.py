@@ -86,6 +86,9 @@ class Rows:
             while left and delete_slice(self.database, segment_id):
                 left -= 1
 
+    def remove_deleted(self, topic_id: UUID) -> None:
+        """`remove_left_over` does it: any process may."""
+
     def settle(self, topic_ids: set[UUID]) -> dict[UUID, str | None]:
         """The database itself knows which topics exist, including those created since."""
         return dict.fromkeys(self.remove_left_over())
