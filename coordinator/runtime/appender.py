@@ -12,7 +12,16 @@ from typing import Final, Protocol
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
-from muster.coordinator.storage.store import Append, JournalRow, Lease, Outcome, Store, StoreBusy, StoreFull
+from muster.coordinator.storage.store import (
+    Append,
+    JournalRow,
+    Lease,
+    Outcome,
+    Store,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+)
 
 _BUSY_PAUSE_MS: Final = 50
 FULL_PAUSE_MS: Final = 1_000
@@ -37,7 +46,8 @@ class Writer(Protocol):
         """What was handed over up to `sequence` was written, or the transaction's part of it was fenced."""
 
     def fail(self, why: Exception) -> None:
-        """The store failed. After StoreBusy and StoreFull nothing was written; otherwise that is unknown."""
+        """The store failed. After StoreBusy, StoreFull and StoreRefused nothing was written; after others
+        that is unknown."""
 
 
 class _Waiting:
@@ -57,7 +67,8 @@ class Appender:
     A writer's rows are written in the order they came, since the next transaction starts when the last has
     returned. Only journal rows are bounded here: a writer stops taking work when too much of its own waits.
     A busy store is retried until rows have waited for `write_timeout_ms`; a full one is not, and `full` says
-    so for a while.
+    so for a while. If the store refuses a transaction, each writer's part is tried alone: only the one that
+    it does not accept fails.
     """
 
     def __init__(
@@ -194,6 +205,7 @@ class Appender:
             while self._waiting and self._urgent:
                 self._urgent = False
                 batch, self._waiting = self._waiting, {}
+                self._under_way = dict(batch)
                 await self._transaction(batch)
                 self._under_way = {}
         finally:
@@ -201,7 +213,6 @@ class Appender:
             self._wait_for_others()
 
     async def _transaction(self, batch: dict[Writer, _Waiting]) -> None:
-        self._under_way = dict(batch)
         now_ms = self._clock.now_ms()
         appends = [
             Append(writer.lease, writer.epoch, waiting.rows, waiting.journal, now_ms)
@@ -213,17 +224,21 @@ class Appender:
             await self._try_later(busy)
             return
         except Exception as error:
+            if isinstance(error, StoreRefused) and len(batch) > 1:
+                await self._each_alone(batch)
+                return
             dropped = sum(len(waiting.journal) for waiting in batch.values())
             if dropped:
                 self._journal_dropped(dropped)
             asked_for = self._asked_for(batch)
             if isinstance(error, StoreFull):
                 self._journal_full_until_ms = self._clock.now_ms() + FULL_PAUSE_MS
-                if dropped:
-                    # Nothing was written. There may be room for the records alone.
-                    if asked_for:
-                        await self._transaction(asked_for)
-                    return
+            if dropped and isinstance(error, (StoreFull, StoreRefused)):
+                # Nothing was written. The records alone may be accepted.
+                if asked_for:
+                    await self._transaction(asked_for)
+                return
+            if isinstance(error, StoreFull):
                 self._full, self._full_until_ms = error, self._journal_full_until_ms
                 self._log.error("the store is full", shards=len(batch), why=str(error))
             # Whatever the backend raised, every writer with records in the transaction has gone on from
@@ -240,6 +255,14 @@ class Appender:
             if waiting.sequence is not None or outcome is Outcome.FENCED:
                 writer.appended(waiting.sequence or 0, outcome)
 
+    async def _each_alone(self, batch: dict[Writer, _Waiting]) -> None:
+        """Write each writer's part in a transaction of its own."""
+        for writer, waiting in batch.items():
+            # Some may have been discarded meanwhile, or be waiting again, since the store has become busy.
+            if writer in self._under_way:
+                await self._transaction({writer: waiting})
+                self._under_way.pop(writer, None)
+
     def _asked_for(self, batch: dict[Writer, _Waiting]) -> dict[Writer, _Waiting]:
         """The part of a batch that somebody waits for: records, without journal rows."""
         asked_for = {}
@@ -248,13 +271,16 @@ class Appender:
             if waiting.sequence is not None and writer in self._under_way:
                 waiting.journal, waiting.journal_bytes = [], 0
                 asked_for[writer] = waiting
+            else:
+                self._under_way.pop(writer, None)
         return asked_for
 
     async def _try_later(self, busy: StoreBusy) -> None:
         """Put what is under way in front of what came meanwhile, and return after a pause."""
         now_ms = self._clock.now_ms()
         came, self._waiting = self._waiting, {}
-        for writer, waiting in list(self._under_way.items()):
+        under_way, self._under_way = self._under_way, {}
+        for writer, waiting in under_way.items():
             if now_ms - waiting.since_ms >= self._write_timeout_ms:
                 if waiting.sequence is None:
                     self._journal_dropped(len(waiting.journal))

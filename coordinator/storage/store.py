@@ -337,6 +337,11 @@ class StoreFull(StoreError):
     """
 
 
+class StoreRefused(StoreError):
+    """The store will never accept something in what it was given: it is too large, for example. Nothing was
+    changed."""
+
+
 class StoreClosed(StoreError):
     """The store is not open, or is closing. Nothing was changed."""
 

@@ -28,6 +28,7 @@ from muster.coordinator.storage.store import (
     StoreBusy,
     StoreError,
     StoreFull,
+    StoreRefused,
     TopicRow,
 )
 from tests.support.facts import until
@@ -390,6 +391,20 @@ async def test_an_unanswered_write_fences_its_own_epoch_and_no_other(postgres: P
         both = [Append(A, doubtful.epoch, [], [row]), Append(B, sound.epoch, [(b"key", b"value")])]
         assert await store_.append(both) == [Outcome.FENCED, Outcome.WRITTEN]
         assert await keys(store_, B) == [b"key"]
+
+
+async def test_what_the_database_never_accepts_is_refused_and_leaves_nothing_in_doubt(store: str) -> None:
+    async with opened(store) as store_:
+        bad, sound = await claim(store_), await claim(store_, B)
+        good = Append(B, sound.epoch, [(b"key", b"value")])
+        with pytest.raises(StoreRefused):
+            await store_.append(
+                [Append(A, bad.epoch, [], [JournalRow(2**70, None, b"beyond 64 bits")]), good]
+            )
+        assert await keys(store_, B) == []
+        assert (
+            await store_.append([Append(A, bad.epoch, [(b"key", b"value")]), good]) == [Outcome.WRITTEN] * 2
+        )
 
 
 async def test_the_time_for_leases_is_a_third_of_their_term(postgres: Postgres, store: str) -> None:

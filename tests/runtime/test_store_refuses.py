@@ -1,17 +1,30 @@
 """A store that accepts nothing for now because it is busy or full, and reports that nothing was changed, is
-no reason to move the shard or to forget who is in its groups."""
+no reason to move the shard or to forget who is in its groups. What it will never accept fails one shard."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from muster.coordinator.base.clock import ManualClock
+from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.storage.store import Lease, LeaseKind, StoreBusy, StoreFull
+from muster.coordinator.runtime.appender import Appender
+from muster.coordinator.storage.store import (
+    Append,
+    JournalRow,
+    Lease,
+    LeaseKind,
+    Outcome,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+)
 from muster.protocol.errors import ErrorCode, KafkaError
-from tests.runtime.support import CONTEXT, LEASE, SHARD, Bench, CounterShard, code
+from tests.runtime.support import CONTEXT, LEASE, SHARD, Bench, CounterShard, HeldStore, code, record
 from tests.support.facts import turns, until
 
 OTHER_GROUP, OTHER = "my-group", Lease(LeaseKind.GROUP, 12)
@@ -199,3 +212,122 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
     await turns()
     assert await bench.ask(CounterShard.read) == [1, 7]
     assert bench.leases.reclaimed == []
+
+
+# --- what is never accepted ---------------------------------------------------------------------------------
+
+NEVER = StoreRefused("it is too large")
+BAD_NOTE = JournalRow(0, None, b"bad")
+
+
+class Picky(HeldStore):
+    """Refuses for good what has a record of the number 13 or `BAD_NOTE` in it."""
+
+    def __init__(self) -> None:
+        super().__init__(now_ms=lambda: 0)
+        self.on_append: Callable[[], object] = lambda: None
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        self.on_append()
+        if any(record(13).row() in each.records or BAD_NOTE in each.journal for each in appends):
+            self.transactions.append(appends)
+            raise NEVER
+        return await super().append(appends)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_what_is_never_accepted_stops_no_other_shard(at_once: bool) -> None:
+    bench = await Bench(store=Picky(), at_once=at_once).start()
+    await bench.claim(OTHER)
+    await bench.runtime.loaded()
+    bad, good = bench.call(CounterShard.write, 13), bench.call(CounterShard.write, 1, OTHER_GROUP)
+    await until(lambda: bad.done() and good.done())
+    assert [len(appends) for appends in bench.store.transactions] == [2, 1, 1]
+    assert code(bad) == ErrorCode.NOT_COORDINATOR
+    assert good.result() == 1
+    assert len(await bench.store.load(OTHER)) == 1
+    failures = {status.number: status.failure for status in bench.runtime.shards()}
+    assert failures == {SHARD: "StoreRefused: it is too large", OTHER.number: None}
+    await bench.close()
+
+
+class NotedWriter:
+    def __init__(self, lease: Lease, epoch: int) -> None:
+        self.lease, self.epoch = lease, epoch
+        self.told: list[object] = []
+
+    def appended(self, sequence: int, outcome: Outcome) -> None:
+        self.told.append(sequence)
+
+    def fail(self, why: Exception) -> None:
+        self.told.append(why)
+
+
+class Desk:
+    """An appender over a picky store, three writers, and what became of their journal rows."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = Picky(), ManualClock()
+        self.written: list[int] = []
+        self.dropped: list[int] = []
+        self.appender = Appender(
+            self.store,
+            self.clock,
+            log=Logger(part="test"),
+            write_timeout_ms=5_000,
+            journal_written=lambda shard, size_bytes: self.written.append(shard),
+            journal_dropped=self.dropped.append,
+        )
+
+    async def open(self) -> list[NotedWriter]:
+        await self.store.open()
+        leases = [Lease(LeaseKind.GROUP, number) for number in range(3)]
+        return [
+            NotedWriter(each.lease, each.epoch) for each in await self.store.claim(leases, 1, 3_000) if each
+        ]
+
+
+async def test_a_journal_row_that_is_never_accepted_stops_nobody() -> None:
+    desk = Desk()
+    first, second, third = await desk.open()
+    desk.appender.append(first, [record(1).row()], 1, [BAD_NOTE])
+    desk.appender.append(second, [record(2).row()], 1, [JournalRow(0, None, b"good")])
+    desk.appender.note(third, [BAD_NOTE])
+    await desk.appender.settled()
+    assert (first.told, second.told, third.told) == ([1], [1], [])
+    assert (desk.written, desk.dropped) == ([1], [1, 1])
+
+
+async def test_a_store_that_becomes_busy_between_the_parts_of_a_transaction_is_asked_again() -> None:
+    desk = Desk()
+    first, second, third = await desk.open()
+    busy = [None, None, BUSY]
+    rows = [[record(1).row()], [record(13).row()], [record(3).row()]]
+    for writer, row in zip((first, second, third), rows, strict=True):
+        desk.appender.append(writer, row, 1)
+
+    def on_append() -> None:
+        error = busy.pop(0) if busy else None
+        if error is not None:
+            raise error
+
+    desk.store.on_append = on_append
+    settled = asyncio.ensure_future(desk.appender.settled())
+    await until(lambda: desk.clock.next_ms() is not None)
+    assert (first.told, second.told, third.told) == ([1], [], [])
+    desk.clock.advance(50)
+    await settled
+    assert (first.told, second.told, third.told) == ([1], [NEVER], [1])
+    assert len(await desk.store.load(first.lease)) == 1
+
+
+async def test_a_writer_that_was_discarded_meanwhile_is_left_out_when_each_is_tried_alone() -> None:
+    desk = Desk()
+    first, second, third = await desk.open()
+    rows = [[record(1).row()], [record(13).row()], [record(3).row()]]
+    for writer, row in zip((first, second, third), rows, strict=True):
+        desk.appender.append(writer, row, 1)
+    desk.store.on_append = lambda: desk.appender.discard(third)
+    await desk.appender.settled()
+    assert (first.told, second.told, third.told) == ([1], [NEVER], [])
+    assert await desk.store.load(third.lease) == []

@@ -27,6 +27,7 @@ from muster.coordinator.storage.store import (
     StoreDamaged,
     StoreError,
     StoreLocked,
+    StoreRefused,
     TopicRow,
 )
 from tests.storage.storm import LEASE as STORM_LEASE
@@ -232,6 +233,23 @@ async def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match=r"cannot use data directory .*file"):
         await SqliteStore(tmp_path / "file").open()
+
+
+async def test_what_sqlite_never_accepts_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.claim([LEASE], 1, 60_000)
+    store._opened_files().writing.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+    good = Append(LEASE, 1, [(b"good", b"v")])
+    for bad in (
+        Append(LEASE, 1, [(b"large", bytes(200_000))]),
+        Append(LEASE, 1, [], [JournalRow(2**70, None, b"beyond 64 bits")]),
+    ):
+        with pytest.raises(StoreRefused, match=r"writing to .*store\.sqlite"):
+            await store.append([good, bad])
+    assert await store.load(LEASE) == []
+    assert await store.append([good]) == [Outcome.WRITTEN]
+    await store.close()
 
 
 # The limit on file sizes stands in for a full disk: sqlite meets both in write(2).

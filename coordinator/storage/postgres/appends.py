@@ -20,6 +20,7 @@ from muster.coordinator.storage.store import (
     StoreBusy,
     StoreError,
     StoreFull,
+    StoreRefused,
 )
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ class Writers:
             except (StoreBusy, StoreFull):
                 raise
             except StoreError as error:
-                if error.__cause__ is None or not is_refusal(error.__cause__):
-                    for writer in batch.writers:
-                        writer.in_doubt = True
+                if error.__cause__ is not None and is_refusal(error.__cause__):
+                    raise StoreRefused(str(error)) from error.__cause__
+                for writer in batch.writers:
+                    writer.in_doubt = True
                 raise
             batch.note_written(written)
         return [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]

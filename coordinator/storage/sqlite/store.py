@@ -49,6 +49,7 @@ from muster.coordinator.storage.store import (
     StoredRecord,
     StoreError,
     StoreFull,
+    StoreRefused,
     TopicRow,
 )
 
@@ -397,6 +398,8 @@ def _failure(doing: str, path: Path, error: Exception) -> StoreError:
     why = f"{doing} {path}: {error}"
     if code == sqlite3.SQLITE_FULL:
         return StoreFull(f"{why}; free some space there")
+    if isinstance(error, (sqlite3.DataError, OverflowError)):  # too much for sqlite, or for Python's module
+        return StoreRefused(why)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or type(error) is sqlite3.DatabaseError:
         return StoreDamaged(
             f"{why}; the file is damaged: restore the data directory from a backup, or start with a new one"
