@@ -279,10 +279,15 @@ class RecordLog(Protocol):
     # --- removing
 
     def set_start_offset(self, offset: int) -> None:
-        """Durably move the log start (DeleteRecords), and remove the segments entirely below it."""
+        """Durably move the log start (DeleteRecords), and remove the segments entirely below it. Then call
+        `remove_files`."""
 
     def remove_first(self, count: int) -> None:
-        """Remove the oldest `count` segments (retention); the active one only after `roll`."""
+        """Remove the oldest `count` segments (retention); the active one only after `roll`. Then call
+        `remove_files`."""
+
+    def remove_files(self) -> None:
+        """Remove what is left of removed segments. It may take long, and runs beside everything else."""
 
     def note_cleaned(self, offset: int) -> None:
         """Set `cleaned_offset`, also for later openings: compaction has compared the records below it with

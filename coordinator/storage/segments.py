@@ -11,12 +11,13 @@ When `append` returns, the bytes have been given to the operating system and sur
 After `sync` they survive a crash of the machine. After a crash the tail is scanned, and what is torn is cut
 off.
 
-All calls block. One writer at a time (under the caller's lock); readers need no lock. `seal`, and the
-function that `mark` returns, run beside the writer.
+All calls block. One writer at a time (under the caller's lock); readers need no lock. `seal`,
+`remove_files`, and the function that `mark` returns, run beside the writer.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from errno import EIO
@@ -63,6 +64,8 @@ class SegmentLog:
         self._now_ms = now_ms
         self._segments: tuple[Segment, ...] = ()
         self._unsealed: dict[Segment, bytes | None] = {}  # closed, oldest first, with what was derived then
+        self._gone: deque[Segment] = deque()  # removed, oldest first, with files left
+        self._removing = Lock()  # held while the files of one of them are removed
         self._sealing = Lock()
         self._noting = Lock()  # held while an index or a snapshot is stored; none is after `abandon`
         self._abandoned = False
@@ -262,10 +265,14 @@ class SegmentLog:
             self.abandon()
 
     def abandon(self) -> None:
-        """Release the files, and write nothing more once this returns: someone else has the log now, or its
-        folder is being removed."""
+        """Release the files, and write and remove nothing more once this returns: someone else has the log
+        now, or its folder is being removed."""
         with self._noting:
             self._abandoned = True
+        with suppress(OSError):
+            self.remove_files()  # the next opening would take them for a part of the log
+        with self._removing:
+            self._gone.clear()
         for segment in self._segments:
             segment.release()
 
@@ -335,7 +342,7 @@ class SegmentLog:
 
     def remove_first(self, count: int) -> None:
         """Remove the oldest `count` segments (retention); the active one only after `roll`."""
-        # What the stored snapshot covers goes first: on a full disk it makes room for the next snapshot.
+        # What the stored snapshot covers goes first: it needs no further one, for which there may be no room.
         covered = sum(
             segment.base_offset <= self._snapshot_offset for segment in self._segments[1 : count + 1]
         )
@@ -345,13 +352,28 @@ class SegmentLog:
     def _remove_oldest(self, count: int) -> None:
         if not count:
             return
-        self._keep_derived(self._segments[count].base_offset)
+        base_offset = self._segments[count].base_offset
+        try:
+            self._keep_derived(base_offset)
+        except OSError:
+            if not self._gone:
+                raise
+            self.remove_files()  # on a full disk it makes room
+            self._keep_derived(base_offset)
         gone, self._segments = self._segments[:count], self._segments[count:]
         self.start_offset = max(self.start_offset, self._segments[0].base_offset)
-        # Oldest first: a crash in between leaves a log without holes.
         for segment in gone:
             self._unsealed.pop(segment, None)
-            segment.remove_files()
+        self._gone += gone
+
+    def remove_files(self) -> None:
+        """See `RecordLog`."""
+        # Oldest first: a crash in between leaves a log without holes.
+        while self._gone:
+            with self._removing:
+                if self._gone:
+                    self._gone[0].remove_files()
+                    self._gone.popleft()
 
     def _keep_derived(self, base_offset: int) -> None:
         """Before what is below `base_offset` is removed, make sure that a snapshot covers it. An older one
@@ -444,6 +466,7 @@ class SegmentLog:
         if self.cleaned_offset > self.next_offset:
             self.note_cleaned(self.next_offset)  # other records will follow, which nothing has compared
         self._remove_below(start)
+        self.remove_files()
 
     def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:
         """Load the segment files, observing the batches from `snapshot_offset` on; cut the log at the first

@@ -617,7 +617,12 @@ class PartitionLog:
             except OSError as error:
                 raise self._storage_error("write", error) from error
             self._state.forget_before(self.start_offset)
-            return self.start_offset
+            start_offset = self.start_offset
+        try:
+            self._segments.remove_files()
+        except OSError as error:
+            raise self._storage_error("write", error) from error
+        return start_offset
 
     def forget_removed(self) -> None:
         """After retention has removed segments, drop what belonged only to them. The caller holds `lock`."""

@@ -16,6 +16,17 @@ def expire(log: PartitionLog, now_ms: int) -> int:
     time. By size, the oldest are removed while at least retention.bytes remain. If even the active one is to
     go, a new one is begun; that is so by size only if retention.bytes is 0. Only with cleanup.policy delete.
     """
+    try:
+        count = _remove(log, now_ms)
+    finally:
+        log.segments.remove_files()  # which may take long, and appends wait for the lock
+    if count:
+        with log.lock:  # not before: a start after a crash reads the files that are left
+            log.forget_removed()
+    return count
+
+
+def _remove(log: PartitionLog, now_ms: int) -> int:
     with log.lock:
         if log.closed or not log.config.deletes:
             return 0
@@ -23,8 +34,6 @@ def expire(log: PartitionLog, now_ms: int) -> int:
         _remove_first(log, expired)
         too_many = _too_large(log)
         _remove_first(log, too_many)
-        if expired + too_many:
-            log.forget_removed()
         return expired + too_many
 
 

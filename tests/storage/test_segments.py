@@ -331,6 +331,7 @@ def test_the_end_is_known_after_all_records_are_gone(place: Place) -> None:
         append(log, size=300)
     log.roll()
     log.remove_first(3)
+    log.remove_files()
     assert (log.start_offset, log.next_offset, log.size) == (6, 6, 0)
     again, _ = place.open()
     assert (again.start_offset, again.next_offset) == (6, 6)
@@ -440,8 +441,44 @@ def test_a_full_disk_does_not_keep_what_a_snapshot_covers() -> None:
     assert log.start_offset == 4
     folder.full = False
     log.remove_first(2)
+    log.remove_files()
     again, observed = Place(folder).open()
     assert (again.start_offset, observed.offsets) == (8, [0, 2, 4, 6, 8, 10])
+
+
+def test_on_a_full_disk_what_a_snapshot_covers_makes_room_for_the_next_one() -> None:
+    class Folder(FullFolder):
+        def remove(self, name: str) -> None:
+            super().remove(name)
+            self.full = False
+
+    folder = Folder()
+    log, _ = Place(folder).open()
+    for _ in range(3):
+        append(log, size=300)
+    log.seal()
+    for _ in range(3):
+        append(log, size=300)
+    folder.full = True
+    log.remove_first(4)
+    log.remove_files()
+    again, observed = Place(folder).open()
+    assert (again.start_offset, observed.offsets) == (8, [0, 2, 4, 6, 8, 10])
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_was_removed_is_gone_when_the_log_is_opened_next(place: Place, closed: bool) -> None:
+    log, _ = place.open()
+    for _ in range(3):
+        append(log, size=300)
+    log.seal()
+    log.remove_first(2)
+    if closed:
+        log.close()
+    else:
+        log.abandon()
+    again, _ = place.open()
+    assert again.start_offset == 4
 
 
 def test_compaction_ends_though_its_index_cannot_be_stored() -> None:
@@ -455,6 +492,7 @@ def test_compaction_ends_though_its_index_cannot_be_stored() -> None:
     log.replace(log.segments[:2], draft)
     assert everything(log) == b"".join(stored[1:])
     log.remove_first(1)
+    log.remove_files()
     folder.full = False
     again, _ = Place(folder).open()
     assert (again.start_offset, everything(again)) == (4, b"".join(stored[2:]))
@@ -599,6 +637,7 @@ def test_readers_keep_a_file_that_is_removed_under_them(tmp_path: Path) -> None:
     segment = log.segments[0]
     file = segment.open_to_read()
     log.remove_first(2)
+    log.remove_files()
     assert file.read(0, 10_000) == stored[0]
     with pytest.raises(FileNotFoundError):
         segment.open_to_read()
@@ -630,8 +669,10 @@ def test_what_was_derived_from_removed_segments_outlives_a_crash(place: Place, e
     if emptied:
         log.roll()
         log.remove_first(5)
+        log.remove_files()
     else:
         log.remove_first(3)
+        log.remove_files()
     again, observed = place.open()
     assert observed.offsets == [0, 2, 4, 6, 8]
     assert again.start_offset == (10 if emptied else 6)
@@ -658,6 +699,7 @@ def test_an_older_snapshot_takes_no_newer_ones_place(place: Place) -> None:
     append(log)
     log.roll()
     log.remove_first(1)
+    log.remove_files()
     trust()
     assert place.open(Limits())[1].offsets == [0, 2]
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from muster.coordinator.storage.files import DiskFolder
+from muster.coordinator.storage.files import DiskFolder, MemoryFolder
+from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.retention import expire
+from tests.support.facts import DEADLINE_S
 from tests.topics.support import NOW_MS, OneLog, batch
 
 
-def filled(**configs: str) -> OneLog:
+def filled(folder: MemoryFolder | None = None, **configs: str) -> OneLog:
     """Five segments of one batch each; their records are 5, 4, 3, 2 and 1 seconds old."""
-    one = OneLog(**{"internal_segment_bytes": "250", "retention_ms": "-1", **configs})
+    one = OneLog(folder, **{"internal_segment_bytes": "250", "retention_ms": "-1", **configs})
     for age_s in range(5, 0, -1):
         one.append(b"x" * 150, timestamps=[NOW_MS - 1_000 * age_s], keys=[b"k"])
     assert len(one.log.segments.segments) == 5
@@ -134,3 +139,60 @@ def test_the_age_of_a_file_is_known_after_a_start(tmp_path: Path) -> None:
     os.utime(tmp_path / "00000000000000000000.log", (written_s, written_s))
     one.reopen()
     assert expire(one.log, NOW_MS) == 1
+
+
+class SlowFolder(MemoryFolder):
+    """Removes files only once `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go = Event(), Event()
+
+    def remove(self, name: str) -> None:
+        if name.endswith(".log"):
+            self.reached.set()
+            assert self.go.wait(DEADLINE_S)
+        super().remove(name)
+
+
+@pytest.mark.files
+@pytest.mark.parametrize(
+    "remove", [lambda log: expire(log, NOW_MS), lambda log: log.delete_records(3)], ids=["expire", "delete"]
+)
+def test_appends_do_not_wait_for_files_to_be_removed(remove: Callable[[PartitionLog], int]) -> None:
+    folder = SlowFolder()
+    one = filled(folder, retention_ms="2000")
+    first = one.log
+    with ThreadPoolExecutor() as pool:
+        try:
+            removing = pool.submit(remove, first)
+            assert folder.reached.wait(DEADLINE_S)
+            assert pool.submit(one.append, b"y").result(DEADLINE_S).base_offset == 5
+            assert first.start_offset == 3
+            fencing = pool.submit(first.fence)
+            assert not fencing.done(), "the next leader would find files that are being removed"
+        finally:
+            folder.go.set()
+        fencing.result(DEADLINE_S)
+        assert removing.result(DEADLINE_S) == 3
+    one.reopen()
+    assert (one.log.start_offset, one.log.high_watermark) == (3, 6)
+
+
+@pytest.mark.files
+def test_files_that_could_not_be_removed_are_removed_the_next_time() -> None:
+    class Folder(MemoryFolder):
+        sound = False
+
+        def remove(self, name: str) -> None:
+            if name.endswith(".log") and not self.sound:
+                raise PermissionError(name)
+            super().remove(name)
+
+    folder = Folder()
+    one = filled(folder, retention_ms="3000")
+    with pytest.raises(PermissionError):
+        expire(one.log, NOW_MS)
+    folder.sound = True
+    assert expire(one.log, NOW_MS) == 0
+    assert len([name for name in folder.names() if name.endswith(".log")]) == 3

@@ -10,7 +10,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from muster.coordinator.storage.files import DiskFolder
+from muster.coordinator.storage.files import DiskFolder, MemoryFolder
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.guards import UNVERIFIED, Guard
 from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp
@@ -478,6 +478,31 @@ def test_retention_takes_aborted_transactions_along() -> None:
     assert [tuple(each) for each in one.log.aborted] == [(P, 3, 4)]
     assert (one.log.start_offset, one.stable) == (3, 3)
     assert [each.transaction_start for each in one.log.active_producers()] == [-1, 2]
+
+
+@pytest.mark.files
+def test_what_a_crash_leaves_of_expired_records_stays_known_as_aborted() -> None:
+    left: list[MemoryFolder] = []
+
+    class Folder(MemoryFolder):
+        def remove(self, name: str) -> None:
+            if name.endswith(".log"):
+                one.log.segments.note_derived()  # as upkeep may at any time
+                left.append(self.copy())
+            super().remove(name)
+
+    one = Transactions(Folder(), retention_ms="1000")
+    one.put(P)
+    one.end(P, False)
+    one.log.segments.roll()
+    one.put(Q)
+    one.now_ms += 10_000
+    one.end(Q, True)
+    assert expire(one.log, one.now_ms) == 1
+    (crashed,) = left
+    again = Transactions(crashed)
+    assert again.log.start_offset == 0
+    assert [tuple(each) for each in again.log.aborted] == [(P, 0, 1)]
 
 
 # --- compaction ---------------------------------------------------------------------------------------------

@@ -580,6 +580,9 @@ class RowLog:
         if count:
             self._remove(self._segments[:count], max(self.start_offset, self._segments[count].base_offset))
 
+    def remove_files(self) -> None:
+        """There are none; upkeep deletes the rows."""
+
     def _remove(self, gone: Sequence[RowSegment], start_offset: int) -> None:
         with self._swapping:
             self._write(self.change(start_offset=start_offset, gone=gone))
