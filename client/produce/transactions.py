@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
 from muster.client.errors import (
     ClientError,
@@ -102,6 +102,13 @@ class _Refused(Exception):
         self.error = error
 
 
+class _UnderWay:
+    """The calls of commit_offsets under way in one transaction. They may outlive it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Transactions:
     """The transactions of one producer, one at a time; each is named by any object, its `token`. `on_stop` is
     called when no more records may be added, `on_death` when no further transaction is possible."""
@@ -141,7 +148,8 @@ class Transactions:
         self._renew = False
         """Whether a new epoch must be requested before the next transaction."""
         self._groups: set[str] = set()
-        self._offsets_under_way = 0
+        self._offsets = _UnderWay()
+        """Those of the current transaction."""
         self._to_join: set[PartitionQueue] = set()
         self._joining: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -214,7 +222,7 @@ class Transactions:
         self._joins_by_writing = joins_by_writing
         self._accumulator.identified(self._identity)
         self._accumulator.joined = None if joins_by_writing else set()
-        self.state, self._began_at = State.OPEN, deadline(0)
+        self.state, self._began_at, self._offsets = State.OPEN, deadline(0), _UnderWay()
 
     @property
     def _numbered(self) -> bool:
@@ -247,7 +255,7 @@ class Transactions:
         coordinator does not commit; TimedOut if it does not answer within max_block_ms. If cancelled while
         records are sent, the transaction is aborted; later, the coordinator is still asked to commit."""
         if token is self.current and self.state is State.OPEN:
-            if self._offsets_under_way:
+            if self._offsets.count:
                 self._fail(ClientError("it was to be committed while a commit_offsets was under way"))
             else:
                 self.state = State.COMMITTING
@@ -413,7 +421,7 @@ class Transactions:
                 self._sender.drop(lambda batch: _dropped(batch, why))
                 cut_off = await self._end_joining()
                 await self._sender.quiet()
-            if cut_off or self._failure is not None or self._offsets_under_way or self._accumulator.has_gaps:
+            if cut_off or self._failure is not None or self._offsets.count or self._accumulator.has_gaps:
                 self._renew = not self._joins_by_writing
             if self._begun:
                 aborted = await self._end_at_coordinator(commit=commit)
@@ -570,29 +578,34 @@ class Transactions:
         transaction can only be aborted: it may or may not contain the offsets."""
         self.check(token)
         until = deadline(self._limit_s)
-        self._offsets_under_way += 1
+        mine = self._offsets
+        mine.count += 1
         try:
             await self._commit_offsets(token, source, offsets, until)
         except _Refused as refused:
-            is_open = token is self.current and self.state in (State.OPEN, State.FAILED)
+            is_open = mine is self._offsets and self.state in (State.OPEN, State.FAILED)
             if is_open and refused.fate in (Fate.FENCED, Fate.FATAL):
                 raise self._die(refused) from refused.error
-            self._fail_offsets(refused.error)
+            raise self._offsets_failed(mine, refused.error) from refused.error
         except TransactionAborted as error:
-            self._fail(error)
+            self._offsets_failed(mine, error)
             raise
         except (ClientError, KafkaError) as error:
             self._raise_if_dead()
-            self._fail_offsets(error)
+            raise self._offsets_failed(mine, error) from error
         except BaseException as error:
-            self._fail(ClientError("a commit_offsets was cancelled") if _is_exit(error) else error)
+            self._offsets_failed(
+                mine, ClientError("a commit_offsets was cancelled") if _is_exit(error) else error
+            )
             raise
         finally:
-            self._offsets_under_way -= 1
+            mine.count -= 1
 
-    def _fail_offsets(self, error: Exception) -> NoReturn:
-        self._fail(error)
-        raise TransactionAborted(f"the transaction can only be aborted: {error}") from error
+    def _offsets_failed(self, among: _UnderWay, error: BaseException) -> TransactionAborted:
+        """Fail the transaction of these calls, unless it is over. Returns the error that says so."""
+        if among is self._offsets:
+            self._fail(error)
+        return TransactionAborted(f"the transaction can only be aborted: {error}")
 
     async def _commit_offsets(
         self,

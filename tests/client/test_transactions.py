@@ -325,6 +325,38 @@ async def test_partitions_that_hang_fail_the_transaction() -> None:
     assert cluster.committed == [b"2"]
 
 
+class Slow:
+    """A consumer whose offsets do not come."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def offsets_for_transaction(self, *_: object) -> Any:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+    def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
+        raise AssertionError("it is never asked")
+
+
+@LEVELS
+@pytest.mark.parametrize("ends", [True, False])
+async def test_offsets_left_over_from_a_transaction_do_not_touch_the_next(level: int, ends: bool) -> None:
+    cluster = TransactionCluster(level)
+    async with transactional(cluster) as producer:
+        before = await begun(producer)
+        slow = Slow()
+        left_over = asyncio.create_task(before.commit_offsets(slow))
+        await slow.asked.wait()
+        await before.abort()
+        transaction = await begun(producer, b"2")
+        if ends:
+            await cancelled(left_over)
+        await transaction.commit()
+        left_over.cancel()
+    assert (cluster.committed, cluster.ends) == ([b"2", 7], [False, True])
+
+
 # --- a coordinator from before Kafka 2.5 --------------------------------------------------------------------
 
 
