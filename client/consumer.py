@@ -29,7 +29,13 @@ from muster.client.group.group_metadata import GroupMetadata
 from muster.client.group.outcomes import CommitResult
 from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP
-from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, place_of
+from muster.client.partitions import (
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+    checked_partition,
+    place_of,
+)
 from muster.client.settings import seconds_of
 from muster.protocol.errors import ErrorCode
 
@@ -430,7 +436,7 @@ class Consumer(Generic[K, V]):
         self._core.check()
         level = READ_COMMITTED if self._settings.isolation_level == "read_committed" else READ_UNCOMMITTED
         for where in wanted:
-            _partition(where)
+            checked_partition(where)
         outcomes = await list_offsets(self._core.cluster, wanted, self._until(timeout), isolation_level=level)
         return outcomes.raise_for_failures()
 
@@ -463,7 +469,7 @@ class Consumer(Generic[K, V]):
         wanted = (
             self._core.consumed()
             if offsets is None
-            else {_partition(where): place_of(offset) for where, offset in offsets.items()}
+            else {checked_partition(where): place_of(offset) for where, offset in offsets.items()}
         )
         if not wanted:
             return CommitResult({})
@@ -476,7 +482,9 @@ class Consumer(Generic[K, V]):
         is committed."""
         group = self._group("committed")
         wanted = (
-            self._core.assigned.partitions if partitions is None else frozenset(map(_partition, partitions))
+            self._core.assigned.partitions
+            if partitions is None
+            else frozenset(map(checked_partition, partitions))
         )
         return await group.committed(wanted, self._until(timeout)) if wanted else {}
 
@@ -493,7 +501,7 @@ class Consumer(Generic[K, V]):
         places = (
             self._core.consumed()
             if offsets is None
-            else {_partition(where): place_of(offset) for where, offset in offsets.items()}
+            else {checked_partition(where): place_of(offset) for where, offset in offsets.items()}
         )
         is_member = not self._subscription.assigned
         if is_member and group.lost:
@@ -593,9 +601,3 @@ def _caller() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
-
-
-def _partition(given: object) -> TopicPartition:
-    if not isinstance(given, TopicPartition):
-        raise ValueError(f"partitions: {given!r} is not allowed; it takes TopicPartition(topic, partition)")
-    return given

@@ -42,6 +42,13 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
 
+def checked_partition(given: object) -> TopicPartition:
+    """The partition that a user gives. Raises ValueError."""
+    if not isinstance(given, TopicPartition):
+        raise ValueError(f"partitions: {given!r} is not allowed; it takes TopicPartition(topic, partition)")
+    return given
+
+
 def place_of(given: Any) -> OffsetAndMetadata:
     """The place that a user gives as an offset or an OffsetAndMetadata. Raises ValueError, TypeError."""
     place = OffsetAndMetadata(given) if isinstance(given, int) else given

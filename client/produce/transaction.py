@@ -10,7 +10,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 from muster.client.errors import ClientError, TransactionAborted
 from muster.client.group.group_metadata import GroupMetadata
-from muster.client.partitions import OffsetAndMetadata, TopicPartition, place_of
+from muster.client.partitions import OffsetAndMetadata, TopicPartition, checked_partition, place_of
 from muster.client.produce.sender import RecordFuture, RecordMetadata
 from muster.client.produce.transactions import Offsets, State, Transactions
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -174,7 +174,7 @@ class Transaction(Generic[K, V]):
         if offsets is not None and not isinstance(offsets, Mapping):
             raise ValueError(f"offsets={offsets!r}: it takes a mapping of TopicPartition to offset, or None")
         if offsets is not None:
-            offsets = {where: place_of(place) for where, place in offsets.items()}
+            offsets = {checked_partition(where): place_of(place) for where, place in offsets.items()}
         await self._transactions.commit_offsets(self, source, offsets)
 
     async def __aenter__(self) -> Self:

@@ -243,6 +243,8 @@ class Transactions:
             raise TransactionAborted(
                 f"the transaction has failed and can only be aborted: {self._failure}"
             ) from self._failure
+        if token is self.current and self.state is State.COMMITTING:
+            raise NoTransaction("the transaction is being committed already")
         if token is not None:
             raise NoTransaction("the transaction is over, or has not begun; begin another")
         raise NoTransaction(
@@ -275,8 +277,7 @@ class Transactions:
         elif token is not self.current or self.state not in (State.FAILED, State.ENDING):
             if token is not self.current and (unheard := self._heard(token)) is not None:
                 raise again(unheard) from unheard.__cause__
-            self.check(token)
-            raise NoTransaction("the transaction is being committed already")
+            self.check(token)  # raises
         self._raise_if_dead()
         if self.state is State.ENDING and self._commits and self._ending is not None:
             await self._until_ended(self._ending, deadline(self._limit_s))

@@ -201,6 +201,31 @@ async def test_what_is_no_offset_is_refused_and_the_transaction_goes_on(place: A
     assert cluster.committed == [b"1", 7]
 
 
+async def test_what_is_no_partition_is_refused_and_the_transaction_goes_on() -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer, producer.transaction() as transaction:
+        with pytest.raises(ValueError, match=r"\('t', 0\).*it takes TopicPartition"):
+            await transaction.commit_offsets(NOBODY, {("t", 0): 7})  # type: ignore[dict-item]
+        await transaction.commit_offsets(NOBODY, OFFSETS)
+    assert cluster.committed == [7]
+
+
+async def test_what_is_being_committed_is_not_committed_again() -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer:
+        transaction = await producer.transaction().begin()
+        gate = cluster.hold(ApiKey.PRODUCE)
+        await transaction.post("t", b"1")
+        commit = asyncio.create_task(transaction.commit())
+        await until(lambda: of(producer).state is State.COMMITTING, "the commit")
+        for call in (transaction.commit(), transaction.send("t", b"2")):
+            with pytest.raises(NoTransaction, match="is being committed already"):
+                await call
+        gate.set()
+        await commit
+    assert (cluster.committed, cluster.ends) == ([b"1"], [True])
+
+
 async def test_what_is_being_committed_is_not_aborted() -> None:
     cluster = TransactionCluster(2)
     async with transactional(cluster) as producer:
