@@ -293,10 +293,15 @@ class Consumer(Generic[K, V]):
     # --- reading --------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
+        if _caller() is not self._core.reader:
+            self._delivery.interrupt()  # so that the loop's first call tells who reads now
         return self
 
     async def __anext__(self) -> ConsumerRecord[K, V]:
+        core = self._core
         for record in self._delivery.run:
+            if core.reader is None or core.reader.done():  # cheaper than to look who calls
+                core.read_by(None)
             return record
         found = None if self._core.ended_in_order else await self._next(None)
         if found is None:
@@ -311,6 +316,8 @@ class Consumer(Generic[K, V]):
         self, timeout: float | None, reader: asyncio.Task[Any] | None
     ) -> ConsumerRecord[K, V] | None:
         for record in self._delivery.run:
+            if reader is not self._core.reader:
+                self._core.read_by(reader)
             return record
         self._core.refuse_if_stopped()
         return await self._next(None if timeout is None else deadline(seconds_of(timeout)), reader)

@@ -92,7 +92,8 @@ class ConsumerCore(Generic[K, V]):
         self.group: Group | None = None
         self.auto_commit: AutoCommit | None = None
         self.rebalancing: Rebalancing | None = None
-        self._reader: asyncio.Task[Any] | None = None
+        self.reader: asyncio.Task[Any] | None = None
+        """The task that handles the records."""
         self._reading = False
         self._waiting: asyncio.Task[Any] | None = None  # the task that the reading call runs in
         self._abandoned = False
@@ -208,7 +209,7 @@ class ConsumerCore(Generic[K, V]):
             return
         self.check()
         task = asyncio.current_task()
-        by_reader = task is self._reader
+        by_reader = task is self.reader
         if (self._reading and task is self._waiting) or self.scopes.has(task):
             raise ClientError("callbacks and scopes' tasks are waited for by the close: they call stop()")
         until = deadline(timeout)
@@ -250,7 +251,7 @@ class ConsumerCore(Generic[K, V]):
         cancelled = False
         self._begin_reading()
         try:
-            if asyncio.current_task() is self._reader:
+            if asyncio.current_task() is self.reader:
                 self.delivery.asked()
             await self._part(until, self.settings.revocation_grace_ms / 1000)
         except asyncio.CancelledError:
@@ -282,19 +283,19 @@ class ConsumerCore(Generic[K, V]):
     async def _reader_is_out(self, until: float, *, finish: bool) -> None:
         """Wait for a reading call in progress in another task; with `finish`, also wait, up to `until`, for
         the reader to ask once more, which means that it has finished what it has in hand."""
-        finish = finish and asyncio.current_task() is not self._reader
+        finish = finish and asyncio.current_task() is not self.reader
         while self._reading or (
             finish
             and deadline(0) < until
             and self.delivery.in_hand()
-            and not (self._reader is None or self._reader.done())
+            and not (self.reader is None or self.reader.done())
         ):
             with suppress(TimedOut):
                 await self._tasks.hear(max(until, deadline(0.1)), "the end of the reading call")
 
     def _reader_returned(self) -> bool:
         """Whether the reading task has ended without a failure."""
-        reader = self._reader
+        reader = self.reader
         if reader is None:
             return True
         return reader.done() and not reader.cancelled() and reader.exception() is None
@@ -316,8 +317,8 @@ class ConsumerCore(Generic[K, V]):
         this task) handles the records."""
         self.check()
         self._begin_reading()
-        self._reader = asyncio.current_task() if reader is None else reader
-        self.watch.came(self._reader)
+        self.reader = asyncio.current_task() if reader is None else reader
+        self.watch.came(self.reader)
         self.delivery.asked()
         self._tasks.tell()
         at_a_time = max(max_records, self.settings.max_poll_records)
@@ -356,6 +357,10 @@ class ConsumerCore(Generic[K, V]):
             self._reading = False
             self.watch.went()
             self._tasks.tell()
+
+    def read_by(self, reader: asyncio.Task[Any] | None) -> None:
+        """This task (None: the calling one) handles the record that it got without calling `more`."""
+        self.reader = self.watch.reader = asyncio.current_task() if reader is None else reader
 
     def _begin_reading(self) -> None:
         if self._reading:

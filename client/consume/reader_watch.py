@@ -63,7 +63,8 @@ class ReaderWatch:
         self._away_since: float | None = None
         self._waits = False
         self._warned = 0
-        self._reader: asyncio.Task[Any] | None = None
+        self.reader: asyncio.Task[Any] | None = None
+        """The task to name in warnings."""
         self._lock = threading.Lock()
         self._loop_thread = threading.get_ident()
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +82,7 @@ class ReaderWatch:
     def came(self, reader: asyncio.Task[Any] | None) -> None:
         """The reader asks for records; other work may come first, including the user's callbacks."""
         with self._lock:
-            self._away_since, self._warned, self._reader = self._clock(), 0, reader
+            self._away_since, self._warned, self.reader = self._clock(), 0, reader
             self._waits = False
 
     def waits(self) -> None:
@@ -123,7 +124,7 @@ class ReaderWatch:
                 self._seen = self._progress()
                 if self._away_since is not None:
                     self._away_since, self._warned = self._clock(), 0
-            away_s, reader = self.away_s, self._reader
+            away_s, reader = self.away_s, self.reader
             due = sum(away_s >= share * self._interval_s for share, _ in _SHARES)
             if due <= self._warned:
                 return
@@ -152,7 +153,7 @@ class ReaderWatch:
                 f"the event loop was blocked for {self.loop_lag_s:.1f} s, and so were heartbeats: after "
                 f"session_timeout_ms ({silence_s * 1000:.0f}) the partitions go to others. Give a thread to "
                 'what blocks it (asyncio.to_thread), or to heartbeats (heartbeat="thread"); the reader is in '
-                f"{whereabouts(self._reader, self._loop_thread)}"
+                f"{whereabouts(self.reader, self._loop_thread)}"
             )
 
     def _look_from_outside(self) -> None:

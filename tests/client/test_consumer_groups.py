@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -433,6 +434,70 @@ async def test_who_asks_from_a_task_of_its_own_still_handles_the_record(broker: 
         async with asyncio.timeout(LONG_S):
             await at_work.wait()
             await consumer.close()
+        reader.cancel()
+        await asyncio.wait([reader])
+    assert await committed(broker) == 1
+
+
+@pytest.fixture
+def _one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All records of a batch are returned in one run, however slow the reader is."""
+    monkeypatch.setattr("muster.client.consumer._STRETCH_S", math.inf)
+
+
+async def _first(consumer: Consumer[Any, Any]) -> None:
+    assert await consumer.get() is not None
+
+
+@pytest.mark.usefixtures("_one_run")
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("how", ["get", "loop"])
+async def test_a_record_is_handled_by_who_got_it_not_by_who_got_those_before(
+    broker: Broker, how: str, ended: bool
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    at_work = asyncio.Event()
+
+    async def read(consumer: Consumer[Any, Any]) -> None:
+        if how == "get":
+            await _first(consumer)
+        else:
+            await anext(aiter(consumer))
+        at_work.set()
+        await asyncio.Event().wait()
+
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        async with asyncio.timeout(LONG_S):
+            await (asyncio.create_task(_first(consumer)) if ended else _first(consumer))
+            reader = asyncio.create_task(read(consumer))
+            await at_work.wait()
+            await consumer.close()
+        reader.cancel()
+        await asyncio.wait([reader])
+    assert await committed(broker) == 1
+
+
+@pytest.mark.usefixtures("_one_run")
+@pytest.mark.parametrize("ends", ["close", "drain"])
+async def test_what_another_task_has_in_hand_is_not_handled_if_one_before_it_returned(
+    broker: Broker, ends: str
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    at_work = asyncio.Event()
+
+    async def read(consumer: Consumer[Any, Any]) -> None:
+        await anext(consumer)
+        at_work.set()
+        await asyncio.Event().wait()
+
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        async with asyncio.timeout(LONG_S):
+            await asyncio.create_task(_first(consumer))
+            reader = asyncio.create_task(read(consumer))
+            await at_work.wait()
+            await (consumer.close() if ends == "close" else consumer.drain(4.0))  # which it waits for
         reader.cancel()
         await asyncio.wait([reader])
     assert await committed(broker) == 1
