@@ -468,7 +468,7 @@ class Consumer(Generic[K, V]):
 
         The result has an outcome for each partition: Committed; StaleOwner if the partition is not (or no
         longer) this member's; Retry if the outcome is unknown or the commit is not yet possible. Raises
-        KafkaError for permanent failures.
+        KafkaError or AuthenticationFailed for permanent failures.
         """
         self._group("commit")
         if offsets is not None and not isinstance(offsets, Mapping):

@@ -288,8 +288,8 @@ class Producer(Generic[K, V]):
         max_block_ms of that for the topic and for room in the buffer.
 
         Raises KafkaError if a broker refuses (MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, ...),
-        Unreachable or RequestTimedOut if no broker described the topic in time, DeliveryTimedOut, BufferFull,
-        TimedOut, Closed; TypeError or ValueError if the record is invalid.
+        AuthenticationFailed, Unreachable or RequestTimedOut if no broker described the topic in time,
+        DeliveryTimedOut, BufferFull, TimedOut, Closed; TypeError or ValueError if the record is invalid.
 
         With a transactional_id, also raises NoTransaction outside a transaction, TransactionAborted in one
         that has failed, and ProducerFenced.

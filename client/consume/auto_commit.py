@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from muster.client.errors import NEVER_PASSES, ClientError, TimedOut
+from muster.client.errors import NEVER_PASSES, AuthenticationFailed, ClientError, TimedOut
 from muster.client.group.outcomes import CommitResult
 from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
@@ -100,11 +100,12 @@ class AutoCommit:
             self._note(result)
             if not all(_is_unknown(each.why) for each in result.retry.values()):
                 again_s = min(self._retry_backoff_s, self._interval_s)
-        except ClientError as error:
-            _LOG.info("auto-commit failed and will be retried: %s", error)
-        except Exception as failure:
-            self._failure = failure
-            self._wake()
+        except Exception as error:
+            if _may_pass(error):
+                _LOG.info("auto-commit failed and will be retried: %s", error)
+            else:
+                self._failure = error
+                self._wake()
         finally:
             self._periodic = None
         self._count(again_s)
@@ -136,11 +137,11 @@ class AutoCommit:
         while offsets := self._uncommitted(partitions):
             try:
                 result = await self._commit(offsets, give_up)
-            except ClientError as error:
-                _LOG.warning("processed records could not be committed and may be read again: %s", error)
-                return
-            except Exception as failure:
-                self._failure = failure
+            except Exception as error:
+                if _may_pass(error):
+                    _LOG.warning("processed records could not be committed and may be read again: %s", error)
+                else:
+                    self._failure = error
                 return
             self._note(result)
             unknown = all(_is_unknown(each.why) for each in result.retry.values())
@@ -193,6 +194,11 @@ class AutoCommit:
     def _over(self) -> None:
         self._due = True
         self._wake()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the reader need not hear of it: a later commit may succeed."""
+    return isinstance(error, ClientError) and not isinstance(error, AuthenticationFailed)
 
 
 def _is_unknown(why: Exception) -> bool:

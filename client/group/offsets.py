@@ -154,7 +154,7 @@ class Offsets:
         """Commit. Retriable failures are retried until `until`, unknown topics only if `waits_for_topics`.
         `topic_ids` are the ids, as far as known, of the topics that the offsets belong to. Raises KafkaError
         for permanent refusals: not authorized, metadata too long, group instance id taken over by another
-        member."""
+        member. Raises AuthenticationFailed."""
         if not offsets:
             return CommitResult({})
         member = self._committer()
@@ -223,6 +223,10 @@ class Offsets:
         try:
             node = await self._driver.coordinator(attempt_until)
             codes = await self._ask(node, wanted, member, attempt_until)
+        except AuthenticationFailed as error:
+            for call in calls:
+                call.fail(error)
+            return
         except ClientError as error:
             _note(calls, error)
             await self._pause()

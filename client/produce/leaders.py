@@ -138,10 +138,8 @@ class Leaders:
             self._more.clear()
             try:
                 await self._ask(names, deadline(self._request_timeout_s))
-            except ClientError:
-                pass  # waiting records have their own timeout
-            except KafkaError as error:
-                if self._is_final(error):
+            except (ClientError, KafkaError) as error:
+                if self._is_final(error):  # otherwise waiting records have their own timeout
                     for name in names:
                         self._refused(name, error)
             for name in names:

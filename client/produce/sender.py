@@ -13,7 +13,15 @@ from functools import partial
 from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 
-from muster.client.errors import ClientError, Closed, DeliveryTimedOut, TimedOut, Unreachable, refusal
+from muster.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    Closed,
+    DeliveryTimedOut,
+    TimedOut,
+    Unreachable,
+    refusal,
+)
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import grouped
@@ -291,8 +299,8 @@ class Sender:
                 raise refusal(response.error_code, about="no producer id for an idempotent producer")
             except (ClientError, KafkaError) as error:
                 self._no_identity = error
-                if isinstance(error, KafkaError) and self._cluster.is_final(error):
-                    if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                if self._cluster.is_final(error):
+                    if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
                         error = KafkaError(error.code, f"{error.why}; enable_idempotence=False does without")
                     self._fail_waiting(lambda _: True, error)
                     return
@@ -361,7 +369,8 @@ class Sender:
             self._died(error)
 
     def _unanswered(self, batch: Batch, error: Exception, now: float) -> None:
-        if isinstance(error, (KafkaError, EncodeError)):  # no common version, or not to be encoded
+        if isinstance(error, (KafkaError, EncodeError, AuthenticationFailed)):
+            # No common version, not to be encoded, or not let in.
             self._refuse(batch, error)
             return
         batch.queue.leader = None  # the node may be gone for good

@@ -1,0 +1,103 @@
+"""Clients whose user is deleted while they run: their calls say so at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from muster.client import Admin, AuthenticationFailed, Consumer, Producer, TopicPartition
+from muster.coordinator.testing import Broker
+from tests.client.reading import LONG_S
+from tests.support.proxy import Proxy
+
+T0 = TopicPartition("t", 0)
+
+
+class Guarded(NamedTuple):
+    """A broker with topic t, reached through a proxy, and the settings of one of its users."""
+
+    admin: Admin
+    settings: dict[str, Any]
+    proxy: Proxy
+
+    async def lock_out(self) -> None:
+        await self.admin.delete_user_scram_credentials("zoë")
+        self.proxy.cut()
+        self.proxy.mend()
+
+
+@asynccontextmanager
+async def guarded() -> AsyncIterator[Guarded]:
+    with (
+        Proxy() as proxy,
+        Broker(
+            security="SASL_PLAINTEXT", advertised_listeners=f"SASL_PLAINTEXT://127.0.0.1:{proxy.port}"
+        ) as broker,
+    ):
+        proxy.upstream_port = broker.port
+        broker.create_topic("t")
+        settings = broker.client_settings("muster")
+        user = {
+            "bootstrap_servers": f"127.0.0.1:{proxy.port}",
+            "sasl_mechanism": "SCRAM-SHA-256",
+            "sasl_plain_username": "zoë",
+            "sasl_plain_password": "secret",
+        }
+        async with asyncio.timeout(LONG_S), Admin(**settings) as admin:
+            await admin.upsert_user_scram_credentials("zoë", "secret")
+            yield Guarded(admin, settings | user, proxy)
+
+
+@pytest.mark.parametrize("given", [{}, {"enable_idempotence": False}])
+async def test_a_producer_says_so(given: dict[str, Any]) -> None:
+    async with guarded() as broker, Producer[bytes, bytes](**broker.settings, **given) as producer:
+        await producer.send("t", b"v")
+        await broker.lock_out()
+        with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+            await producer.send("t", b"v")
+
+
+async def test_a_producer_that_looks_for_a_leader_says_so() -> None:
+    async with guarded() as broker, Producer[bytes, bytes](**broker.settings) as producer:
+        await producer.send("t", b"v")
+        await broker.lock_out()
+        producer._topics["t"].queues[0].leader = None
+        with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+            await producer.send("t", b"v")
+
+
+async def test_a_producer_that_has_no_id_yet_says_so() -> None:
+    async with guarded() as broker, Producer[bytes, bytes](**broker.settings) as producer:
+        await producer.partitions_for("t")
+        await broker.lock_out()
+        with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+            await producer.send("t", b"v")
+
+
+async def test_a_commit_says_so() -> None:
+    async with (
+        guarded() as broker,
+        Consumer(**broker.settings, group_id="g", enable_auto_commit=False) as consumer,
+    ):
+        consumer.assign([T0])
+        assert (await consumer.commit({T0: 1})).ok
+        await broker.lock_out()
+        with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+            await consumer.commit({T0: 2})
+
+
+async def test_closing_says_so_if_it_cannot_commit() -> None:
+    async with guarded() as broker:
+        consumer = Consumer(**broker.settings, group_id="g", auto_offset_reset="earliest")
+        consumer.assign([T0])
+        async with Producer[bytes, bytes](**broker.settings) as producer:
+            await producer.send("t", b"v")
+        await consumer.start()
+        assert await consumer.get() is not None
+        await broker.lock_out()
+        with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+            await consumer.close()
