@@ -11,7 +11,7 @@ import asyncio
 import time
 from asyncio import get_running_loop
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
 
@@ -33,6 +33,7 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 _NOT_STARTED: Final = "the producer was not started: use `async with`, or await start()"
 _CLOSED: Final = "the producer is closed; make another one"
@@ -478,10 +479,7 @@ class Producer(Generic[K, V]):
         transaction = None if self._transactions is None else self._transactions.current
         try:
             await self._turn(line, place, name, patience)
-            return await self._ready(name, partition, patience, transaction)
-        except (ClientError, KafkaError) as error:
-            line.failure = error
-            raise
+            return await self._ready(line, name, partition, patience, transaction)
         finally:
             # The record is taken before any caller behind it runs.
             if line.leave(place):
@@ -499,7 +497,7 @@ class Producer(Generic[K, V]):
             ) from None
 
     async def _ready(
-        self, name: str, partition: int | None, patience: Patience, transaction: object
+        self, line: _Line, name: str, partition: int | None, patience: Patience, transaction: object
     ) -> TopicQueues:
         self._check_record(transaction)
         if self._pause:
@@ -507,11 +505,11 @@ class Producer(Generic[K, V]):
             await asyncio.sleep(0)
         topic = self._topics.get(name)
         if topic is None:
-            topic = await self._sender.leaders.topic(name, patience)
+            topic = await line.needs(self._sender.leaders.topic(name, patience))
         if partition is not None and partition >= topic.count:
             topic = await self._sender.leaders.partition(name, partition, patience)
         if self._turns or self._accumulator.size_bytes >= self._buffer_memory:
-            await self._room(patience)
+            await line.needs(self._room(patience))
         self._check_record(transaction)
         return topic
 
@@ -569,7 +567,7 @@ class _Line:
     def __init__(self) -> None:
         self._places: deque[asyncio.Future[None]] = deque()
         self.failure: ClientError | KafkaError | None = None
-        """The error of the last caller that gave up."""
+        """Why the last caller gave up, if it concerns all of them."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -584,6 +582,14 @@ class _Line:
         """Wait until all earlier callers are gone."""
         if self._places[0] is not place:
             await place
+
+    async def needs(self, waiting: Awaitable[T]) -> T:
+        """Wait for what every caller needs."""
+        try:
+            return await waiting
+        except (ClientError, KafkaError) as error:
+            self.failure = error
+            raise
 
     def leave(self, place: asyncio.Future[None]) -> bool:
         """Leave the line, and wake the next caller if it was this one's turn. Returns whether nobody is

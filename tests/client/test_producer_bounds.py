@@ -16,6 +16,7 @@ from muster.client.errors import BufferFull, ClientError, Closed, DeliveryTimedO
 from muster.client.producer import Producer
 from muster.coordinator import testing
 from muster.coordinator.testing import Broker
+from muster.protocol.errors import ErrorCode, KafkaError
 from tests.client.logs import LONG_S, values
 from tests.client.posting import give, numbered, post_all
 from tests.support.facts import turns, until
@@ -63,6 +64,31 @@ async def test_those_behind_hear_what_kept_those_before_them(broker: Broker) -> 
             assert [type(each.exception()) for each in waiting] == [BufferFull] * 3
         finally:
             broker.resume(0)
+
+
+async def test_those_behind_do_not_hear_what_was_wrong_with_a_record_before_them(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    settings: dict[str, Any] = {"linger_ms": 0, "request_timeout_ms": 300, "delivery_timeout_ms": 300}
+    async with asyncio.timeout(LONG_S), Producer(broker.bootstrap, **settings) as producer:
+        await producer.partitions_for("t")
+        refused = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic t has no partition 8")
+
+        async def partition(name: str, number: int, patience: object) -> Any:
+            await turns()
+            if number == 8:
+                raise refused
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(producer._sender.leaders, "partition", partition)
+        first, second = (asyncio.create_task(producer.post("t", b"v", partition=each)) for each in (8, 9))
+        last = asyncio.create_task(producer.send("t", b"v", partition=0))
+        await asyncio.wait([first, last])
+        assert first.exception() is refused
+        assert isinstance(last.exception(), TimedOut)
+        second.cancel()
+        await asyncio.wait([second])
 
 
 async def test_a_turn_is_passed_on_by_who_does_not_take_it(broker: Broker) -> None:
