@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
 
-from muster.client.errors import BufferFull, ClientError, Closed, TimedOut, again
+from muster.client.errors import BufferFull, ClientError, Closed, ConcurrentUse, TimedOut, again
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP
@@ -133,6 +133,7 @@ class Producer(Generic[K, V]):
         """Whether the next record must wait, or will be refused."""
         self._unusable: ClientError | KafkaError | None = Closed(_NOT_STARTED)
         self._transactions: Transactions | None = None
+        self._starting = False
         self._closing: asyncio.Task[None] | None = None
         self._cluster: Cluster
         self._sender: Sender
@@ -152,12 +153,14 @@ class Producer(Generic[K, V]):
         With a transactional_id it connects at once: an earlier producer with the same id is fenced, and the
         transaction it left open is aborted. Raises TimedOut if that takes longer than max_block_ms,
         ProducerFenced if another producer with the id starts meanwhile, and KafkaError; after any of these it
-        may be started again."""
+        may be started again. Raises Closed if it is closed meanwhile, ConcurrentUse if it is being started
+        already."""
         if self._unusable is None:
             self._check()
             return self
-        if self._unusable.args[0] != _NOT_STARTED:
-            raise again(self._unusable)
+        self._raise_if_closed()
+        if self._starting:
+            raise ConcurrentUse("the producer is being started already")
         self._loop = asyncio.get_running_loop()
         settings = self._settings
         self._cluster = Cluster(
@@ -176,9 +179,18 @@ class Producer(Generic[K, V]):
         )
         self._topics = self._sender.leaders.current
         if settings.transactional_id is not None:
-            await self._start_transactions()
+            self._starting = True
+            try:
+                await self._start_transactions()
+            finally:
+                self._starting = False
         self._unusable = None
         return self
+
+    def _raise_if_closed(self) -> None:
+        """Raise if it was closed before it had started."""
+        if self._unusable is not None and self._unusable.args[0] != _NOT_STARTED:
+            raise again(self._unusable)
 
     async def _start_transactions(self) -> None:
         self._transactions = self._sender.transactions = Transactions(
@@ -191,10 +203,13 @@ class Producer(Generic[K, V]):
         )
         try:
             await self._transactions.start()
-        except BaseException:
+            self._raise_if_closed()
+        except BaseException as error:
             self._transactions = None
             await self._sender.abort("the producer was not started")
             await self._cluster.close()
+            if isinstance(error, Closed):  # by `close`
+                self._raise_if_closed()
             raise
 
     def transaction(self) -> Transaction[K, V]:
@@ -217,12 +232,14 @@ class Producer(Generic[K, V]):
         if self._closing is None:
             limit_s = self._limit_s(timeout)
             never_started = isinstance(self._unusable, Closed)
-            if not never_started:
+            if not never_started or self._starting:
                 self._check_loop()
             if never_started or self._unusable is None:
                 self._unusable = Closed(_CLOSED)
             self._pause = True
             if never_started:
+                if self._starting:
+                    await self._cluster.close()  # so that `start` ends
                 return
             self._closing = asyncio.create_task(self._close(limit_s), name="close of a producer")
         try:

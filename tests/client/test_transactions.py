@@ -12,6 +12,7 @@ import pytest
 
 from muster.client import (
     Closed,
+    ConcurrentUse,
     ErrorCode,
     GroupMetadata,
     KafkaError,
@@ -313,6 +314,37 @@ async def test_a_start_that_hangs_names_its_limit_and_can_be_tried_again() -> No
         async with producer:
             await one(producer, b"1")
     assert cluster.committed == [b"1"]
+
+
+async def test_closing_ends_a_start_in_progress() -> None:
+    cluster = TransactionCluster(2)
+    async with asyncio.timeout(DEADLINE_S), cluster.listening(1) as (address,):
+        producer = Producer[bytes, bytes](str(address), transactional_id="x")
+        cluster.hold(ApiKey.INIT_PRODUCER_ID)
+        starting = asyncio.create_task(producer.start())
+        await until(lambda: cluster.requests_of(ApiKey.INIT_PRODUCER_ID), "the start")
+        with pytest.raises(ConcurrentUse, match="being started already"):
+            await producer.start()
+        await producer.close()
+        for start in (starting, producer.start(), producer.send("t", b"1")):
+            with pytest.raises(Closed, match="the producer is closed; make another one"):
+                await start
+
+
+async def test_closing_as_a_start_succeeds_undoes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = TransactionCluster(2)
+    async with asyncio.timeout(DEADLINE_S), cluster.listening(1) as (address,):
+        producer = Producer[bytes, bytes](str(address), transactional_id="x")
+        start = Transactions.start
+
+        async def last_moment(transactions: Transactions) -> None:
+            await start(transactions)
+            await producer.close()
+
+        monkeypatch.setattr(Transactions, "start", last_moment)
+        for call in (producer.start(), producer.send("t", b"1")):
+            with pytest.raises(Closed, match="the producer is closed; make another one"):
+                await call
 
 
 @pytest.mark.parametrize(
