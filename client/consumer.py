@@ -60,8 +60,9 @@ class RebalanceListener:
     called: its partitions may have other owners by now, so it is too late to commit.
 
     Callbacks run inside the reading calls, on the reading task, never while that task handles a record. They
-    may call any method of the consumer except the reading ones. If one raises an exception, the reading call
-    raises it once the rebalance is done.
+    may call any method of the consumer except the reading ones, `unsubscribe`, `close` and `drain`, which
+    raise ClientError there; to end the consumer, they call `stop`. If a callback raises an exception, the
+    reading call raises it once the rebalance is done.
     """
 
     def on_partitions_revoked(
@@ -98,10 +99,10 @@ class Consumer(Generic[K, V]):
     hand does not count and is read again.
 
     A consumer has one reader: only one reading call (the loop, `get`, `get_many`, `batches`) may be in
-    progress. The other methods may be called at any time, also from other tasks and from callbacks. Reading
-    calls retry temporary failures (a broker is down, the group rebalances) forever; the other methods retry
-    until their `timeout`, in seconds (default: `default_api_timeout_ms`). Calls raise KafkaError if a broker
-    refuses, and ClientError otherwise.
+    progress. The other methods may be called at any time, also from other tasks; `unsubscribe` only between
+    reading calls. For callbacks, see `RebalanceListener`. Reading calls retry temporary failures (a broker is
+    down, the group rebalances) forever; the other methods retry until their `timeout`, in seconds (default:
+    `default_api_timeout_ms`). Calls raise KafkaError if a broker refuses, and ClientError otherwise.
     """
 
     @overload
@@ -260,7 +261,8 @@ class Consumer(Generic[K, V]):
     async def unsubscribe(self, timeout: float | None = None) -> None:
         """Stop reading: commit handled records (with auto-commit), call the listener, leave the group. The
         consumer may subscribe again. Takes longer than `timeout` only if the listener does. If cancelled, it
-        still leaves the group, without waiting for it."""
+        still leaves the group, without waiting for it. Raises ConcurrentUse while a reading call is in
+        progress, and so in callbacks."""
         self._core.check()
         await self._core.leave(self._seconds(timeout), "the consumer unsubscribed from all topics")
 

@@ -365,8 +365,8 @@ class ConsumerCore(Generic[K, V]):
     def _begin_reading(self) -> None:
         if self._reading:
             raise ConcurrentUse(
-                "another reading call is in progress: a consumer has one reader, and callbacks cannot read; "
-                "several tasks share the work with scope(), or each have a consumer"
+                "another reading call is in progress: a consumer has one reader, and callbacks can neither "
+                "read nor unsubscribe; several tasks share the work with scope(), or each have a consumer"
             )
         self._reading = True
         self._waiting = asyncio.current_task()

@@ -130,7 +130,7 @@ async def test_cooperative_members_read_on_while_the_group_is_joined(broker: Bro
             await asyncio.wait([slow_task])
 
 
-async def test_in_callbacks_everything_but_reading_may_be_called(broker: Broker) -> None:
+async def test_what_callbacks_may_call(broker: Broker) -> None:
     broker.create_topic("t", 2)
     await send(broker.bootstrap, "t", 20, partitions=2)
     seen: list[str] = []
@@ -146,8 +146,12 @@ async def test_in_callbacks_everything_but_reading_may_be_called(broker: Broker)
             assert (await consumer.commit()).ok
             consumer.pause(TopicPartition("t", 1))
             assert await consumer.end_offsets(partitions) == dict.fromkeys(partitions, 10)
-            with pytest.raises(ConcurrentUse):
-                await consumer.get()
+            for call in (consumer.get(), consumer.unsubscribe()):
+                with pytest.raises(ConcurrentUse, match=r"callbacks can neither read nor unsubscribe"):
+                    await call
+            for call in (consumer.close(), consumer.drain()):
+                with pytest.raises(ClientError, match=r"they call stop\(\)"):
+                    await call
             seen.append("assigned")
 
         async def on_partitions_revoked(
