@@ -252,10 +252,12 @@ class Consumer(Generic[K, V]):
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, regardless of who else reads them; replaces the current assignment. With a
-        group_id, reading starts at the group's committed offsets, and offsets can be committed. Raises
-        ValueError."""
+        group_id, reading starts at the group's committed offsets, and offsets can be committed. Handled
+        records of partitions that are no longer assigned are committed (with auto-commit), and the tasks of
+        their scopes are cancelled. Raises ValueError."""
         self._core.changeable()
         self._subscription.assign(partitions)
+        self._core.let_go()
         self._core.subscribed()
 
     async def unsubscribe(self, timeout: float | None = None) -> None:

@@ -48,6 +48,7 @@ class AutoCommit:
         self._periodic: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
         self._last_step: tuple[frozenset[TopicPartition], float] | None = None
+        self._let_go: set[asyncio.Task[None]] = set()
         self._known: dict[TopicPartition, int] = {}
         self._failure: Exception | None = None
         self._off = False
@@ -56,7 +57,7 @@ class AutoCommit:
         """Commit nothing from now on: transactions do. Returns when the commit in progress is done, so that
         it does not overtake them. Raises TimedOut."""
         self._off = True
-        if under_way := [task for task in (self._periodic, self._last) if task is not None]:
+        if under_way := self._under_way():
             _, left = await asyncio.wait(under_way, timeout=max(0.0, until - deadline(0)))
             if left:
                 raise TimedOut("the automatic commit before the first transaction is still under way")
@@ -132,16 +133,13 @@ class AutoCommit:
         return True
 
     async def _catch_up(self, partitions: frozenset[TopicPartition], give_up: float) -> None:
-        if self._periodic is not None:
-            await asyncio.wait([self._periodic])
+        if before := [task for task in (self._periodic, *self._let_go) if task is not None]:
+            await asyncio.wait(before)
         while offsets := self._uncommitted(partitions):
             try:
                 result = await self._commit(offsets, give_up)
             except Exception as error:
-                if _may_pass(error):
-                    _LOG.warning("processed records could not be committed and may be read again: %s", error)
-                else:
-                    self._failure = error
+                self._lost(error)
                 return
             self._note(result)
             unknown = all(_is_unknown(each.why) for each in result.retry.values())
@@ -158,12 +156,37 @@ class AutoCommit:
         """Cancel the commit in progress."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [task for task in (self._periodic, self._last) if task is not None]
+        tasks = self._under_way()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         self._periodic = self._last = None
+
+    # --- partitions let go ----------------------------------------------------------------------------------
+
+    def let_go(self, partitions: frozenset[TopicPartition]) -> None:
+        """Commit the handled records of these partitions, which will not be read any more."""
+        if offsets := self._uncommitted(partitions):
+            commit = self._commit(offsets, deadline(self._attempt_s))
+            task = asyncio.create_task(self._committed(commit), name="auto-commit of partitions let go")
+            self._let_go.add(task)
+            task.add_done_callback(self._let_go.discard)
+
+    async def until_let_go(self) -> None:
+        """Return when these commits are done: who reads such a partition again continues there."""
+        if self._let_go:
+            await asyncio.wait(self._let_go)
+
+    async def _committed(self, commit: Awaitable[CommitResult]) -> None:
+        try:
+            result = await commit
+        except Exception as error:
+            self._lost(error)
+            return
+        self._note(result)
+        if result.retry:
+            _LOG.warning("processed records could not be committed in time and may be read again: %s", result)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -177,6 +200,16 @@ class AutoCommit:
             for where, place in self._handled().items()
             if (partitions is None or where in partitions) and self._known.get(where) != place.offset
         }
+
+    def _under_way(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._periodic, self._last, *self._let_go) if task is not None]
+
+    def _lost(self, error: Exception) -> None:
+        """A commit that is not repeated has failed."""
+        if _may_pass(error):
+            _LOG.warning("processed records could not be committed and may be read again: %s", error)
+        else:
+            self._failure = error
 
     def _note(self, result: CommitResult) -> None:
         if result.stale:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+import uuid
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -442,6 +443,13 @@ class ConsumerCore(Generic[K, V]):
             self._adopt(self.subscription.assigned)
         self.wake()
 
+    def let_go(self) -> None:
+        """Give up the partitions that the user no longer assigns."""
+        gone = self.assigned.partitions - self.subscription.assigned
+        self.scopes.drop(gone)
+        if self.auto_commit is not None:
+            self.auto_commit.let_go(gone)
+
     def _adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
         """See `Assigned.adopt`."""
         self.assigned.adopt(partitions, settled=settled)
@@ -475,16 +483,26 @@ class ConsumerCore(Generic[K, V]):
                     return False
         return True
 
-    async def commit(
+    def commit(
         self,
         offsets: dict[TopicPartition, OffsetAndMetadata],
         until: float,
         *,
         waits_for_topics: bool = True,
-    ) -> CommitResult:
-        """Commit these offsets."""
-        assert self.group is not None
+    ) -> Coroutine[Any, Any, CommitResult]:
+        """Commit these offsets, of the topics that the partitions belong to at the time of the call."""
         topic_ids = self.assigned.topic_ids(offsets)
+        return self._commit(offsets, until, topic_ids, waits_for_topics=waits_for_topics)
+
+    async def _commit(
+        self,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        until: float,
+        topic_ids: Mapping[TopicPartition, uuid.UUID],
+        *,
+        waits_for_topics: bool,
+    ) -> CommitResult:
+        assert self.group is not None
         result = await self.group.commit(offsets, until, topic_ids, waits_for_topics=waits_for_topics)
         if result.committed:
             self.committed_at = time.monotonic()

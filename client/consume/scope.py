@@ -86,6 +86,12 @@ class Scopes:
             if scope := self._scopes.get(partition):
                 scope.cancel()
 
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """End the scopes of these partitions: cancel their tasks at once, and do not wait for them."""
+        for scope in self._known(partitions):
+            scope.cancel()
+            del self._scopes[scope.partition]
+
     async def wait(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
         """Wait for the tasks of these partitions without cancelling them. Returns whether all have
         finished."""

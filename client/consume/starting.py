@@ -80,6 +80,8 @@ class Starting:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         if self._group is None:
             return {}
+        if self._auto_commit is not None:
+            await self._auto_commit.until_let_go()
         return await self._group.committed(partitions, deadline(self._settings.request_timeout_ms / 1000))
 
     def _start_at(

@@ -27,6 +27,7 @@ from muster.client import (
 from muster.client.consume.core import ConsumerCore
 from muster.coordinator.testing import Broker
 from tests.client.reading import LONG_S, numbers, on, reading, send, until
+from tests.support.facts import turns
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -488,6 +489,48 @@ async def test_what_is_read_can_be_changed_and_given_up(broker: Broker) -> None:
         assert await reader.get(0.01) is None
     assert await committed(broker, topic="a") == 2
     assert await committed(broker, topic="b") == 2
+
+
+async def test_partitions_no_longer_assigned_are_given_up(broker: Broker) -> None:
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 6, partitions=2)
+    async with consumer(broker, group_id="g") as reader:
+        reader.assign([T0])
+        assert [await reader.get() for _ in range(3)][-1] is not None  # the last one is in hand
+        left = reader.scope(T0).create_task(asyncio.Event().wait())
+        reader.assign([T1])
+        await until(left.cancelled)
+        assert await reader.get() is not None
+        reader.assign([T0])
+        assert await reader.scope(T0).create_task(reader.position(T0)) == 2
+        assert await committed(broker) == 2
+    assert await committed(broker, partition=1) == 0
+
+
+async def test_a_partition_assigned_again_continues_behind_its_last_commit(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 3)
+    async with consumer(broker, group_id="g") as reader:
+        reader.assign([T0])
+        for _ in range(3):
+            await reader.get()
+        group, gate = reader._core.group, asyncio.Event()
+        assert group is not None
+        commit = group.commit
+
+        async def slowly(*given: Any, **named: Any) -> Any:
+            await gate.wait()
+            return await commit(*given, **named)
+
+        monkeypatch.setattr(group, "commit", slowly)
+        reader.assign([T1])
+        reader.assign([T0])
+        position = asyncio.create_task(reader.position(T0))
+        await turns()
+        gate.set()
+        assert await position == 2
 
 
 # --- using it wrongly ---------------------------------------------------------------------------------------
