@@ -88,7 +88,7 @@ class Campaign:
     cut: int = 0
     """How many were compared only up to the point where chance kept picking another leader."""
     too_slow: int = 0
-    """How many with pauses were given up because the machine was too slow for a certain result."""
+    """How many were given up because the machine was too slow for a certain result."""
     passing: list[str] = field(default_factory=list)
     """Differences that disappeared when the sequence was replayed."""
     deliberate: Counter[str] = field(default_factory=Counter)

@@ -56,8 +56,8 @@ class Outcome:
     """The transcript's lines for each compared step."""
     ours: list[list[str]] = field(default_factory=list)
     is_too_slow: bool = False
-    """For a sequence with pauses: the steps between them took so long that it is uncertain which timeouts
-    have expired."""
+    """For a sequence with pauses or regular expressions: its steps took so long that it is uncertain which
+    timeouts have expired. Without pauses, a missing answer is a difference however long it was awaited."""
 
     is_unready: bool = False
     """A coordinator was moving, or too slow to write: that is no answer to the request."""
@@ -108,8 +108,8 @@ async def duel(
     try:
         for step in scenario.steps:
             await _take(step, theirs, ours, clock)
-            await _settle(theirs, ours, clock.patience_s)
-            if clock.is_late:
+            agree = await _settle(theirs, ours, clock.patience_s)
+            if clock.is_late and (agree or clock.has_pauses):
                 outcome.is_too_slow = True
                 return outcome
             their, their_lines = _replies(step, theirs)
@@ -169,7 +169,7 @@ class _Clock:
     """How much longer a sequence with pauses has taken than its pauses alone."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._matters = any(step.verb == "advance" for step in scenario.steps)
+        self.has_pauses = any(step.verb == "advance" for step in scenario.steps)
         self._looks_up = any("regex" in step.options for step in scenario.steps)
         self._began = time.monotonic()
         self._paused_ms = 0
@@ -180,13 +180,13 @@ class _Clock:
 
     @property
     def patience_s(self) -> float:
-        return _PATIENCE_BETWEEN_PAUSES_S if self._matters else _PATIENCE_S
+        return _PATIENCE_BETWEEN_PAUSES_S if self.has_pauses else _PATIENCE_S
 
     @property
     def is_late(self) -> bool:
         """Whether it is uncertain which timeouts have expired."""
         late_ms = (time.monotonic() - self._began) * 1000 - self._paused_ms
-        if self._matters:
+        if self.has_pauses:
             return late_ms > MARGIN_MS * _LATE
         return self._looks_up and late_ms > _LOOK_UP_AGAIN_MS * _LATE
 
@@ -196,9 +196,9 @@ def _replies(step: Step, player: Player) -> tuple[Replies, list[str]]:
     return Replies(step, fields, lines), lines
 
 
-async def _settle(theirs: Player, ours: Player, patience_s: float) -> None:
+async def _settle(theirs: Player, ours: Player, patience_s: float) -> bool:
     """Nothing says that a request is parked. If one broker has answered what the other has not, wait: it may
-    just be slow."""
+    just be slow. Returns whether both have answered the same requests in the end."""
     deadline = time.monotonic() + patience_s
     while (their := Counter(theirs.who())) != (our := Counter(ours.who())):
         waiting = [
@@ -214,4 +214,5 @@ async def _settle(theirs: Player, ours: Player, patience_s: float) -> None:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
         except TimeoutError:
-            return
+            return False
+    return True

@@ -15,6 +15,7 @@ from muster.protocol import codec
 from muster.protocol.api import ApiKey, versions
 from tests.group import steps
 from tests.kafka.differences import Difference
+from tests.kafka.differential import duel
 from tests.kafka.differential.campaign import Campaign, Kind
 from tests.kafka.differential.duel import scenario_of
 from tests.kafka.differential.generator import VERBS
@@ -92,6 +93,27 @@ def test_a_planted_difference_is_found_and_shrunk() -> None:
     assert "commit" in finding.text.splitlines()[-2]
     assert "OFFSET_METADATA_TOO_LARGE" in finding.theirs[0]
     assert sum(1 for line in finding.text.splitlines() if " v" in line) <= 3
+
+
+def test_a_missing_answer_is_found_where_time_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Awaiting it takes so long that regular expressions may be looked up again."""
+    monkeypatch.setattr(duel, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(duel, "_LOOK_UP_AGAIN_MS", 0)
+    lines = ["topic orders 3", "group team", "", "alice beat v1 regex=ord.*"]
+    with muster() as other, muster() as broker:
+        broker.faults.add(api="ConsumerGroupHeartbeat", client_id="alice", drop_response=True)
+        theirs, ours = with_topics(other.port), with_topics(broker.port)
+
+        async def play() -> duel.Outcome:
+            try:
+                return await duel.duel(lines, theirs, ours, rules=())
+            finally:
+                theirs.close()
+                ours.close()
+
+        outcome = asyncio.run(play())
+    assert not outcome.is_too_slow
+    assert outcome.found
 
 
 def test_another_assignor_is_found() -> None:
