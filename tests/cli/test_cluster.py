@@ -177,7 +177,8 @@ def test_a_drained_broker_hands_its_shards_over_until_it_is_undrained(
     assert muster("cluster", "drain", "2", "--output", "json").json == {"node_id": 2, "drained": True}
     cluster.stop(1)
     cluster.restart(1)
-    assert _shards_of(muster, 2) == 0
+    _, two, _ = muster("cluster", "describe", "--output", "json").json["brokers"]
+    assert (two["drained"], *(two[kind] for kind in SHARDS)) == (True, 0, 0, 0)
     assert muster.done("cluster", "undrain", "2") == "broker 2 takes shards again\n"
     deadline = time.monotonic() + DEADLINE_S
     while not _shards_of(muster, 2):
