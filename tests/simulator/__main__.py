@@ -25,11 +25,13 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     hush()
     first = random.randrange(2**32) if options.seed is None else options.seed
+    several = options.bugs_within or options.for_seconds or options.seeds > 1
+    if options.seed is None and several:
+        print(f"from seed {first}", flush=True)  # now: a series that hangs or is killed tells nothing later
     if options.bugs_within:
         return _hunt(first, options.bugs_within)
     seeds = count(first) if options.for_seconds else range(first, first + options.seeds)
     until_s = time.monotonic() + options.for_seconds if options.for_seconds else None
-    several = options.for_seconds or options.seeds > 1
     runs, broken, seen = 0, 0, Counter[str]()
     series = Runs(options.steps, options.bug, options.trace)
     with suppress(KeyboardInterrupt):  # whatever was seen until then is reported

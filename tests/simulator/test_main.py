@@ -55,6 +55,14 @@ def test_several_of_which_one_breaks(runs: list[int], capsys: pytest.CaptureFixt
     assert "3 runs from seed 12, 1 of them broken" in said
 
 
+@pytest.mark.parametrize("series", [("--seeds", "2"), ("--bugs-within", "1")])
+def test_a_series_says_first_which_seed_it_has_chosen(
+    series: tuple[str, str], runs: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.main(list(series))
+    assert capsys.readouterr().out.splitlines()[0] == f"from seed {runs[0]}"
+
+
 def test_runs_that_were_to_see_everything(runs: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--seed", "1", "--seeds", "2", "--covered"]) == 1
     never = capsys.readouterr().out.splitlines()[-1]
@@ -105,8 +113,10 @@ def test_a_series_that_is_ended_tells_what_it_saw() -> None:
     ]
     with subprocess.Popen(called, stdout=subprocess.PIPE, text=True) as series:
         assert series.stdout is not None
+        first = series.stdout.readline().strip()
+        assert first.startswith("from seed ")
         assert series.stdout.readline().startswith("seed ")
         series.terminate()
         said, _ = series.communicate(timeout=60)
     assert series.returncode == 0
-    assert " runs from seed " in said.splitlines()[-1]
+    assert f" runs {first}, " in said.splitlines()[-1]
