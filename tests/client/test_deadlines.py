@@ -4,7 +4,6 @@ tried."""
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -12,9 +11,9 @@ from typing import Any, Final
 import pytest
 
 from muster.client import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
-from muster.client.errors import ClientError
 from muster.client.produce.accumulator import Batch
 from muster.coordinator.testing import Broker
+from tests.client.failing import failure
 from tests.client.listeners import listener
 from tests.client.logs import LONG_S
 from tests.support.each import at_once
@@ -68,17 +67,6 @@ async def _address(peer: str) -> AsyncIterator[str]:
         yield str(address)
 
 
-async def _failure(call: Callable[[], Coroutine[Any, Any, Any]], said: str) -> str:
-    """The error that the call raises, long before FAR_MS. On a busy machine its time can be over before
-    anything was heard; then it is repeated until it raises the expected error."""
-    async with asyncio.timeout(LONG_S):
-        while True:
-            with pytest.raises(ClientError) as raised:
-                await call()
-            if re.search(said, str(raised.value)):
-                return str(raised.value)
-
-
 @pytest.mark.parametrize("peer", TRIED)
 @at_once("partition", [None, 1])
 async def test_send_ends_within_delivery_timeout_ms(peer: str, partition: int | None) -> None:
@@ -86,7 +74,7 @@ async def test_send_ends_within_delivery_timeout_ms(peer: str, partition: int | 
         _address(peer) as address,
         Producer(address, delivery_timeout_ms=LIMIT_MS, max_block_ms=FAR_MS) as producer,
     ):
-        why = await _failure(lambda: producer.send("t", b"v", partition=partition), TRIED[peer])
+        why = str(await failure(lambda: producer.send("t", b"v", partition=partition), TRIED[peer]))
     if peer not in ("http", "tls"):  # no retry helps there
         assert why.endswith(f"topic t was not found within delivery_timeout_ms ({LIMIT_MS})")
 
@@ -98,7 +86,7 @@ async def test_a_producer_waits_for_a_topic_up_to_max_block_ms(peer: str, method
         _address(peer) as address,
         Producer(address, delivery_timeout_ms=FAR_MS, max_block_ms=LIMIT_MS) as producer,
     ):
-        why = await _failure(lambda: getattr(producer, method)("t"), TRIED[peer])
+        why = str(await failure(lambda: getattr(producer, method)("t"), TRIED[peer]))
         async with asyncio.timeout(LONG_S):
             await producer.flush()
     if peer not in ("http", "tls"):
@@ -135,7 +123,7 @@ async def test_a_consumers_calls_end_within_default_api_timeout_ms(peer: str, ca
             said = TRIED[peer]
             if (call, peer) == ("committed", "silent"):  # the request has time left, the call does not
                 said = f"{address} was asked"
-            await _failure(lambda: CONSUMER_CALLS[call](consumer), said)
+            await failure(lambda: CONSUMER_CALLS[call](consumer), said)
             async with asyncio.timeout(LONG_S):
                 if peer not in ("http", "tls"):
                     assert await consumer.get(timeout=0.1) is None
@@ -166,7 +154,7 @@ async def test_an_admins_calls_end_within_default_api_timeout_ms(peer: str, call
         _address(peer) as address,
         Admin(address, default_api_timeout_ms=LIMIT_MS, request_timeout_ms=FAR_MS) as admin,
     ):
-        await _failure(lambda: ADMIN_CALLS[call](admin), TRIED[peer])
+        await failure(lambda: ADMIN_CALLS[call](admin), TRIED[peer])
 
 
 # --- a broker that stops answering --------------------------------------------------------------------------
@@ -185,11 +173,11 @@ async def test_calls_to_a_broker_that_stops_answering_end_in_time() -> None:
             assert (await consumer.get_many(timeout=0)) == []
             broker.pause(0)
             try:
-                await _failure(admin.list_topics, "did not answer")
+                await failure(admin.list_topics, "did not answer")
                 gone = "did not answer|not found in time"
-                await _failure(lambda: consumer.list_topics(timeout=0.4), gone)
-                await _failure(lambda: consumer.committed([WHERE], timeout=0.4), gone)
-                await _failure(lambda: _flushed(producer), "stay on their way")
+                await failure(lambda: consumer.list_topics(timeout=0.4), gone)
+                await failure(lambda: consumer.committed([WHERE], timeout=0.4), gone)
+                await failure(lambda: _flushed(producer), "stay on their way")
             finally:
                 broker.resume(0)
 
@@ -213,8 +201,8 @@ async def test_a_members_calls_to_a_coordinator_that_stops_answering_end_in_time
             async with asyncio.timeout(LONG_S):
                 result = await consumer.commit({WHERE: OffsetAndMetadata(1)})
                 assert "did not answer the commit" in str(result)
-                await _failure(lambda: consumer.committed([WHERE]), "coordinator of group g")
-                await _failure(lambda: consumer.beginning_offsets([WHERE]), "did not answer")
+                await failure(lambda: consumer.committed([WHERE]), "coordinator of group g")
+                await failure(lambda: consumer.beginning_offsets([WHERE]), "did not answer")
                 assert await consumer.get(timeout=0.1) is None
                 await consumer.unsubscribe()
         finally:
