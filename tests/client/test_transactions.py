@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -67,11 +68,17 @@ def of(producer: Producer[Any, Any]) -> Transactions:
     return producer._transactions
 
 
+def ask_again_after(producer: Producer[Any, Any], request_timeout_ms: int) -> None:
+    """From now on, a coordinator that has not answered within this time is asked again."""
+    of(producer)._settings = replace(producer._settings, request_timeout_ms=request_timeout_ms)
+
+
 def block_for(producer: Producer[Any, Any], max_block_ms: int) -> None:
-    """From now on, coordinators have this long. (From the start, a test would depend on how fast it
-    connects.)"""
+    """From now on, coordinators have this long, and two thirds of it for each request. (From the start, a
+    test would depend on how fast it connects.)"""
     of(producer)._limit_s = max_block_ms / 1000
     of(producer)._setting = f"max_block_ms ({max_block_ms})"
+    ask_again_after(producer, max_block_ms * 2 // 3)
 
 
 async def begun(producer: Producer[bytes, bytes], value: bytes = b"1") -> Transaction[bytes, bytes]:
@@ -85,6 +92,13 @@ async def begun(producer: Producer[bytes, bytes], value: bytes = b"1") -> Transa
 async def one(producer: Producer[bytes, bytes], value: bytes) -> None:
     async with producer.transaction() as transaction:
         await transaction.send("t", value)
+
+
+async def until_one_is_fast_enough(producer: Producer[bytes, bytes], value: bytes) -> None:
+    """Send the value in one transaction after another, until it is delivered in time."""
+    while True:
+        with suppress(TransactionAborted, TimedOut):
+            return await one(producer, value)
 
 
 async def tells(producer: Producer[bytes, bytes], aborted: bool) -> None:
@@ -148,7 +162,7 @@ async def test_a_coordinator_that_dies_over_the_commit_commits_once(level: int, 
 async def test_an_end_that_hangs_is_asked_for_on(level: int, done: bool) -> None:
     """The next transaction waits for it, also no longer than max_block_ms."""
     cluster = TransactionCluster(level)
-    async with transactional(cluster, request_timeout_ms=200) as producer:
+    async with transactional(cluster) as producer:
         transaction = await begun(producer)
         block_for(producer, 300)
         if done:
@@ -175,7 +189,7 @@ async def test_an_end_that_hangs_is_asked_for_on(level: int, done: bool) -> None
 @LEVELS
 async def test_an_abort_that_hangs_is_asked_for_on(level: int) -> None:
     cluster = TransactionCluster(level)
-    async with transactional(cluster, request_timeout_ms=200) as producer:
+    async with transactional(cluster) as producer:
         transaction = await begun(producer)
         block_for(producer, 300)
         cluster.deaf.add(ApiKey.END_TXN)
@@ -266,7 +280,7 @@ async def test_what_is_aborted_may_be_aborted_again(level: int) -> None:
 
 async def test_a_commit_that_failed_late_is_told_to_the_next_one_once() -> None:
     cluster = TransactionCluster(2)
-    async with transactional(cluster, request_timeout_ms=200) as producer:
+    async with transactional(cluster) as producer:
         transaction = await begun(producer)
         block_for(producer, 300)
         cluster.deaf.add(ApiKey.END_TXN)
@@ -283,7 +297,7 @@ async def test_a_commit_that_failed_late_is_told_to_the_next_one_once() -> None:
 
 async def test_a_commit_that_was_fenced_late_is_told_to_the_next_one() -> None:
     cluster = TransactionCluster(1)
-    async with transactional(cluster, request_timeout_ms=200) as producer:
+    async with transactional(cluster) as producer:
         transaction = await begun(producer)
         block_for(producer, 300)
         cluster.deaf.add(ApiKey.END_TXN)
@@ -311,6 +325,7 @@ async def test_a_start_that_hangs_names_its_limit_and_can_be_tried_again() -> No
         with pytest.raises(TimedOut, match=r"not started within max_block_ms \(500\)"):
             await producer.start()
         cluster.deaf.clear()
+        producer._settings = replace(producer._settings, max_block_ms=60_000, request_timeout_ms=30_000)
         async with producer:
             await one(producer, b"1")
     assert cluster.committed == [b"1"]
@@ -353,7 +368,7 @@ async def test_closing_as_a_start_succeeds_undoes_it(monkeypatch: pytest.MonkeyP
 )
 async def test_offsets_that_hang_fail_the_transaction(level: int, api_key: ApiKey) -> None:
     cluster = TransactionCluster(level)
-    async with transactional(cluster, request_timeout_ms=200) as producer:
+    async with transactional(cluster) as producer:
         transaction = await producer.transaction().begin()
         await transaction.send("t", b"1")
         block_for(producer, 300)
@@ -370,15 +385,17 @@ async def test_offsets_that_hang_fail_the_transaction(level: int, api_key: ApiKe
 
 async def test_partitions_that_hang_fail_the_transaction() -> None:
     cluster = TransactionCluster(1)
-    async with transactional(cluster, request_timeout_ms=200, delivery_timeout_ms=1_000) as producer:
+    async with transactional(cluster, delivery_timeout_ms=1_000) as producer:
         transaction = await producer.transaction().begin()
+        ask_again_after(producer, 200)
         cluster.deaf.add(ApiKey.ADD_PARTITIONS_TO_TXN)
         await transaction.post("t", b"1")
         await until(lambda: cluster.requests_of(ApiKey.ADD_PARTITIONS_TO_TXN), "the announcement")
         with pytest.raises(TransactionAborted, match=r"delivery_timeout_ms \(1000\)"):
             await transaction.commit()
         cluster.deaf.clear()
-        await one(producer, b"2")
+        ask_again_after(producer, 30_000)
+        await until_one_is_fast_enough(producer, b"2")
     assert cluster.committed == [b"2"]
 
 
@@ -472,11 +489,12 @@ async def test_the_protocol_changes_between_transactions() -> None:
 @pytest.mark.parametrize("done", [True, False])
 async def test_a_change_of_protocol_that_hangs_can_be_tried_again(done: bool) -> None:
     cluster = TransactionCluster(1)
-    async with transactional(cluster, request_timeout_ms=200) as producer:
+    async with transactional(cluster) as producer:
         cluster.level = 2
         cluster.cut()
         await one(producer, b"1")
         block_for(producer, 150)
+        ask_again_after(producer, 200)
         cluster.script[ApiKey.INIT_PRODUCER_ID].append(Say(write=done, hang=True))
         with pytest.raises(TimedOut, match=r"did not begin within max_block_ms \(150\)"):
             await producer.transaction().begin()
@@ -775,7 +793,7 @@ async def test_a_commit_that_failed_late_can_be_aborted_and_committed_again() ->
     """Both say what became of it, so the next transaction does not."""
     cluster = TransactionCluster(2)
     for calls in (["abort", "commit"], ["commit", "abort"]):
-        async with transactional(cluster, request_timeout_ms=200) as producer:
+        async with transactional(cluster) as producer:
             transaction = await begun(producer)
             block_for(producer, 300)
             cluster.deaf.add(ApiKey.END_TXN)
