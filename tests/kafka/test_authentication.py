@@ -6,6 +6,8 @@ import base64
 import hashlib
 import hmac
 import json
+import math
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.metadata import MetadataRequest
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.interop.security.conftest import PASSWORD, SESSION_MS, USER, Secured, secured
+from tests.support.facts import DEADLINE_S
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
 
 pytestmark = pytest.mark.kafka
@@ -266,6 +269,12 @@ _CASES: Final[dict[str, Callable[[Talk], None]]] = {
         lambda t: t.log_in(), lambda t: t.ask(_METADATA), after_s=SESSION_MS / 1000 + 0.3
     ),
 }
+_WITHIN_S: Final[dict[str, float]] = {
+    "again at once": _AGAIN_S,
+    "twice again within a second": _AGAIN_S,
+    **{name: SESSION_MS / 1000 for name in _CASES if re.match("again(,|$)", name)},
+}
+"""How long a case may take, for those in which time must not run out."""
 
 
 @pytest.fixture(scope="module")
@@ -292,13 +301,20 @@ def muster_side() -> Iterator[Side]:
         yield Side(host, int(port), settings["sasl_plain_username"], settings["sasl_plain_password"])
 
 
-def _heard(side: Side, case: Callable[[Talk], None]) -> list[str]:
-    talk = Talk(side)
-    try:
-        case(talk)
-    finally:
-        talk.close()
-    return talk.heard
+def _heard(side: Side, name: str) -> list[str]:
+    """What a connection hears. On a busy machine a case can take too long; then it is played again."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        began = time.monotonic()
+        talk = Talk(side)
+        try:
+            _CASES[name](talk)
+        finally:
+            talk.close()
+        now = time.monotonic()
+        if now - began < _WITHIN_S.get(name, math.inf):
+            return talk.heard
+        assert now < deadline, f"{name}: never fast enough"
 
 
 _OUT: Final = (
@@ -328,9 +344,8 @@ _DIFFERENCES: Final[dict[str, tuple[list[str], list[str]]]] = {
 
 @pytest.mark.parametrize("name", _CASES)
 def test_answered_as_kafka_does(name: str, kafka_side: Side, muster_side: Side) -> None:
-    case = _CASES[name]
     with ThreadPoolExecutor(2) as side_by_side:  # both wait for the same time to pass
-        kafka, muster = side_by_side.map(lambda side: _heard(side, case), (kafka_side, muster_side))
+        kafka, muster = side_by_side.map(lambda side: _heard(side, name), (kafka_side, muster_side))
     if name in _DIFFERENCES:
         assert (kafka, muster) == _DIFFERENCES[name]
     else:
