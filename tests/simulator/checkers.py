@@ -9,7 +9,7 @@ raises a Violation for whatever it finds.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +75,11 @@ class Disk:
         self.consumers = ConsumerDisk()
         self.offsets: dict[tuple[str, Partition], list[OffsetCommitValue | None]] = defaultdict(list)
         self.groups: dict[str, list[GroupMetadataValue | None]] = defaultdict(list)
+        self.downgraded: dict[str, int] = {}
+        """The classic groups that were consumer groups before, each with its first generation since."""
+        self._removals: Counter[str] = Counter()
+        self._deleted_in: dict[str, int] = {}
+        """The generation or epoch of each group whose metadata was deleted last."""
 
     def written(self, written: Written) -> tuple[str, Partition] | None:
         """Like `take`, for a record as it was stored."""
@@ -89,11 +94,36 @@ class Disk:
                 self.offsets[committed].append(value)
                 return committed
             case GroupMetadataKey():
+                (before,) = self.groups[key.group][-1:] or [None]
+                if value is None:
+                    # A group with members is not removed: it becomes a consumer group, whatever its epoch is.
+                    self._deleted(key.group, before.generation if before and not before.members else 0)
+                elif self._goes_on(key.group, value.generation + 1):
+                    # "+ 1": the request that made it a classic group again may have bumped the epoch.
+                    self.downgraded[key.group] = value.generation
                 self.groups[key.group].append(value)
                 self.consumers.touched.add(key.group)
+            case ConsumerGroupMetadataKey():
+                if value is None:
+                    self._deleted(key.group_id, self.consumers.groups[key.group_id].epoch or 0)
+                else:
+                    self._goes_on(key.group_id, value.epoch)
+                self.consumers.written(key, value)
             case _:
                 self.consumers.written(key, value)
         return None
+
+    def _deleted(self, group_id: str, number: int) -> None:
+        """Count a removal; `_goes_on` takes it back if the group has only changed its kind."""
+        self._removals[group_id] += 1
+        self._deleted_in[group_id] = number
+        self.downgraded.pop(group_id, None)
+
+    def _goes_on(self, group_id: str, number: int) -> bool:
+        """Whether a group goes on, in this generation or epoch, whose metadata was deleted before."""
+        goes_on = number >= self._deleted_in.pop(group_id, number + 1)
+        self._removals[group_id] -= goes_on
+        return goes_on
 
     def is_synced(self, request: Any, response: Any) -> bool:
         """Whether a SyncGroup response holds the assignment of a classic group."""
@@ -124,8 +154,9 @@ class Disk:
         return self.is_synced(request, response) or not self.is_had(request, response)
 
     def incarnation(self, group_id: str) -> int:
-        """Number of times the group was removed: a recreated group counts its generations from the start."""
-        return self.groups[group_id].count(None)
+        """Number of times the group was removed: a recreated group counts its generations from the start. One
+        that has become a consumer group, or a classic one again, goes on counting."""
+        return self._removals[group_id]
 
     def committed(self, group_id: str) -> dict[Partition, tuple[int, str]]:
         """The current committed offsets: offset and metadata."""
@@ -419,10 +450,11 @@ class DurableFirst:
 
 class OnlyGrows:
     """The epochs that write to a lease only grow, and so do the generations a group has synced. Once a
-    generation is synced, members of the previous one are told so by any broker: otherwise a partition would
-    have two owners, one in each. Only a broker that is loading the group knows no generation yet: as in
-    Kafka, it answers a Heartbeat without an error, and the next one reports it. A commit counts from when it
-    became durable: a broker that was paused may acknowledge it late, and it is valid all the same.
+    generation is synced, or stored for a consumer group that becomes a classic one, members of the previous
+    one are told so by any broker: otherwise a partition would have two owners, one in each. Only a broker
+    that is loading the group knows no generation yet: as in Kafka, it answers a Heartbeat without an error,
+    and the next one reports it. A commit counts from when it became durable: a broker that was paused may
+    acknowledge it late, and it is valid all the same.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -464,7 +496,7 @@ class OnlyGrows:
                     self._check(exchange, request.generation_id_or_member_epoch, newest)
 
     def _newest(self, group_id: str) -> int:
-        return self._synced.get(self._group(group_id), -1)
+        return max(self._synced.get(self._group(group_id), -1), self._disk.downgraded.get(group_id, -1))
 
     def _check(self, exchange: Exchange, generation_id: int, newest: int) -> None:
         if generation_id < newest:

@@ -18,6 +18,8 @@ from muster.protocol.messages.classic_group import (
     SyncGroupResponse,
 )
 from muster.protocol.messages.coordinator_records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -77,6 +79,34 @@ def written(key: Message, value: Message | None, version: int = 0) -> Written:
 def committed(offset: int, metadata: str = "m") -> Written:
     key = OffsetCommitKey(group="g", topic="orders", partition=0)
     return written(key, OffsetCommitValue(offset=offset, metadata=metadata, commit_timestamp=0), 4)
+
+
+def classic(generation: int | None, *member_ids: str) -> Written:
+    """A classic group's metadata; None: its tombstone."""
+    if generation is None:
+        return written(GroupMetadataKey(group="g"), None)
+    members = [
+        GroupMetadataValue.MemberMetadata(
+            member_id=member_id,
+            client_id="",
+            client_host="",
+            rebalance_timeout=0,
+            session_timeout=0,
+            subscription=b"",
+            assignment=b"",
+        )
+        for member_id in member_ids
+    ]
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=generation, protocol="range", leader=None, members=members
+    )
+    return written(GroupMetadataKey(group="g"), value, 3)
+
+
+def consumer(epoch: int | None) -> Written:
+    """A consumer group's metadata; None: its tombstone."""
+    value = None if epoch is None else ConsumerGroupMetadataValue(epoch=epoch)
+    return written(ConsumerGroupMetadataKey(group_id="g"), value)
 
 
 def assignment(*partitions: int) -> bytes:
@@ -162,6 +192,28 @@ def test_a_group_that_was_removed_counts_anew(disk: Disk) -> None:
     checker = OneOwner(disk)
     checker.replied(sync("a", 1), synced(0))
     disk.written(written(GroupMetadataKey(group="g"), None))
+    checker.replied(sync("b", 1), synced(0))
+
+
+@pytest.mark.parametrize("members", [("a",), ()])
+def test_a_group_that_was_a_consumer_group_for_a_while_goes_on_counting(
+    disk: Disk, members: tuple[str, ...]
+) -> None:
+    checker = OneOwner(disk)
+    disk.written(classic(3, *members))
+    checker.replied(sync("a", 3), synced(0))
+    for each in (classic(None), consumer(3), consumer(None), classic(3)):
+        disk.written(each)
+    with pytest.raises(Violation, match="two owners"):
+        checker.replied(sync("b", 3), synced(0))
+
+
+def test_a_consumer_group_that_was_removed_counts_anew(disk: Disk) -> None:
+    checker = OneOwner(disk)
+    disk.written(classic(1, "a"))
+    checker.replied(sync("a", 1), synced(0))
+    for each in (classic(None), consumer(1), consumer(4), consumer(None), classic(0), classic(1, "b")):
+        disk.written(each)
     checker.replied(sync("b", 1), synced(0))
 
 
@@ -291,6 +343,20 @@ def test_a_member_of_an_old_generation_is_told(disk: Disk) -> None:
     checker.replied(heartbeat(3), HeartbeatResponse())
     with pytest.raises(Violation, match="a member of 2 is not told"):
         checker.replied(heartbeat(2), HeartbeatResponse())
+
+
+def test_a_member_of_a_generation_before_the_group_was_a_consumer_group_is_told(disk: Disk) -> None:
+    checker = OnlyGrows(disk)
+    disk.written(classic(3, "a"))
+    checker.replied(sync("a", 3), synced(0))
+    for each in (classic(None), consumer(4)):
+        disk.written(each)
+    checker.replied(heartbeat(3), HeartbeatResponse())  # an epoch of its own
+    for each in (consumer(None), classic(4, "a")):
+        disk.written(each)
+    checker.replied(heartbeat(4), HeartbeatResponse())
+    with pytest.raises(Violation, match="generation 4 was synced, and a member of 3 is not told"):
+        checker.replied(heartbeat(3), HeartbeatResponse())
 
 
 def test_a_commit_of_an_old_generation_counts_from_when_it_was_durable(disk: Disk) -> None:
