@@ -105,9 +105,15 @@ def is_under_way(request: TxnOffsetCommitRequest, hard: HardState) -> bool:
 
 def require_leave(commit: CommitInTransaction, hard: HardState, guards: Guards) -> None:
     """Raises INVALID_PRODUCER_EPOCH for a past epoch, INVALID_TXN_STATE for a commit that would begin a
-    transaction without permission."""
+    transaction without permission, COORDINATOR_LOAD_IN_PROGRESS if the permission is from before the shard
+    was loaded: its producer sends the commit again, and the coordinator is asked again."""
     producer_id = commit.request.producer_id
     if not is_under_way(commit.request, hard) and not guards.holds(commit.guard, producer_id):
+        if commit.guard is not None and commit.guard.guards is not guards:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                "the shard was loaded while the transaction's coordinator was asked",
+            )
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
             f"no coordinator says that producer {producer_id} has a transaction here",

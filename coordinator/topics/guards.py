@@ -18,9 +18,13 @@ from muster.protocol.record_batch import SEQUENCE_MAX, Header
 class Guard:
     """The guard of one producer in one partition."""
 
-    __slots__ = ("epoch", "epoch_raised", "lowest_sequence", "made_ms")
+    __slots__ = ("epoch", "epoch_raised", "guards", "lowest_sequence", "made_ms")
 
-    def __init__(self, epoch: int, lowest_sequence: int, *, epoch_raised: bool, made_ms: int) -> None:
+    def __init__(
+        self, guards: Guards | None, epoch: int, lowest_sequence: int, *, epoch_raised: bool, made_ms: int
+    ) -> None:
+        self.guards = guards
+        """Those of the log it was made for; None for UNVERIFIED."""
         self.epoch = epoch
         self.lowest_sequence = lowest_sequence
         """Of the batches of this epoch that came while the coordinator was asked: no later one may go
@@ -33,7 +37,7 @@ class Guard:
         return f"<Guard epoch={self.epoch} lowest_sequence={self.lowest_sequence}>"
 
 
-UNVERIFIED: Final = Guard(-1, SEQUENCE_MAX, epoch_raised=False, made_ms=0)
+UNVERIFIED: Final = Guard(None, -1, SEQUENCE_MAX, epoch_raised=False, made_ms=0)
 """Stands for any guard where nothing is verified (transaction.partition.verification.enable)."""
 
 
@@ -61,7 +65,7 @@ class Guards:
         with self._lock:
             kept = self._by_producer.get(header.producer_id)
             if kept is None:
-                kept = Guard(epoch, sequence, epoch_raised=epoch_raised, made_ms=now_ms)
+                kept = Guard(self, epoch, sequence, epoch_raised=epoch_raised, made_ms=now_ms)
                 self._by_producer[header.producer_id] = kept
             elif epoch > kept.epoch:
                 kept.epoch, kept.lowest_sequence, kept.epoch_raised = epoch, sequence, epoch_raised

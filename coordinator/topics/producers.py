@@ -141,7 +141,9 @@ class Producers:
         gap, for a repeat older than the last five batches, and for a new epoch that does not begin at 0. Any
         first sequence is accepted from an unknown producer (it never wrote, or its records are gone).
         INVALID_TXN_STATE (48) for a transactional batch that would open a transaction under a `guard` that is
-        not (or no longer) kept, and for a plain one of a producer that has one open.
+        not (or no longer) kept, and for a plain one of a producer that has one open. NOT_LEADER_OR_FOLLOWER
+        (6) for a `guard` made before the log was opened: its producer sends the batch again, and the
+        coordinator is asked again.
         """
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID:
@@ -181,6 +183,11 @@ class Producers:
             )
 
     def _check_guard(self, header: Header, producer: Producer | None, guard: Guard | None) -> None:
+        if guard is not None and guard is not UNVERIFIED and guard.guards is not self.guards:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the log was reopened while the transaction's coordinator was asked",
+            )
         kept = self.guards.of(header.producer_id)
         if guard is not UNVERIFIED and (guard is None or guard is not kept):
             raise KafkaError(

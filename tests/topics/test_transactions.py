@@ -119,9 +119,8 @@ def one() -> Transactions:
 
 def test_without_a_guard_no_transaction_is_opened(one: Transactions) -> None:
     assert refusal(one.put, P, guard=None) is ErrorCode.INVALID_TXN_STATE
-    assert refusal(one.put, P, guard=Guard(0, 0, epoch_raised=False, made_ms=NOW_MS)) is (
-        ErrorCode.INVALID_TXN_STATE
-    )
+    unkept = Guard(one.log.producers.guards, 0, 0, epoch_raised=False, made_ms=NOW_MS)
+    assert refusal(one.put, P, guard=unkept) is ErrorCode.INVALID_TXN_STATE
     assert one.log.high_watermark == 0
     assert refusal(OneLog().log.append, batch(b"v", producer=(P, 0, 0), transactional=True)) is (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
