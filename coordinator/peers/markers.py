@@ -17,7 +17,7 @@ from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
 from muster.coordinator.peers.marker_holds import MarkerHolds
 from muster.coordinator.peers.post import Ask
-from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
+from muster.coordinator.storage.store import LETTER_BYTES_MAX, Lease, LeaseKind, StoreError
 from muster.coordinator.transactions.events import MarkersDue
 from muster.coordinator.transactions.transaction import TopicPartition
 from muster.protocol.api import ApiKey
@@ -27,6 +27,11 @@ from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteT
 _ASK_TIMEOUT_MS: Final = 5_000
 """A letter may be lost, with the broker that had it or with the database. Until this time is over the shard
 sends nothing else to that node, and its producers cannot begin again."""
+_REQUEST_BYTES_MAX: Final = LETTER_BYTES_MAX // 2
+"""Approximate size of a request and of its answer. What is left goes into the next."""
+_MARKER_BYTES: Final = 32
+_TOPIC_BYTES: Final = 8
+_PARTITION_BYTES: Final = 7
 _AGAIN_MS: Final = 20
 _AGAIN_MAX_MS: Final = 1_000
 _TOLD_AT: Final = 10
@@ -260,7 +265,7 @@ class Markers:
         """Send one request at a time to a node for each shard; markers that arrive meanwhile go into the
         next."""
         while queue := self._queues.pop((node_id, shard), None):
-            batch, left = _one_each(queue)
+            batch, left = _first(queue)
             if left:
                 self._queues[node_id, shard] = left
             batch = {owed: partitions for owed, partitions in batch.items() if self._is_owed(owed)}
@@ -338,16 +343,32 @@ def _end_pause(over: asyncio.Future[None]) -> None:
         over.set_result(None)
 
 
-def _one_each(queue: _Batch) -> tuple[_Batch, _Batch]:
-    """Split off a batch with one transaction per producer, since answers are told apart by producer; and
-    return the rest."""
+def _first(queue: _Batch) -> tuple[_Batch, _Batch]:
+    """Split off what goes into one request: one transaction per producer, since answers are told apart by
+    producer, and as many partitions as a letter holds; and return the rest."""
     batch: _Batch = {}
     left: _Batch = {}
     producers: set[int] = set()
+    size = 0
     for owed, partitions in queue.items():
-        chosen = left if owed.due.producer_id in producers else batch
+        if owed.due.producer_id in producers or size >= _REQUEST_BYTES_MAX:
+            left[owed] = partitions
+        else:
+            size += _MARKER_BYTES
+            fitting = 0
+            topics: set[str] = set()
+            for topic, _ in partitions:
+                if topic not in topics:
+                    topics.add(topic)
+                    size += len(topic) + _TOPIC_BYTES
+                size += _PARTITION_BYTES
+                fitting += 1
+                if size >= _REQUEST_BYTES_MAX:
+                    break
+            batch[owed] = partitions[:fitting]
+            if fitting < len(partitions):
+                left[owed] = partitions[fitting:]
         producers.add(owed.due.producer_id)
-        chosen[owed] = partitions
     return batch, left
 
 

@@ -12,15 +12,17 @@ from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.log import Logger
 from muster.coordinator.peers.marker_holds import MarkerHold, MarkerHolds
 from muster.coordinator.peers.markers import Markers, Whereabouts
-from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
+from muster.coordinator.storage.store import LETTER_BYTES_MAX, Lease, LeaseKind, StoreError
 from muster.coordinator.transactions.events import MarkersDue
 from muster.protocol.api import ApiKey
+from muster.protocol.codec import encode
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tests.support.facts import turns, until
 
 SHARD = 7
+VERSION = 2
 EPOCH = 3
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 
@@ -90,6 +92,8 @@ class Cluster:
         assert isinstance(request, WriteTxnMarkersRequest)
         self.asked.append((node_id, request))
         self.under.append(under)
+        if len(encode(request, VERSION)) > LETTER_BYTES_MAX:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
         await self.answering.wait()
         if self.lost:
             self.lost -= 1
@@ -198,6 +202,22 @@ async def test_two_of_one_producer_are_not_in_one_request_whose_answer_would_be_
     cluster.markers.observe(SHARD, EPOCH, [due(A0), due(B0, id="x")])
     await until(lambda: len(cluster.marked) == 2)
     assert cluster.sent() == [(1, [(40, ["a-0"])]), (1, [(40, ["b-0"])])]
+
+
+_TOPICS = [f"{number:0200}" for number in range(5_000)]
+_MANY = [
+    [due(*((topic, 0) for topic in _TOPICS))],
+    [due((topic, 0), id=topic, producer_id=number) for number, topic in enumerate(_TOPICS)],
+]
+
+
+@pytest.mark.parametrize("dues", _MANY, ids=["one transaction", "many transactions"])
+async def test_what_does_not_fit_a_letter_goes_into_several(cluster: Cluster, dues: list[MarkersDue]) -> None:
+    cluster.leaders = {(topic, 0): 1 for topic in _TOPICS}
+    cluster.markers.observe(SHARD, EPOCH, dues)
+    await until(lambda: cluster.done() == sorted(cluster.leaders))
+    assert len(cluster.asked) == 3
+    assert list(cluster.markers.under_way()) == []
 
 
 @pytest.mark.parametrize(
