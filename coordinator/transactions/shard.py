@@ -327,7 +327,8 @@ class TransactionShard:
             new_id=self._new_id,
         )
         if after.producer_epoch != before.producer_epoch:
-            self._keep_last_epoch(transactional_id, before.producer_epoch)
+            # As in Kafka, whoever is fenced under the rules of version 0 or 1 cannot come back.
+            self._keep_last_epoch(transactional_id, before.producer_epoch if version >= 2 else NO_EPOCH)
         self._change(transactional_id, before, after, trigger, step)
         if not after.partitions:
             return self._complete(transactional_id, after, step)

@@ -442,6 +442,18 @@ def test_a_timeout_in_the_last_epoch(version: int) -> None:
     assert core.start() == (FIRST_PRODUCER_ID + 1, 1 if version == 2 else 0)
 
 
+@pytest.mark.parametrize("epoch", [0, LAST_EPOCH])
+def test_who_timed_out_cannot_come_back_under_the_first_rules(epoch: int) -> None:
+    core = Core(version=1)
+    producer = at_epoch(core, epoch)
+    core.add(producer, T0)
+    core.pass_time(TIMEOUT_MS + 1)
+    core.mark()
+    assert core.code(lambda: core.start(producer)) is FENCED
+    following = (FIRST_PRODUCER_ID + 1, 0) if epoch == LAST_EPOCH else (producer[0], epoch + 2)
+    assert core.start() == following
+
+
 def test_a_timeout_waits_for_a_producer_id(core: Core) -> None:
     last = at_epoch(core, LAST_EPOCH)
     core.add(last, T0)
