@@ -42,6 +42,7 @@ _CRC = Struct(">I")
 _CRC_POSITION: Final = 17
 _CRC_START: Final = 21  # the CRC covers everything from here on
 _ATTRIBUTES = Struct(">h")
+_FLAGS_POSITION: Final = 22  # the attributes' second byte
 _MAX_TIMESTAMP = Struct(">q")
 _MAX_TIMESTAMP_POSITION: Final = 35
 _CONTROL_KEY = Struct(">hh")
@@ -187,6 +188,11 @@ def peek(data: bytes | bytearray | memoryview, position: int = 0) -> Header:
             f"a batch of {header.record_count} records with last offset delta {header.last_offset_delta}"
         )
     return header
+
+
+def may_be_transactional(data: bytes) -> bool:
+    """Whether `peek` may find a transactional batch: quicker than that, and right about any valid batch."""
+    return len(data) > _FLAGS_POSITION and bool(data[_FLAGS_POSITION] & TRANSACTIONAL)
 
 
 def batches(data: bytes | memoryview) -> Iterator[tuple[int, Header]]:

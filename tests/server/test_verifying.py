@@ -339,6 +339,16 @@ async def test_verification_that_is_switched_off_leaves_what_adds_partitions(
     assert len(topic.coordinators.asked) == adds
 
 
+async def test_a_transactional_batch_without_a_transactional_id_refuses_the_whole_request(
+    topic: Verified,
+) -> None:
+    denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    both = of_partitions(batch(b"v"), transactional(), transactional_id=None)
+    assert await codes(topic.wire, both) == {("t", 0): denied, ("t", 1): denied}
+    plain = await topic.wire.call(of_partitions(batch(b"v"), batch(b"v"), transactional_id=None), 11)
+    assert [part.base_offset for part in plain.responses[0].partition_responses] == [0, 0]
+
+
 async def test_a_transactional_id_needs_to_be_written_to(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +361,8 @@ async def test_a_transactional_id_needs_to_be_written_to(
     async with await as_user(broker) as wire:
         both = of_partitions(transactional(), plain)
         assert await codes(wire, both) == {("t", 0): denied, ("t", 1): denied}
+        without_id = of_partitions(transactional(), plain, transactional_id=None, secret=plain)
+        assert set((await codes(wire, without_id)).values()) == {denied}
         assert await codes(wire, of_partitions(plain, plain)) == {("t", 0): NONE, ("t", 1): NONE}
         assert coordinators.asked == []
         await give(broker, creation(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "tx"))

@@ -54,6 +54,8 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext, an
     may then follow it there, so that a producer is not limited to one request per write to the disk or the
     database; not after acks=0, since nothing may be written after what closes the connection.
     """
+    if request.transactional_id is None and has_transactional(request):
+        return _without_id()  # for all of it, as in Kafka, also where nobody needs rights
     parts = sum(len(topic.partition_data) for topic in request.topic_data)
     if request.acks not in (-1, 1) or request.transactional_id is not None or parts > _IN_LINE_PARTS_MAX:
         return _PRODUCED_IN_TURNS(broker, request, context, answered)
@@ -283,9 +285,17 @@ def _retrieve(append: asyncio.Future[Appended]) -> None:
         append.exception()
 
 
+def _without_id() -> KafkaError:
+    return KafkaError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id"
+    )
+
+
 def _needs_to_write_transactions(asking: Asking, request: ProduceRequest) -> KafkaError | None:
-    if request.transactional_id is None or not has_transactional(request):
+    if not has_transactional(request):
         return None
+    if request.transactional_id is None:
+        return _without_id()
     return transactional_id_refusal(asking, Operation.WRITE, request.transactional_id)
 
 
