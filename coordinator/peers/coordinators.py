@@ -216,7 +216,9 @@ def _outcomes(batch: Sequence[_Asked], response: AddPartitionsToTxnResponse) -> 
         refused = [
             code for code in found.values() if code not in (ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE)
         ]
-        yield _refusal(refused[0], transactional_id) if refused else found
+        # Of a request with one bad partition, the others say only that they were not attempted.
+        own = (code for code in refused if code is not ErrorCode.OPERATION_NOT_ATTEMPTED)
+        yield _refusal(next(own, refused[0]), transactional_id) if refused else found
 
 
 def _refuse(asked: _Asked, refusal: KafkaError) -> None:

@@ -33,6 +33,8 @@ class Nodes:
         self.refusals: list[Exception] = []
         self.codes: dict[str, ErrorCode] = {}
         """Error codes of an id's partitions, where not NONE."""
+        self.codes_of: dict[tuple[str, int], ErrorCode] = {}
+        """Those of single partitions."""
         self.error_code = NONE
         self.markers = Markers(
             self.ask,
@@ -75,7 +77,9 @@ class Nodes:
                             results_by_partition=[
                                 Partition(
                                     partition_index=index,
-                                    partition_error_code=self.codes.get(asked.transactional_id, NONE),
+                                    partition_error_code=self.codes_of.get(
+                                        (topic.name, index), self.codes.get(asked.transactional_id, NONE)
+                                    ),
                                 )
                                 for index in topic.partitions
                             ],
@@ -166,6 +170,12 @@ async def test_each_is_told_what_is_its_own(nodes: Nodes) -> None:
     nodes.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert await code(nodes.join("z")) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert await code(nodes.join("nobody's")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_the_code_that_counts_is_that_of_the_bad_partition(nodes: Nodes) -> None:
+    nodes.codes_of = {A0: ErrorCode.OPERATION_NOT_ATTEMPTED, B0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await code(nodes.join("x", A0, B0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await code(nodes.join("x", A0)) is ErrorCode.OPERATION_NOT_ATTEMPTED
 
 
 async def test_a_question_without_an_answer_is_refused_to_all_and_the_next_is_asked(nodes: Nodes) -> None:
