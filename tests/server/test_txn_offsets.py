@@ -17,12 +17,14 @@ from muster.protocol.messages.offsets import OffsetFetchRequest
 from muster.protocol.messages.transactions import TxnOffsetCommitRequest, WriteTxnMarkersRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_authorize import as_user, creation, give
+from tests.server.test_configs import alter
 from tests.server.test_offsets import codes, commit
 from tests.support.coordinators import Coordinators
 from tests.support.each import each
 from tests.support.facts import until
 from tests.support.principals import know_users
 from tests.support.wire import Wire
+from tests.support.wire_configs import BROKER, SET
 
 P = 41
 VERSIONS = range(7)
@@ -147,6 +149,20 @@ async def test_a_partition_that_is_not_in_the_transaction(broker: Broker, wire: 
     expected = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
     assert codes(await wire.call(txn_commit((of_t(broker, version), 0, 7)), version)) == [expected]
     assert await fetched(wire, stable=True) == [NOTHING, NOTHING]
+
+
+@each("version", VERSIONS)
+async def test_verification_that_is_switched_off_leaves_what_adds_the_partition(
+    broker: Broker, wire: Wire, version: int
+) -> None:
+    switch = ("transaction.partition.verification.enable", SET, "false")
+    assert await alter(wire, BROKER, "", switch) == 0
+    coordinators(broker).lacking.add(("__consumer_offsets", broker.runtime.number_of("g")))
+    expected = ErrorCode.TRANSACTION_ABORTABLE if version >= 5 else ErrorCode.NONE
+    coordinators(broker).asked.clear()
+    asked = txn_commit((of_t(broker, version), 0, 7), producer_id=P + version)
+    assert codes(await wire.call(asked, version)) == [expected]
+    assert len(coordinators(broker).asked) == (version >= 5)
 
 
 REFUSALS = [

@@ -1,7 +1,8 @@
 """TxnOffsetCommit: offsets of a group in a producer's transaction (KIP-98, KIP-447, KIP-890).
 
 Before the first of them is kept, the transaction's coordinator is asked whether the group's partition of
-`__consumer_offsets` is in the transaction, or to add it.
+`__consumer_offsets` is in the transaction, or to add it. As for Produce, only the former can be switched off
+(transaction.partition.verification.enable).
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ async def _commit(
 ) -> TxnOffsetCommitResponse:
     runtime, group_id = broker.runtime, request.group_id
     guard = await runtime.call(group_id, Shard.begin_transaction, request, context)
-    if guard is not None:
+    adds = context.api_version >= _ADDED_FROM
+    if guard is not None and (adds or broker.configs.is_on("transaction.partition.verification.enable")):
         partition = OFFSETS_TOPIC, runtime.number_of(group_id)
         joined = await broker.transactions.join(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
             frozenset({partition}),
-            adds=context.api_version >= _ADDED_FROM,
+            adds=adds,
         )
         if joined[partition] is not ErrorCode.NONE:
             raise KafkaError(
