@@ -262,6 +262,7 @@ async def test_a_sweep_that_ends_while_upkeep_is_held_is_followed_by_none() -> N
     await brokers.close()
 
 
+@pytest.mark.interpreted  # compiled classes have no weak references
 @pytest.mark.files
 async def test_nothing_is_kept_of_logs_that_are_closed_but_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[PartitionLog]] = []
