@@ -50,20 +50,15 @@ class LoopThread:
         return RuntimeError("not started: use `with` or `async with`, or call start()")
 
     def start(self) -> None:
-        """Idempotent."""
+        """Idempotent. Raises OSError if there can be no event loop, as without file descriptors."""
         if self._thread is None:
             self.ended = False
             self._process = os.getpid()
-            started = threading.Event()
-            self._thread = threading.Thread(target=self._run, args=(started,), name=self._name, daemon=True)
-            self._thread.start()
-            started.wait()
-
-    def _run(self, started: threading.Event) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._loop.call_soon(started.set)
-            self._loop.run_forever()
+            started: Future[asyncio.AbstractEventLoop] = Future()
+            thread = threading.Thread(target=_run, args=(started,), name=self._name, daemon=True)
+            thread.start()
+            self._loop = started.result()
+            self._thread = thread
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> Future[T]:
         """Run a coroutine on the loop; after `limit_s` seconds it fails with TimeoutError. Raises
@@ -129,3 +124,15 @@ class LoopThread:
             await asyncio.wait(calls)
         if last is not None:
             await last()
+
+
+def _run(started: Future[asyncio.AbstractEventLoop]) -> None:
+    try:
+        runner = asyncio.Runner()
+        loop = runner.get_loop()
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    with runner:
+        loop.call_soon(started.set_result, loop)
+        loop.run_forever()

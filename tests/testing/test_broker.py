@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import pickle
 import threading
 import time
@@ -80,6 +81,23 @@ def test_it_leaves_no_thread_behind_and_may_be_used_again() -> None:
         with Broker() as broker:
             assert broker.bootstrap == f"127.0.0.1:{broker.port}"
     assert threading.active_count() == before
+
+
+def test_a_start_without_an_event_loop_fails_and_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(runner: asyncio.Runner) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = threading.enumerate()
+    broker = Broker()
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.Runner, "get_loop", refuse)
+        with pytest.raises(OSError, match="Too many open files"):
+            broker.start()
+    for each in set(threading.enumerate()) - set(before):
+        each.join(DEADLINE_S)
+    assert threading.enumerate() == before
+    with broker:
+        broker.create_topic("orders")
 
 
 def test_two_brokers_are_independent() -> None:
