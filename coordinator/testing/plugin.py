@@ -59,15 +59,16 @@ class _Kept:
         )
 
     def renew(self) -> None:
-        """Restore the snapshot before the next test."""
-        if self._begun_with is None:
+        """Reset the brokers before the next test."""
+        if not self._fresh:
             return
         from muster.coordinator.testing.thread import CALL_S
 
         try:
             core = self.cluster._core
             core.thread.run(core.undisturbed, CALL_S)
-            self.cluster.restore(self._begun_with)
+            if self._begun_with is not None:
+                self.cluster.restore(self._begun_with)
         except Exception:  # for example, a test killed a broker
             self.cluster.close()
             self._start()
@@ -76,7 +77,7 @@ class _Kept:
 _kept: Final = pytest.StashKey[dict[tuple[object, ...], _Kept]]()
 """The session's shared brokers."""
 _used: Final = pytest.StashKey["list[Cluster]"]()
-"""The brokers that a test used."""
+"""The brokers that a running test uses."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -109,7 +110,6 @@ _FIXTURES: Final = ("muster", "muster_cluster")
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test that has the marker but uses neither fixture. On a class or module, the marker is the
     default for tests that use them."""
-    item.stash[_used] = []  # the test may run again
     if _own_markers(item) and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
         _misused(f"{item.name} uses neither of the fixtures that it configures, {' and '.join(_FIXTURES)}")
 
@@ -123,9 +123,9 @@ def _provided(
         _misused(f"fresh={fresh!r} is not True or False")
     if scope == "function":
         with _started(brokers, wanted) as cluster:
-            yield _for(request, cluster)
+            yield from _lent(request, cluster)
     elif scope in _SCOPES:
-        yield _for(request, _kept_in(request, scope, brokers, fresh, wanted).cluster)
+        yield from _lent(request, _kept_in(request, scope, brokers, fresh, wanted).cluster)
     else:
         scopes = ", ".join(["function", *_SCOPES])
         _misused(f"scope={scope!r} is not one of {scopes}")
@@ -189,11 +189,13 @@ def _misused(why: str) -> NoReturn:
     raise pytest.fail.Exception(f"@pytest.mark.muster: {why}", pytrace=False) from None
 
 
-def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncCluster:
+def _lent(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster | AsyncCluster]:
     """The blocking or async API for the requesting test."""
-    request.node.stash.setdefault(_used, []).append(cluster)
+    used = request.node.stash.setdefault(_used, [])
+    used.append(cluster)
     # Methods are bound anew for each test.
-    return cluster.aio if _is_async(getattr(request.function, "__func__", request.function)) else cluster
+    yield cluster.aio if _is_async(getattr(request.function, "__func__", request.function)) else cluster
+    used.remove(cluster)
 
 
 @cache  # since anyio replaces hypothesis's `inner_test` by a function that is not async
@@ -209,10 +211,10 @@ def _is_async(function: Any) -> bool:
 
 @pytest.hookimpl(hookwrapper=True)  # the kind of wrapper that every pytest since 7 supports
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """Add the groups' timelines and the state of transactions to the report of a failed test."""
+    """Add the groups' timelines and the state of transactions to the report of a failed test or fixture."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
-    if report.failed and report.when == "call":
+    if report.failed and report.when in ("setup", "call"):
         for cluster in item.stash.get(_used, []):
             report.sections += _stories(cluster) + _transactions(cluster)
 

@@ -35,13 +35,15 @@ class Run:
 
 
 PLAIN = """
-import sys
+import gc
+import weakref
 
 import pytest
 
 from muster.coordinator.testing import Broker, Cluster
 
 ports = []
+had = []
 
 
 def test_plain(muster):
@@ -106,6 +108,29 @@ def test_disturbs_no_others(muster_cluster):
     assert not muster_cluster.release("billing")
     assert not muster_cluster.release("payroll")
     assert not muster_cluster.unpin("billing")
+
+
+@pytest.mark.muster(scope="module", data="data")
+def test_whoever_disturbs_requests(muster):
+    ports[:] = muster.ports
+    muster.create_topic("kept")
+    muster.faults.add(close_before=True, times=None)
+
+
+@pytest.mark.muster(scope="module", data="data")
+def test_disturbs_no_others_though_data_is_kept(muster):
+    assert muster.ports == ports
+    assert muster.faults.rules() == []
+    assert muster.topic("kept").exists(timeout=0) == 1
+
+
+def test_whoever_has_had_a_broker(muster):
+    had.append(weakref.ref(muster._core))
+
+
+def test_keeps_it_no_longer():
+    gc.collect()
+    assert had[0]() is None
 
 
 @pytest.mark.muster(scope="session", fresh=False)
@@ -178,7 +203,7 @@ def test_fixtures_scopes_and_settings(plain: Run) -> None:
     assert {test for test, outcome in plain.of.items() if outcome != "PASSED"} == {
         f"test_{each}" for each in wrong
     }
-    assert plain.outcomes == {"PASSED": 13, "ERROR": 7}, plain.text
+    assert plain.outcomes == {"PASSED": 17, "ERROR": 7}, plain.text
 
 
 def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
@@ -315,6 +340,18 @@ async def test_waits_in_vain(muster):
 
 def test_fails_without_a_broker():
     assert 1 == 2
+
+
+@pytest.fixture
+async def failing(muster):
+    await muster.create_topic("orders")
+    async with Consumer(muster.bootstrap, group_id="fixtures", topics=["orders"]) as consumer:
+        await consumer.get(timeout=0.01)
+        await muster.group("fixtures").stable(members=2, timeout=0.05)
+
+
+async def test_has_a_fixture_that_fails(failing):
+    pass
 """
 
 
@@ -343,8 +380,9 @@ def test_a_test_that_is_run_again_shows_nothing_of_its_first_run(tmp_path: Path)
 
 def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None:
     run = Run(tmp_path, FAILING, loops="asyncio")
-    assert run.outcomes == {"FAILED": 5}, run.text
+    assert run.outcomes == {"FAILED": 5, "ERROR": 1}, run.text
     assert run.text.count("muster: group billing") == 1
+    assert run.text.count("muster: group fixtures") == 1
     section = run.text.split("muster: group billing")[1].split("____")[0]
     assert "web-1" in section
     assert run.text.count("muster: transactions") == 1
