@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack
@@ -297,7 +298,7 @@ class AsyncFaults(FaultCalls, Async):
             __tracebackhide__ = True
             return AsyncFaultRule(self._core, *await self._added(fields))
 
-        return Adding(add)
+        return Adding("faults.add", add)
 
     @both
     async def _added(self, fields: RuleFields) -> tuple[int, Rule]:
@@ -311,7 +312,7 @@ class AsyncFaults(FaultCalls, Async):
             __tracebackhide__ = True
             return AsyncMarkerHold(self._core, *await self._holding(transactional_id, topic))
 
-        return Adding(hold)
+        return Adding("faults.hold_markers", hold)
 
     @both
     async def _holding(self, transactional_id: str, topic: str | None) -> tuple[int, Hold]:
@@ -322,18 +323,27 @@ F = TypeVar("F", bound=AsyncFaultRule | AsyncMarkerHold)
 
 
 class Adding(Generic[F]):
-    """A fault to await or enter."""
+    """A fault to await or enter; like a coroutine, it warns if neither is done."""
 
-    def __init__(self, add: Callable[[], Coroutine[Any, Any, F]]) -> None:
+    def __init__(self, call: str, add: Callable[[], Coroutine[Any, Any, F]]) -> None:
+        self._call = call
         self._add = add
+        self._begun = False
         self._fault: F | None = None
+
+    def __del__(self) -> None:
+        if not self._begun:
+            text = f"{self._call}(...) was neither awaited nor entered: nothing is in force"
+            warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
 
     def __await__(self) -> Generator[Any, None, F]:
         __tracebackhide__ = True
+        self._begun = True
         return self._add().__await__()
 
     async def __aenter__(self) -> F:
         __tracebackhide__ = True
+        self._begun = True
         self._fault = await self._add()
         return self._fault
 

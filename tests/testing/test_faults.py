@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -91,6 +94,25 @@ async def test_a_rule_is_taken_back_when_the_block_fails() -> None:
             async with broker.faults.add(close_after=True):
                 raise ZeroDivisionError
         assert broker.faults.rules() == []
+
+
+async def test_a_fault_that_is_forgotten_warns() -> None:
+    def forget(add: Callable[[], object]) -> None:
+        add()
+        gc.collect()
+
+    async with Broker() as broker:
+        with pytest.warns(RuntimeWarning, match=r"faults\.add\(\.\.\.\) was neither awaited nor entered"):
+            forget(lambda: broker.faults.add(close_after=True))
+        with pytest.warns(RuntimeWarning, match=r"faults\.hold_markers\(\.\.\.\) was neither awaited"):
+            forget(lambda: broker.faults.hold_markers("etl-1"))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            await broker.faults.add(api="Heartbeat", close_after=True)
+            async with broker.faults.hold_markers("etl-1"):
+                pass
+            gc.collect()
+        assert RuntimeWarning not in [each.category for each in warned]
 
 
 # --- our client ---------------------------------------------------------------------------------------------
