@@ -82,6 +82,14 @@ class View(NamedTuple):
         pending = f", waiting for {', '.join(self.pending)} to join" if self.pending else ""
         return f"{self.state}, generation {self.generation}: {members}{pending}"
 
+    def meant(self, name: str) -> list[MemberFacts]:
+        """The members that a name may mean; see `Names.meant`."""
+        from muster.coordinator.journal.names import Names
+
+        known = (KnownMember(each.id, each.client_id, each.host, each.instance) for each in self.members)
+        ids = {each.id for each in Names(known).meant(name)}
+        return [each for each in self.members if each.id in ids]
+
 
 class GroupCalls(Calls):
     """One group. It need not exist: until it does, its state is Dead."""
@@ -292,16 +300,11 @@ class GroupCalls(Calls):
 
     async def _found(self, who: str) -> MemberFacts:
         """The one member with that id, name, instance id or client id. Raises LookupError."""
-        members = (await self._view()).members
-        for named in (
-            [each for each in members if each.id == who],
-            [each for each in members if each.name == who],
-            [each for each in members if each.instance == who],
-            [each for each in members if each.client_id == who],
-        ):
-            if len(named) == 1:
-                return named[0]
-        there = ", ".join(map(str, members)) or "nobody"
+        view = await self._view()
+        named = view.meant(who)
+        if len(named) == 1:
+            return named[0]
+        there = ", ".join(map(str, view.members)) or "nobody"
         raise LookupError(f"{who!r} is not one member of group {self.group_id}; its members: {there}")
 
     async def _lag(self) -> dict[TopicPartition, int]:
@@ -420,11 +423,7 @@ class MemberCalls(Calls):
 
         async def look() -> tuple[Seen, None]:
             view = await self._group._view()
-            named = [
-                each
-                for each in view.members
-                if self.name in (each.id, each.name, each.instance, each.client_id)
-            ]
+            named = view.meant(self.name)
             gone = not any(each.connected for each in named) if named else self._was_there()
             return Seen(gone, view.short), None
 
@@ -432,9 +431,11 @@ class MemberCalls(Calls):
         await wait_until(self._core.news, wanted, look, timeout, story=self._group._story)
 
     def _was_there(self) -> bool:
+        from muster.coordinator.journal.names import Names
+
         entries = self._core.entries(self._group.group_id)
         known = (each.member for each in entries if each.member is not None)
-        return any(self.name in (each.id, each.instance, each.client_id) for each in known)
+        return bool(Names(known, present=()).meant(self.name))
 
 
 class Group(GroupCalls, Blocking):

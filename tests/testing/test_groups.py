@@ -184,6 +184,22 @@ async def test_members_that_share_a_client_id_cannot_be_told_apart(broker: Async
             await group.member(group.members[0].id).crash()
 
 
+async def test_a_short_name_is_known_when_its_twin_has_left(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web"):
+        await group.stable(members=1)
+        first = group.member("web").facts.id
+        async with reading(broker, "web"):
+            await group.stable(members=2)
+            names = {each.id: each.name for each in group.members}
+        await group.stable(members=1)
+        assert group.member(names.pop(first)).facts.id == first
+        (gone,) = names.values()
+        await group.member(gone).disconnected(timeout=5)
+    await group.empty()
+    await group.member(gone).disconnected(timeout=5)
+
+
 async def test_who_stalls_is_missed_though_its_connection_is_open(broker: AsyncBroker) -> None:
     group = broker.group(GROUP)
     async with reading(broker, "web-1"), reading(broker, "web-2"):
