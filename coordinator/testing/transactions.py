@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.coordinator.cluster.coordinators import TRANSACTIONS
 from muster.coordinator.testing.arguments import check_text
 from muster.coordinator.testing.faces import Async, Blocking, Calls, waits
-from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, wait_until
+from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, seconds, wait_until
 from muster.coordinator.transactions.shard import TransactionShard
 from muster.coordinator.transactions.states import BY_WIRE_NAME
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -130,7 +131,11 @@ class TransactionCalls(Calls):
         transaction is aborted, and the first producer's next request gets PRODUCER_FENCED. Returns when that
         is complete; waits for a transaction that is already decided. Raises WaitFailed, and LookupError if
         the id does not exist."""
-        before = await facts_of(self._core, self.transactional_id)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds(timeout)
+        before = await reached(
+            self._core, self.transactional_id, "to have a coordinator", lambda facts: True, timeout
+        )
         if before.state == DEAD:
             there = ", ".join(each.id for each in await all_of(self._core)) or "none"
             raise LookupError(f"there is no transactional id {self.transactional_id!r}; there are: {there}")
@@ -153,7 +158,7 @@ class TransactionCalls(Calls):
             return Seen(True, ""), started
 
         wanted = f"transactional id {self.transactional_id} to be another producer's"
-        await wait_until(self._core.news, wanted, look, timeout)
+        await wait_until(self._core.news, wanted, look, max(until - loop.time(), 0))
         return await facts_of(self._core, self.transactional_id)
 
 

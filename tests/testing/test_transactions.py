@@ -356,6 +356,20 @@ async def test_the_coordinator_of_an_id_can_be_killed_for_good() -> None:
             assert len(await cluster.records("totals", isolation_level="read_committed")) == 1
 
 
+async def test_an_id_is_fenced_though_its_coordinator_has_just_died() -> None:
+    async with Cluster(3) as cluster:
+        await cluster.create_topic("totals")
+        async with Producer(cluster.bootstrap, transactional_id=ID) as producer:
+            transaction = await producer.transaction().begin()
+            await transaction.send("totals", b"1")
+            before = cluster.transaction(ID).coordinator
+            assert before is not None
+            await cluster.kill(before)
+            assert not (await cluster.transaction(ID).fence()).is_open
+            with pytest.raises(ProducerFenced):
+                await transaction.commit()
+
+
 # --- faults -------------------------------------------------------------------------------------------------
 
 
