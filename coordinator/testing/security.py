@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import ssl
@@ -54,7 +55,7 @@ class Security:
                 f"security={self.protocol!r} needs more packages: pip install 'muster-kafka[security]'"
             ) from None
         self._folder = mkdtemp(prefix="muster-")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        weakref.finalize(self, _remove, self._folder, os.getpid())
         authority = trustme.CA()
         authority.cert_pem.write_to_path(self._path("ca.pem"))
         for name, issued in (
@@ -112,6 +113,12 @@ class Security:
         if not self.has_sasl:
             context.load_cert_chain(self._path("client-both.pem"))
         return context
+
+
+def _remove(folder: str, process: int) -> None:
+    """Called in forks too when they end, though the folder is not theirs."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _confluent(security: Security, bootstrap: str) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,32 @@ def test_a_fork_that_closes_a_broker_ends_at_once_and_harms_nobody() -> None:
         broker.create_topic("orders")
         with connected(broker):
             pass
+
+
+FORKING = """
+import os
+import sys
+from pathlib import Path
+
+from muster.coordinator.testing import Broker
+
+with Broker(security="SSL") as broker:
+    folder = Path(broker.client_settings("muster")["ssl_cafile"]).parent
+    if (child := os.fork()) == 0:
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert folder.exists()
+print(folder)
+"""
+
+
+def test_certificates_outlive_a_fork_and_go_with_the_process_that_made_them() -> None:
+    pytest.importorskip("trustme")
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert not Path(ended.stdout.strip()).exists()
 
 
 def test_a_fork_may_have_a_broker_of_its_own() -> None:
