@@ -110,7 +110,9 @@ def _declare_clock(actions: Any) -> None:
 def _declare_faults(actions: Any) -> None:
     parser = _command(actions, "add", "add a rule", lambda given: ("POST", "faults", _rule(given)), _ADD)
     matching = parser.add_argument_group("which requests")
-    matching.add_argument("--api", metavar="NAME", help="Kafka's name of the API, such as OffsetCommit")
+    matching.add_argument(
+        "--api", metavar="NAME", help="the API, by Kafka's name or key, such as OffsetCommit"
+    )
     matching.add_argument("--group", metavar="GROUP", help="group id")
     matching.add_argument("--topic", metavar="TOPIC", help="topic")
     matching.add_argument("--member", metavar="ID", help="member id or group.instance.id")
@@ -127,7 +129,9 @@ def _declare_faults(actions: Any) -> None:
     turns.add_argument("--forever", action="store_true", help="apply to every further match")
     doing = parser.add_argument_group("what to do with them")
     doing.add_argument(
-        "--error", metavar="CODE", help="respond with this error, such as NOT_COORDINATOR; apply nothing"
+        "--error",
+        metavar="CODE",
+        help="respond with this error, by Kafka's name or number, such as NOT_COORDINATOR; apply nothing",
     )
     doing.add_argument("--delay", metavar="DURATION", help="hold the request for this long, such as 5s")
     doing.add_argument("--drop-response", action="store_true", help="apply, but never respond")

@@ -136,6 +136,12 @@ def test_every_action_of_a_rule(muster: Muster) -> None:
         assert rule.items() >= {**named, **action}.items()
 
 
+def test_an_api_and_an_error_have_a_number_too(muster: Muster) -> None:
+    for code, name in (("16", "NOT_COORDINATOR"), ("-1", "UNKNOWN_SERVER_ERROR")):
+        rule = done(muster("faults", "add", "--api", "8", "--error", code))
+        assert (rule["api"], rule["error"]) == ("OffsetCommit", name)
+
+
 def test_markers_are_held_and_let_go(muster: Muster) -> None:
     assert done(muster("transaction", "hold", "a/b c", "--topic", "totals")) == {
         "transactional_id": "a/b c",
@@ -183,6 +189,8 @@ def test_what_is_asked_wrongly(muster: Muster) -> None:
             1,
             "api: 'Heartbeet' is not a served API",
         ),
+        (("faults", "add", "--api", "999", "--close-after"), 1, "api: '999' is not a served API"),
+        (("faults", "add", "--error", "0"), 1, "error: '0' is not a Kafka error code"),
         (("faults", "add"), 1, "action: a rule takes exactly one of error, delay"),
         (("clock", "advance", "soon"), 1, "by: 'soon' is not a duration"),
         (("broker", "kill", "7"), 1, "id: 7 is not a broker here; choose from 1, 2"),

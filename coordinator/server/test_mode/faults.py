@@ -11,6 +11,7 @@ first of the others is carried out, while the rest keep their turn for the next 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -409,9 +410,9 @@ class Faults:
 
 def _read_api(given: object) -> ApiKey:
     served = {api.name: api.key for api in APIS.values()}
-    if isinstance(given, int) and not isinstance(given, bool):
-        if given in APIS:
-            return APIS[given].key
+    if (number := _as_number(given)) is not None:
+        if number in APIS:
+            return APIS[number].key
     elif isinstance(given, str):
         wanted = _plain(given).removesuffix("request")
         for name, key in served.items():
@@ -442,13 +443,20 @@ def _read_action(present: Mapping[str, object]) -> Action:
 
 def _read_code(given: object) -> ErrorCode:
     known = {code.name: code for code in ErrorCode if code is not ErrorCode.NONE}
-    if isinstance(given, int) and not isinstance(given, bool):
+    if (number := _as_number(given)) is not None:
         for code in known.values():
-            if code == given:
+            if code == number:
                 return code
     elif isinstance(given, str) and given.upper() in known:
         return known[given.upper()]
     raise FaultError(f"error: {_quoted(given)} is not a Kafka error code{_perhaps(given, known, show=False)}")
+
+
+def _as_number(given: object) -> int | None:
+    """What is given in place of a name; a command line has only text."""
+    if isinstance(given, str) and re.fullmatch(r"-?[0-9]{1,5}", given):
+        return int(given)
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
 
 
 def read_duration(name: str, given: object, most_ms: int) -> int:
