@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from muster.client.admin.answers import of_leaders
 from muster.client.admin.offsets import (
     EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -170,6 +171,19 @@ async def earliest(
     """Where the logs begin."""
     listed = await _listed(cluster, options, dict.fromkeys(partitions, EARLIEST), until)
     return {where: 0 if start is None else start.offset for where, start in listed.items()}
+
+
+async def is_local(cluster: Cluster, where: TopicPartition, offset: int, until: float) -> bool:
+    """Whether the leader has the records from `offset` on itself, none of them only in remote storage
+    (KIP-405). Brokers that cannot say where their own log begins have no remote storage."""
+    try:
+        listed = (await list_offsets(cluster, {where: EARLIEST_LOCAL}, until)).raise_for_failures()
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return True
+        raise
+    start = listed[where]
+    return start is None or offset >= start.offset
 
 
 async def ends_of_epochs(

@@ -21,7 +21,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Versioned, deadline
 from muster.client.network.servers import parse_servers
 from muster.client.partitions import NO_LEADER_EPOCH
-from muster.pipeline.asking import earliest
+from muster.pipeline.asking import earliest, is_local
 from muster.pipeline.columns import RecordBatch
 from muster.pipeline.decoding import RECORDS_MAX, rows
 from muster.pipeline.errors import PipelineError, data_lost
@@ -176,16 +176,13 @@ class _Fetching:
                 await asyncio.sleep(self._cluster.backoff_s(tries))
                 tries += 1
                 continue
-            if found is not None:
+            if isinstance(found, _Answer):
                 return found
             if deadline(0) >= until:
-                # Planning saw a later end: the log was truncated since, or its leader does not know that end.
-                return self._lost(
-                    position, f"the log of {self._wanted.where} ends before offset {position + 1}"
-                )
+                return self._lost(position, found)
 
-    async def _asked(self, position: int, last_epoch: int, until: float) -> _Answer | None:
-        """Send one Fetch; None if there is nothing yet."""
+    async def _asked(self, position: int, last_epoch: int, until: float) -> _Answer | str:
+        """Send one Fetch. If there is nothing yet: what is wrong if it stays so."""
         where = self._wanted.where
         node, leader_epoch = await self._cluster.leadership(where, until)
         asked = Asked(
@@ -214,7 +211,7 @@ class _Fetching:
         each: FetchResponse.PartitionData,
         throttled_ms: int,
         until: float,
-    ) -> _Answer | None:
+    ) -> _Answer | str:
         where = self._wanted.where
         if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(position, until)
@@ -237,9 +234,13 @@ class _Fetching:
                 return _Answer(part, part.next_offset)
             raise NotKafka(f"a broker sends less than one batch of {where} at offset {position}")
         end = each.last_stable_offset if self._options.read_committed else each.high_watermark
-        if throttled_ms == 0 and end >= self._wanted.until:
+        if end < self._wanted.until:
+            # Planning saw a later end: the log was truncated since, or its leader does not know that end.
+            return f"the log of {where} ends before offset {position + 1}"
+        # A broker that throttles answers nothing, and so does one whose remote storage is slow.
+        if throttled_ms == 0 and await is_local(self._cluster, where, position, until):
             return _Answer(None, self._wanted.until)  # Compaction left nothing up to the end.
-        return None
+        return f"a broker returned nothing of {where} at offset {position}"
 
     # --- what is not there ----------------------------------------------------------------------------------
 

@@ -35,6 +35,9 @@ MAX_TIMESTAMP: Final = -3
 """Special timestamps for ListOffsets: the start and the end of the log, and the record with the largest
 timestamp (KIP-734)."""
 
+EARLIEST_LOCAL: Final = -4
+"""The first offset that the leader has itself; those before it are in remote storage (KIP-405)."""
+
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 """Isolation levels (KIP-98): with READ_COMMITTED, the end of the log is the last stable offset."""
@@ -44,7 +47,8 @@ HIGH_WATERMARK: Final = -1
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONSUMER: Final = -1  # the replica id of clients
-_MAX_TIMESTAMP_SINCE: Final = 7  # version of ListOffsets
+_SINCE: Final = {MAX_TIMESTAMP: ("MAX_TIMESTAMP", 7, "3.0"), EARLIEST_LOCAL: ("EARLIEST_LOCAL", 8, "3.5")}
+"""The names of special timestamps, and the versions of ListOffsets and of Kafka that they came with."""
 _BATCHED_GROUPS_SINCE: Final = 8  # version of OffsetFetch (KIP-709)
 _OFFSET_FETCH_BY_NAME: Final = 9  # its last version without topic ids
 
@@ -60,8 +64,8 @@ async def list_offsets(
     isolation_level: int = READ_UNCOMMITTED,
 ) -> Outcomes[TopicPartition, OffsetAndTimestamp | None]:
     """For each partition, the first record at or after a time (epoch ms, or a datetime with a time zone), or
-    the offset of EARLIEST, LATEST or MAX_TIMESTAMP; None if there is no such record. EARLIEST and LATEST have
-    the timestamp -1."""
+    the offset of EARLIEST, LATEST, MAX_TIMESTAMP or EARLIEST_LOCAL; None if there is no such record. All but
+    MAX_TIMESTAMP have the timestamp -1."""
     timestamps = {
         where: epoch_ms(each, f"{where}") if isinstance(each, datetime) else each
         for where, each in wanted.items()
@@ -80,12 +84,13 @@ async def list_offsets(
             )
             for topic, parts in grouped((where, timestamps[where]) for where in partitions).items()
         ]
-        if any(timestamps[where] == MAX_TIMESTAMP for where in partitions):
+        for special in _SINCE.keys() & {timestamps[where] for where in partitions}:
+            name, since, release = _SINCE[special]
             connection = await cluster.connection(node, until)
-            if connection.version_of(ApiKey.LIST_OFFSETS) < _MAX_TIMESTAMP_SINCE:
+            if connection.version_of(ApiKey.LIST_OFFSETS) < since:
                 raise KafkaError(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    "MAX_TIMESTAMP: the broker is too old, Kafka has it since 3.0",
+                    f"{name}: the broker is too old, Kafka has it since {release}",
                 )
         request = ListOffsetsRequest(
             replica_id=_CONSUMER, isolation_level=isolation_level, topics=asked, timeout_ms=left_ms(until)

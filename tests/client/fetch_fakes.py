@@ -54,6 +54,8 @@ class Log:
 
     batches: list[bytes] = field(default_factory=list)
     start: int = 0
+    local_start: int | None = None
+    """Where what is not only in remote storage begins, if not at the start"""
     leader: int = 1
     leader_epoch: int = 0
     last_stable_offset: int | None = None
@@ -140,6 +142,29 @@ class FakeCluster(Cluster):
             if topic in asked
         ]
         return MetadataResponse(brokers=[], topics=told)
+
+    async def metadata(
+        self, topics: Iterable[str] | None, until: float, *, create: bool = False
+    ) -> MetadataResponse:
+        await asyncio.sleep(0)
+        partitions: dict[str, list[MetadataResponse.Partition]] = {}
+        for where, log in self.logs.items():
+            partition = MetadataResponse.Partition(
+                partition_index=where.partition, leader_id=log.leader, replica_nodes=[], isr_nodes=[]
+            )
+            partitions.setdefault(where.topic, []).append(partition)
+        told = [
+            MetadataResponse.Topic(name=topic, error_code=self.missing[topic], partitions=[])
+            if topic in self.missing
+            else MetadataResponse.Topic(name=topic, topic_id=topic_id, partitions=partitions[topic])
+            for topic, topic_id in self.ids.items()
+            if topics is None or topic in topics
+        ]
+        brokers = [
+            MetadataResponse.Broker(node_id=each.node_id, host=each.host, port=each.port)
+            for each in self.nodes.values()
+        ]
+        return MetadataResponse(brokers=brokers, topics=told)
 
     async def connection(self, node: int, until: float, lane: str = "") -> Any:
         cluster = self
@@ -282,7 +307,8 @@ class FakeCluster(Cluster):
             parts = []
             for each in topic.partitions:
                 log = self.logs[TopicPartition(topic.name, each.partition_index)]
-                offset, error = {-1: log.end, -2: log.start}.get(each.timestamp, -1), 0
+                local_start = log.start if log.local_start is None else log.local_start
+                offset, error = {-1: log.end, -2: log.start, -4: local_start}.get(each.timestamp, -1), 0
                 if each.timestamp >= 0:
                     offset = next(
                         (

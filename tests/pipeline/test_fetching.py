@@ -368,6 +368,46 @@ def test_throttled_answers_are_no_gap() -> None:
     assert throttled
 
 
+@pytest.fixture
+def tiered() -> FakeCluster:
+    """The records of its topic are in remote storage, and Fetch does not get them at first."""
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2))
+    cluster.logs[T0].local_start = 2
+    fetch = cluster._fetch
+
+    async def answered(*arguments: Any) -> Any:
+        response = await fetch(*arguments)
+        if len(cluster.fetches) == 1:
+            response.responses[0].partitions[0].records = b""
+        return response
+
+    cluster._fetch = answered  # type: ignore[method-assign]
+    return cluster
+
+
+def test_remote_storage_that_is_slow_is_no_gap(tiered: FakeCluster) -> None:
+    assert read_from(tiered, 0, 2) == [0, 1]
+    assert len(tiered.fetches) == 2
+
+
+def test_a_broker_too_old_for_remote_storage_has_gaps_alone(tiered: FakeCluster) -> None:
+    tiered.version = 7
+    assert read_from(tiered, 0, 2) == []
+
+
+def test_remote_storage_that_never_answers(
+    tiered: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("muster.pipeline.fetching._PROGRESS_S", 0.0)
+    told = "a broker returned nothing of t-0 at offset 0; offsets 0 to 1 were still to be read"
+    with pytest.raises(DataLost, match=told):
+        read_from(tiered, 0, 2)
+    tiered.requests.clear()
+    assert read_from(tiered, 0, 2, failOnDataLoss="false") == []
+    assert told in caplog.text
+
+
 def test_failures_that_pass_and_failures_that_stay() -> None:
     cluster = one_topic()
     cluster.append(T0, numbers(0, 2))
