@@ -49,7 +49,7 @@ _FIRST_ANSWER_S: Final = 10.0
 """How long to wait for a cluster that has never answered; a refused connection is reported at once."""
 _ANSWER_S: Final = 60.0
 """How long a cluster that has answered before may be unavailable, for example while a broker restarts."""
-_APPEARS_S: Final = 2.0
+APPEARS_S: Final = 2.0
 """How long a new topic may take to appear on every broker."""
 _LOOK_AGAIN_S: Final = 0.2
 
@@ -144,7 +144,7 @@ async def look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
 
 async def first_look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
     """Like `look`, for a reader that has seen nothing yet: raises PipelineError if anything is missing."""
-    patience = deadline(_APPEARS_S)
+    patience = deadline(APPEARS_S)
     while True:
         found = await look(cluster, options, until)
         if not found.missing:

@@ -21,7 +21,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Versioned, deadline
 from muster.client.network.servers import parse_servers
 from muster.client.partitions import NO_LEADER_EPOCH
-from muster.pipeline.asking import earliest, is_local
+from muster.pipeline.asking import APPEARS_S, earliest, is_local
 from muster.pipeline.columns import RecordBatch
 from muster.pipeline.decoding import RECORDS_MAX, rows
 from muster.pipeline.errors import PipelineError, data_lost
@@ -154,6 +154,8 @@ class _Fetching:
         self._cluster = cluster
         self._options = options
         self._wanted = wanted
+        self._appears: float | None = None
+        """Until when the topic may be unknown to a broker, once one did not know it."""
         self._settings = FetchSettings(
             max_wait_ms=_WAIT_MS,
             partition_max_bytes=options.partition_fetch_bytes,
@@ -163,14 +165,16 @@ class _Fetching:
     async def answer(self, position: int, last_epoch: int) -> _Answer:
         """What is at `position`, or where to continue. Raises ClientError, KafkaError or PipelineError."""
         until = deadline(_PROGRESS_S)
+        self._appears = None
         tries = 0
         while True:
             try:
                 found = await self._asked(position, last_epoch, until)
             except (ClientError, KafkaError) as error:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    return self._lost(position, str(error))
-                if self._cluster.is_final(error) or deadline(0) >= until:
+                    if self._is_gone(until):
+                        return self._lost(position, str(error))
+                elif self._cluster.is_final(error) or deadline(0) >= until:
                     raise
                 self._cluster.stale(self._wanted.where.topic)
                 await asyncio.sleep(self._cluster.backoff_s(tries))
@@ -244,6 +248,12 @@ class _Fetching:
 
     # --- what is not there ----------------------------------------------------------------------------------
 
+    def _is_gone(self, until: float) -> bool:
+        """Whether what a broker does not know was deleted: a new topic or partition is soon known to all."""
+        if self._appears is None:
+            self._appears = deadline(APPEARS_S)
+        return deadline(0) >= min(self._appears, until)
+
     def _lost(self, position: int, what: str) -> _Answer:
         data_lost(
             self._options, f"{what}; offsets {position} to {self._wanted.until - 1} were still to be read"
@@ -265,8 +275,7 @@ class _Fetching:
         topic = self._wanted.where.topic
         await self._cluster.refresh([topic], until)
         found = self._cluster.image.topic(topic)
-        if found is None:
-            return self._lost(position, f"topic {topic} was deleted")
-        if found.topic_id != self._wanted.topic_id:
-            return self._lost(position, f"topic {topic} was deleted and created again")
+        if (found is None or found.topic_id != self._wanted.topic_id) and self._is_gone(until):
+            again = "" if found is None else " and created again"
+            return self._lost(position, f"topic {topic} was deleted{again}")
         raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=str(self._wanted.where))

@@ -408,6 +408,32 @@ def test_remote_storage_that_never_answers(
     assert told in caplog.text
 
 
+@pytest.mark.parametrize("lenient", ["false", "true"])
+@pytest.mark.parametrize(
+    "code", [None, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], ids=str
+)
+def test_a_topic_that_a_broker_does_not_know_yet(code: ErrorCode | None, lenient: str) -> None:
+    """Metadata does not list it at first, nor does the leader know it, unless `code` is None."""
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2))
+    if code is not None:
+        cluster.logs[T0].refuses = [code]
+    else:
+        cluster.missing["t"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refresh = cluster.refresh
+
+    async def refreshed(*arguments: Any) -> Any:
+        if not cluster.refreshed:
+            cluster.missing["t"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        response = await refresh(*arguments)
+        cluster.missing.clear()
+        return response
+
+    cluster.refresh = refreshed  # type: ignore[method-assign]
+    assert read_from(cluster, 0, 2, failOnDataLoss=lenient) == [0, 1]
+    assert cluster.refreshed
+
+
 def test_failures_that_pass_and_failures_that_stay() -> None:
     cluster = one_topic()
     cluster.append(T0, numbers(0, 2))
