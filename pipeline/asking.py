@@ -173,6 +173,14 @@ async def earliest(
     return {where: 0 if start is None else start.offset for where, start in listed.items()}
 
 
+async def ends_of_logs(
+    cluster: Cluster, partitions: Iterable[TopicPartition], until: float
+) -> dict[TopicPartition, int]:
+    """Where the logs end, open transactions included."""
+    listed = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), until)
+    return {where: end.offset for where, end in listed.raise_for_failures().items() if end is not None}
+
+
 async def is_local(cluster: Cluster, where: TopicPartition, offset: int, until: float) -> bool:
     """Whether the leader has the records from `offset` on itself, none of them only in remote storage
     (KIP-405). Brokers that cannot say where their own log begins have no remote storage."""
@@ -240,9 +248,7 @@ async def _of_group(
     offsets = (await list_group_offsets(cluster, [group_id], until)).raise_for_failures()[group_id]
     committed = {where: offsets[where].offset for where in ends if where in offsets}
     beyond = [where for where, offset in sorted(committed.items()) if offset > ends[where]]
-    asked = await list_offsets(cluster, dict.fromkeys(beyond, LATEST), until)
-    for where, found in asked.raise_for_failures().items():
-        end = ends[where] if found is None else found.offset
+    for where, end in (await ends_of_logs(cluster, beyond, until)).items():
         if committed[where] <= end:
             committed[where] = ends[where]
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import TopicPartition
-from muster.pipeline.asking import Look, earliest, ends_of_epochs
+from muster.pipeline.asking import Look, earliest, ends_of_epochs, ends_of_logs
 from muster.pipeline.errors import data_lost
 from muster.pipeline.offsets import Offsets
 from muster.pipeline.options import SourceOptions
@@ -38,8 +38,13 @@ async def checked_starts(
         if starts.get(where, 0) > 0 and 0 <= place.leader_epoch < seen.ends[where].leader_epoch
     }
     cuts = {where: end for where, end in (await ends_of_epochs(cluster, epochs, until)).items() if end >= 0}
+    ends = {where: seen.ends[where].offset for where in starts}
+    if options.read_committed:
+        # A stream that was read_uncommitted before may have read an open transaction.
+        beyond = [where for where, start in starts.items() if start > ends[where]]
+        ends |= await ends_of_logs(cluster, beyond, until)
     for where, start in starts.items():
-        cut = min(seen.ends[where].offset, cuts.get(where, start))
+        cut = min(ends[where], cuts.get(where, start))
         if cut < start:
             data_lost(options, f"the log of {where} was cut at offset {cut}, and was read up to {start}")
             starts[where] = cut

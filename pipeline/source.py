@@ -187,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._seen = self._look()
         seen = self._seen
         starts = self._starts(begun, seen)
-        ends = {where: end.offset for where, end in seen.ends.items()}
+        ends = {where: max(starts[where], end.offset) for where, end in seen.ends.items()}
         if self._target is not None:
             ends = {
                 where: max(starts[where], min(end, self._target.ends[where].offset))

@@ -511,6 +511,32 @@ def test_a_log_that_is_shorter_than_what_was_read_was_cut(broker: Broker, stream
     assert (offsets(end), values) == ({"orders": {"0": 5}}, [])
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_has_read_an_open_transaction(broker: Broker, stream: Streams, fails: str) -> None:
+    fill(broker, "orders", 5)
+    how = {"kafka_isolation_level": "read_committed"}
+    places = []
+
+    def meanwhile() -> None:
+        place = stream().initialOffset()
+        assert offsets(place) == {"orders": {"0": 8}}
+        assert step(stream(**how, failOnDataLoss=fails), place) == (place, [])
+        beyond = place | {"orders": {"0": 12}}
+        with pytest.raises(DataLost, match="orders-0 was cut at offset 8, and was read up to 12"):
+            stream(**how).latestOffset(beyond, ALL)
+        places.append(place)
+
+    async def send(producer: Producer) -> None:
+        async with producer.transaction() as transaction:
+            for number in (5, 6, 7):
+                await transaction.send("orders", b"%d" % number)
+            await asyncio.to_thread(meanwhile)
+
+    produced(broker, send, transactional_id="orders")
+    add(broker, "orders", [9])
+    assert step(stream(**how, failOnDataLoss=fails), places[0])[1] == [9]
+
+
 def test_a_log_that_was_cut_and_grew_again_is_found_out_by_its_epochs(
     broker: Broker, stream: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
