@@ -189,10 +189,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = self._starts(begun, seen)
         ends = {where: max(starts[where], end.offset) for where, end in seen.ends.items()}
         if self._target is not None:
+            targets = {where: end.offset for where, end in self._target.ends.items()}
+            # What is in neither came later. What is only in the position stays there.
             ends = {
-                where: max(starts[where], min(end, self._target.ends[where].offset))
+                where: max(starts[where], min(end, targets.get(where, 0)))
                 for where, end in ends.items()
-                if where in self._target.ends
+                if where in targets or where in begun.places
             }
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)

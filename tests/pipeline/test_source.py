@@ -380,6 +380,20 @@ def test_a_run_of_what_is_there_now_and_topics_that_come_later(broker: Broker, s
     assert reader.latestOffset(place, ALL) == place
 
 
+def test_a_run_of_what_is_there_now_keeps_a_topic_that_came_before_its_start(
+    broker: Broker, stream: Streams
+) -> None:
+    reader = stream(subscribePattern="orders.*", startingOffsets="latest")
+    reader.prepareForTriggerAvailableNow()
+    fill(broker, "orders", 5)
+    place = reader.initialOffset()
+    assert offsets(place) == {"orders": {"0": 5}}
+    for _ in range(2):  # the first batch is empty anyway
+        assert reader.latestOffset(place, ALL) == place
+    add(broker, "orders", [5])
+    assert step(stream(subscribePattern="orders.*"), place)[1] == [5]
+
+
 def test_new_partitions_and_new_topics_are_read_from_their_start(broker: Broker, stream: Streams) -> None:
     fill(broker, "orders", 1)
     reader = stream(subscribePattern="orders.*")
