@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from muster.client.admin.answers import of_leaders
+from muster.client.admin.answers import Outcomes, of_leaders
 from muster.client.admin.offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -108,7 +108,9 @@ class Look:
 
 
 async def look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
-    """Look up everything that the options name."""
+    """Look up everything that the options name. If its leader does not know a partition that Metadata lists,
+    it is about to appear or to disappear; it is left out if it does not appear soon."""
+    patience = deadline(APPEARS_S)
     topics = options.topics
     names = set(topics.names) | {where.topic for where in topics.partitions}
 
@@ -132,7 +134,12 @@ async def look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
         if topics.partitions:
             missing += [str(each) for each in topics.partitions if each not in there and each.topic in found]
             there &= set(topics.partitions)
-        ends = await _listed(cluster, options, dict.fromkeys(there, LATEST), until)
+        listed = await _listed(cluster, options, dict.fromkeys(there, LATEST), until)
+        ends = _present(listed)
+        unknown = sorted(listed.keys() - ends.keys())
+        if unknown and deadline(0) < patience:
+            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=str(unknown[0]))
+        missing += [str(each) for each in unknown if each.topic in names]
         return Look(
             {where: Place(end.offset, end.leader_epoch) for where, end in ends.items() if end is not None},
             topic_ids,
@@ -160,9 +167,17 @@ def _topics(missing: Iterable[str]) -> str:
 
 async def _listed(
     cluster: Cluster, options: SourceOptions, wanted: Mapping[TopicPartition, int], until: float
-) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+) -> Outcomes[TopicPartition, OffsetAndTimestamp | None]:
     isolation = READ_COMMITTED if options.read_committed else READ_UNCOMMITTED
-    return (await list_offsets(cluster, wanted, until, isolation_level=isolation)).raise_for_failures()
+    return await list_offsets(cluster, wanted, until, isolation_level=isolation)
+
+
+def _present(outcomes: Outcomes[TopicPartition, T]) -> dict[TopicPartition, T]:
+    """The results of the partitions that their leaders know. Raises the first other failure, if any."""
+    for failure in outcomes.failed.values():
+        if failure.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise failure
+    return outcomes.succeeded
 
 
 async def earliest(
@@ -170,15 +185,26 @@ async def earliest(
 ) -> dict[TopicPartition, int]:
     """Where the logs begin."""
     listed = await _listed(cluster, options, dict.fromkeys(partitions, EARLIEST), until)
+    return _offsets(listed.raise_for_failures())
+
+
+async def earliest_of_present(
+    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition], until: float
+) -> dict[TopicPartition, int]:
+    """Where the logs begin, without those that were deleted meanwhile."""
+    return _offsets(_present(await _listed(cluster, options, dict.fromkeys(partitions, EARLIEST), until)))
+
+
+def _offsets(listed: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
     return {where: 0 if start is None else start.offset for where, start in listed.items()}
 
 
 async def ends_of_logs(
     cluster: Cluster, partitions: Iterable[TopicPartition], until: float
 ) -> dict[TopicPartition, int]:
-    """Where the logs end, open transactions included."""
-    listed = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), until)
-    return {where: end.offset for where, end in listed.raise_for_failures().items() if end is not None}
+    """Where the logs end, open transactions included, without those that were deleted meanwhile."""
+    listed = _present(await list_offsets(cluster, dict.fromkeys(partitions, LATEST), until))
+    return {where: end.offset for where, end in listed.items() if end is not None}
 
 
 async def is_local(cluster: Cluster, where: TopicPartition, offset: int, until: float) -> bool:
@@ -197,7 +223,8 @@ async def is_local(cluster: Cluster, where: TopicPartition, offset: int, until: 
 async def ends_of_epochs(
     cluster: Cluster, epochs: Mapping[TopicPartition, int], until: float
 ) -> dict[TopicPartition, int]:
-    """The end offset of each leader epoch in its leader's log (KIP-320), -1 if unknown to the leader."""
+    """The end offset of each leader epoch in its leader's log (KIP-320), -1 if unknown to the leader; without
+    logs that were deleted meanwhile."""
 
     async def ask(node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         asked = {where: (NO_LEADER_EPOCH, epochs[where]) for where in partitions}
@@ -212,8 +239,7 @@ async def ends_of_epochs(
 
     if not epochs:
         return {}
-    outcomes = await of_leaders(cluster, epochs, ask, until, api="OffsetForLeaderEpoch")
-    return outcomes.raise_for_failures()
+    return _present(await of_leaders(cluster, epochs, ask, until, api="OffsetForLeaderEpoch"))
 
 
 # --- where to begin and to end ------------------------------------------------------------------------------
@@ -248,7 +274,9 @@ async def _of_group(
     offsets = (await list_group_offsets(cluster, [group_id], until)).raise_for_failures()[group_id]
     committed = {where: offsets[where].offset for where in ends if where in offsets}
     beyond = [where for where, offset in sorted(committed.items()) if offset > ends[where]]
-    for where, end in (await ends_of_logs(cluster, beyond, until)).items():
+    found = await ends_of_logs(cluster, beyond, until)
+    for where in beyond:
+        end = found.get(where, ends[where])
         if committed[where] <= end:
             committed[where] = ends[where]
             continue
@@ -299,7 +327,8 @@ async def _at_time(
         name = f"{side}OffsetsByTimestamp"
         _check_all_there(timestamps, name, ends)
     chosen = {}
-    for where, record in (await _listed(cluster, options, timestamps, until)).items():
+    listed = await _listed(cluster, options, timestamps, until)
+    for where, record in listed.raise_for_failures().items():
         if record is None and not bound.else_latest:
             raise PipelineError(
                 f"option {name}: {where} has no record at or after {timestamps[where]};"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import TopicPartition
-from muster.pipeline.asking import Look, earliest, ends_of_epochs, ends_of_logs
+from muster.pipeline.asking import Look, earliest_of_present, ends_of_epochs, ends_of_logs
 from muster.pipeline.errors import data_lost
 from muster.pipeline.offsets import Offsets
 from muster.pipeline.options import SourceOptions
@@ -15,7 +15,8 @@ async def checked_starts(
 ) -> dict[TopicPartition, int]:
     """Where to resume each existing partition after `begun`. New partitions, and those of a recreated topic,
     are read from their start. Raises DataLost, or logs it, if a log no longer has what `begun` refers to;
-    records deleted at its start are left to the tasks, which will notice.
+    records deleted at its start are left to the tasks, which will notice, and so is a log that is deleted
+    meanwhile.
     """
     gone = sorted(begun.places.keys() - seen.ends.keys())
     if gone:
@@ -48,8 +49,9 @@ async def checked_starts(
         if cut < start:
             data_lost(options, f"the log of {where} was cut at offset {cut}, and was read up to {start}")
             starts[where] = cut
-    new = [where for where in seen.ends if where not in starts]
-    for where, start in (await earliest(cluster, options, new, until)).items() if new else ():
+    new = dict.fromkeys((where for where in seen.ends if where not in starts), 0)
+    new |= await earliest_of_present(cluster, options, new, until)
+    for where, start in new.items():
         if start > 0:
             data_lost(options, f"{where} is new here, and its records before offset {start} were deleted")
         starts[where] = start

@@ -406,6 +406,53 @@ def test_new_partitions_and_new_topics_are_read_from_their_start(broker: Broker,
     assert values == [5, 0, 1]
 
 
+def test_a_new_topic_that_its_leader_does_not_know_yet(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 1)
+    reader = stream(subscribePattern="orders.*")
+    place, _ = step(reader, reader.initialOffset())
+    fill(broker, "orders-eu", 2)
+    unknown = {"api": "ListOffsets", "topic": "orders-eu", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    with broker.faults.add(**unknown) as fault:
+        end, values = step(reader, place)
+        assert fault.fired == 1
+    assert offsets(end) == {"orders": {"0": 1}, "orders-eu": {"0": 2}}
+    assert values == [0, 1]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_that_is_deleted_while_it_is_looked_at(
+    broker: Broker, stream: Streams, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.pipeline.asking.APPEARS_S", 0.1)
+    fill(broker, "orders", 1)
+    place = stream().initialOffset()
+    with (
+        broker.faults.add(api="ListOffsets", times=None, error="UNKNOWN_TOPIC_OR_PARTITION"),
+        pytest.raises(PipelineError, match=r"has no topic or partition orders-0$"),
+    ):
+        stream().initialOffset()
+    reader = stream(failOnDataLoss=fails)
+    with broker.faults.add(api="ListOffsets", times=None, error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
+        if fails == "true":
+            with pytest.raises(DataLost, match="orders-0: deleted"):
+                reader.latestOffset(place, ALL)
+        else:
+            assert reader.latestOffset(place, ALL) == {}
+        assert fault.fired > 1
+
+
+def test_a_new_topic_that_is_deleted_after_it_was_looked_at(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 1)
+    reader = stream(subscribePattern="orders.*", startingOffsets="earliest")
+    place = reader.initialOffset()
+    fill(broker, "orders-eu", 2)
+    unknown = {"api": "ListOffsets", "topic": "orders-eu", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    with broker.faults.add(nth=2, **unknown) as fault:  # when its start is asked for
+        end = reader.latestOffset(place, ALL)
+        assert fault.fired == 1
+    assert offsets(end) == {"orders": {"0": 1}, "orders-eu": {"0": 2}}
+
+
 def test_idle_polling_is_bounded(broker: Broker) -> None:
     fill(broker, "orders", 1)
     now_s = [100.0]
@@ -583,6 +630,9 @@ def test_the_broker_says_where_an_epoch_ends(broker: Broker) -> None:
     try:
         (end,) = cluster.ask(lambda asked, until: _epoch_of_the_end(asked, until))
         assert cluster.ask(lambda asked, until: ends_of_epochs(asked, {ZERO: end}, until)) == {ZERO: 9}
+        with broker.faults.add(api="OffsetForLeaderEpoch", error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
+            assert cluster.ask(lambda asked, until: ends_of_epochs(asked, {ZERO: end}, until)) == {}
+            assert fault.fired == 1
     finally:
         cluster.close()
 
