@@ -13,6 +13,20 @@ from muster.coordinator.journal.entries import WHOLE_BROKER, Entry
 GROUP_ENTRIES_MAX: Final = 1_000
 LAG_ENTRIES_MAX: Final = 100
 """Of a group; lag entries come steadily, and must not push out those that explain its last rebalance."""
+OUTLINE_ENTRIES_MAX: Final = 300
+"""Of a group's older entries, those of a type in `_OUTLINE`: a rebalance of a large group brings hundreds of
+joins, which must not push out its beginning."""
+_OUTLINE: Final = frozenset(
+    {
+        "state_changed",
+        "assigned",
+        "rebalance_completed",
+        "protocol_chosen",
+        "leader_changed",
+        "epoch_bumped",
+        "target_assigned",
+    }
+)
 SHARD_ENTRIES_MAX: Final = 100
 """Entries that concern a shard as a whole."""
 WEIGHT_MAX: Final = 100_000
@@ -28,11 +42,11 @@ _Kept = tuple[int, int, Entry]
 
 
 class Journal:
-    """A ring of entries for each group, and one for what concerns a shard as a whole. Used only from the
+    """Rings of entries for each group, and one for what concerns a shard as a whole. Used only from the
     broker's loop.
 
-    Beyond `group_entries_max` a ring drops its oldest entries; beyond `weight_max` in total, the groups that
-    have been silent longest are dropped.
+    Beyond `group_entries_max` a ring drops its oldest entries, except those that outline rebalances; beyond
+    `weight_max` in total, the groups that have been silent longest are dropped.
     """
 
     def __init__(self, *, group_entries_max: int = GROUP_ENTRIES_MAX, weight_max: int = WEIGHT_MAX) -> None:
@@ -62,7 +76,7 @@ class Journal:
         if group is None:
             return []
         wider = [self._shards.get(shard, ()) for shard in (WHOLE_BROKER, group.shard)]
-        return [kept[2] for kept in merge(*wider, group.entries, group.lags)]
+        return [kept[2] for kept in merge(*wider, *group.rings)]
 
     def groups(self) -> list[str]:
         """The groups that have entries."""
@@ -72,7 +86,7 @@ class Journal:
         """The newest entries of all groups and shards, the newest last."""
         rings = [*self._shards.values()]
         for group in self._groups.values():
-            rings += group.entries, group.lags
+            rings += group.rings
         newest_first = merge(*map(reversed, rings), reverse=True)
         return [kept[2] for kept in islice(newest_first, max(count, 0))][::-1]
 
@@ -93,7 +107,7 @@ class Journal:
         groups = [group_id for group_id, group in self._groups.items() if group.shard == shard]
         rings = [self._shards.pop(shard, deque())]
         for group in map(self._drop, groups):
-            rings += group.entries, group.lags
+            rings += group.rings
         return [kept[2] for kept in merge(*rings)]
 
     def _add(self, entries: Sequence[Entry]) -> None:
@@ -111,30 +125,44 @@ class Journal:
             ring.append(kept)
             self._weight += _weight(entry)
             if len(ring) > (LAG_ENTRIES_MAX if of_lag else self._entries_max):
-                self._weight -= _weight(ring.popleft()[2])
+                self._weight -= group.retire(ring.popleft())
         while self._weight > self._weight_max:
             longest_silent = next(iter(self._groups))
             if len(self._groups) > 1:
                 self._drop(longest_silent)
                 continue
             group = self._groups[longest_silent]
-            if len(group.entries) + len(group.lags) == 1:
+            if sum(map(len, group.rings)) == 1:
                 break  # a single entry may be of any weight
-            self._weight -= _weight((group.lags or group.entries).popleft()[2])
+            self._weight -= _weight((group.lags or group.outline or group.entries).popleft()[2])
 
     def _drop(self, group_id: str) -> _OfGroup:
         group = self._groups.pop(group_id)
-        self._weight -= sum(_weight(kept[2]) for ring in (group.entries, group.lags) for kept in ring)
+        self._weight -= sum(_weight(kept[2]) for ring in group.rings for kept in ring)
         return group
 
 
 class _OfGroup:
-    __slots__ = ("entries", "lags", "shard")
+    __slots__ = ("entries", "lags", "outline", "shard")
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.entries: deque[_Kept] = deque()
         self.lags: deque[_Kept] = deque()
+        self.outline: deque[_Kept] = deque()
+        """Entries older than `entries`."""
+
+    @property
+    def rings(self) -> tuple[deque[_Kept], ...]:
+        return self.entries, self.lags, self.outline
+
+    def retire(self, oldest: _Kept) -> int:
+        """Keep what is dropped from another ring, if it belongs to the outline. Returns the weight that is
+        lost."""
+        if oldest[2].type not in _OUTLINE:
+            return _weight(oldest[2])
+        self.outline.append(oldest)
+        return _weight(self.outline.popleft()[2]) if len(self.outline) > OUTLINE_ENTRIES_MAX else 0
 
 
 def together(journals: Sequence[Sequence[Entry]]) -> list[Entry]:

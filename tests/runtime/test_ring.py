@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from muster.coordinator.journal.entries import WHOLE_BROKER, Entry
-from muster.coordinator.runtime.ring import LAG_ENTRIES_MAX, SHARD_ENTRIES_MAX, Journal
+from muster.coordinator.runtime.ring import LAG_ENTRIES_MAX, OUTLINE_ENTRIES_MAX, SHARD_ENTRIES_MAX, Journal
 
 _number = count()
 
@@ -51,6 +51,22 @@ def test_what_tells_of_lag_pushes_nothing_else_out() -> None:
     assert journal.of("a") == [*events, *lags[1:]]
     journal.restore(0, [])
     assert journal.of("a") == [*events, *lags[1:]]
+
+
+def test_joins_do_not_push_out_what_outlines_a_rebalance() -> None:
+    journal = Journal(group_entries_max=3)
+    types = ("state_changed", "protocol_chosen", "leader_changed", "assigned", "rebalance_completed")
+    outline = [entry("a", at_ms, type=type) for at_ms, type in enumerate(types)]
+    joins = [entry("a", 10 + at_ms, type="member_added") for at_ms in range(5)]
+    journal.add([*outline, *joins])
+    assert journal.of("a") == journal.latest() == [*outline, *joins[2:]]
+    journal.restore(0, [])
+    assert journal.of("a") == [*outline, *joins[2:]]
+    changes = [entry("a", 20 + at_ms, type="state_changed") for at_ms in range(OUTLINE_ENTRIES_MAX + 3)]
+    journal.add(changes)
+    assert journal.of("a") == changes
+    journal.forget(0)
+    assert repr(journal) == "<Journal groups=0 weight=0>"
 
 
 def test_the_newest_of_all_come_in_order() -> None:
