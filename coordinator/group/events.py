@@ -214,6 +214,8 @@ class Assigned(Event):
     """Number of partitions each member id owns now; the first MOVES_MAX members."""
     truncated: bool
     """Whether `moves` or `owned` leaves something out."""
+    protocol: str | None
+    """The assignor; known also if the details are not."""
 
 
 @_event

@@ -261,8 +261,8 @@ TYPES: Final = (
     ),
     _type(
         "assigned",
-        "The leader's assignment arrived. All fields are null if it cannot be read: another protocol "
-        "type, or damaged.",
+        "The leader's assignment arrived. All fields but `protocol` are null if it cannot be read: another "
+        "protocol type, or damaged.",
         Field("partitions", _or_null(_COUNT), "partitions that have an owner now"),
         Field("kept", _or_null(_COUNT), "partitions that kept their owner"),
         Field("moved", _or_null(_COUNT), "partitions that changed owners; the others are newly assigned"),
@@ -274,6 +274,7 @@ TYPES: Final = (
         ),
         Field("owned", _or_null(_table(_COUNT)), "number of partitions of each member id; at most 1,000"),
         Field("truncated", _FLAG, "whether moves or owned was cut"),
+        Field("protocol", _or_null(_TEXT), "the assignor"),
     ),
     _type(
         "all_synced",

@@ -114,7 +114,7 @@ TRANSITIONS: Final = Table(
         protocols_before       array<string> metadata_changed
         protocols_after        array<string> metadata_changed
         owned_changed          boolean metadata_changed
-        protocol               string  protocol_chosen
+        protocol               string  protocol_chosen, assigned
         partitions             int     assigned: partitions with an owner; commit_refused: partitions it named
         kept                   int     assigned
         moved                  int     assigned

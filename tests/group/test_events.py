@@ -282,6 +282,7 @@ def test_what_nobody_can_read_is_assigned_without_moves(harness: Harness) -> Non
         None,
         False,
     )
+    assert assigned.protocol == "range"
 
 
 def test_what_others_than_consumers_are_assigned_is_not_looked_into(harness: Harness) -> None:

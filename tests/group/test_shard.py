@@ -298,6 +298,7 @@ def test_a_rebalance_is_told_step_by_step(harness: Harness) -> None:
             moves=(),
             owned={member_id: 0},
             truncated=False,
+            protocol="range",
         ),
         StateChanged(synced, *from_leader, "CompletingRebalance", "Stable", 11, (), (), until_ms=None),
         RebalanceCompleted(

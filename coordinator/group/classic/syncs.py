@@ -118,7 +118,8 @@ def _tell_assigned(group: ClassicGroup, cause: Cause, step: Step) -> None:
     group.ownership = {member: member.assignment for member in group.members.values()}
     consumers = group.protocol_type == CONSUMER
     compared = ownership.compare(before, group.ownership) if consumers else ownership.UNREADABLE
-    step.events.append(Assigned(*group.stamp(step, cause), **compared._asdict()))
+    told = Assigned(*group.stamp(step, cause), **compared._asdict(), protocol=group.protocol_name)
+    step.events.append(told)
 
 
 def _forgotten(group: ClassicGroup) -> bytes:

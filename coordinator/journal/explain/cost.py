@@ -12,7 +12,7 @@ from muster.coordinator.journal.explain.consumer import cost as of_consumers
 from muster.coordinator.journal.explain.facts import Move, counts, flag, lag, lag_before, moves, text, whole
 from muster.coordinator.journal.explain.pace import BEFORE_MS, WINDOW_MS, FallingBehind
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance
-from muster.coordinator.journal.explain.vocabulary import EMPTY, Kind, Trigger
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, EMPTY, Kind, Trigger
 
 _SILENT_MS: Final = 1_000
 """A shorter silence causes no lag worth mentioning."""
@@ -263,15 +263,26 @@ def moves_since(rebalance: Rebalance) -> list[tuple[Move, int | None]]:
 def stopped(rebalance: Rebalance) -> dict[str, int]:
     """When removed members stopped working, by member id."""
     found: dict[str, int] = {}
-    for each in rebalance.entries:
+    for index, each in enumerate(rebalance.entries, rebalance.first):
         if each.type == "member_removed" and each.member is not None:
             silent_ms = 0
-            if each.trigger == Trigger.SESSION_EXPIRED:
+            if each.trigger in (Trigger.SESSION_EXPIRED, Trigger.SYNC_TIMED_OUT):
                 silent_ms = max(whole(each, "silent_ms") or 0, 0)
             found[each.member.id] = each.at_ms - silent_ms
+            if each.trigger == Trigger.SYNC_TIMED_OUT and rebalance.kind is Kind.CLASSIC:
+                # Since then it has had no assignment.
+                found[each.member.id] = min(found[each.member.id], _joined_ms(rebalance, index))
         elif each.type == "member_replaced" and (old := text(each, "old_member_id")) is not None:
             found[old] = each.at_ms - max(whole(each, "old_silent_ms") or 0, 0)
     return found
+
+
+def _joined_ms(rebalance: Rebalance, at: int) -> int:
+    """When the newest generation before stream[at] began; the time of stream[at] if that is unknown."""
+    for index in range(at - 1, max(-1, at - LOOK_ENTRIES_MAX), -1):
+        if text(rebalance.stream[index], "to_state") == COMPLETING:
+            return rebalance.stream[index].at_ms
+    return rebalance.stream[at].at_ms
 
 
 def _rejoined(rebalance: Rebalance) -> dict[str, int]:

@@ -145,8 +145,10 @@ class Rebalance:
 
     def protocol_before(self, start: Start) -> str | None:
         """The assignor in use before a start; None if the journal does not show it."""
-        chosen = (each for each in self.before(start) if each.type == "protocol_chosen")
-        return next((text(each, "protocol") for each in chosen), None)
+        for each in self.before(start):
+            if each.type in ("protocol_chosen", "assigned") and text(each, "protocol") is not None:
+                return text(each, "protocol")
+        return None
 
     def later(self, start: Start, window_ms: int) -> Iterator[Entry]:
         """Entries at most `window_ms` after `start`, including those of later rebalances."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
+import pytest
+
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
@@ -46,6 +48,17 @@ def test_who_is_still_there_works_on_until_it_rejoins() -> None:
         ((("orders", 3),), 2_700),
         ((("orders", 4),), 800),
     ]
+
+
+@pytest.mark.parametrize(("silent_ms", "unowned_ms"), [(115_000, 117_700), (100, 62_700)])
+def test_partitions_of_one_that_never_synced_had_no_owner_since_its_generation(
+    silent_ms: int, unowned_ms: int
+) -> None:
+    life = Life().at(-61_000).preparing(WEB_1, "leader rejoined").at(-60_000).joined()
+    life.at(0).add("member_removed", WEB_2, trigger="sync timed out", silent_ms=silent_ms)
+    found = rebalanced(life, "sync timed out", [["orders", 3, WEB_2.id, WEB_1.id]])
+    assert found.cost is not None
+    assert [each.ms for each in found.cost.unowned] == [unowned_ms]
 
 
 def test_partitions_of_one_that_left_had_no_owner_since_then() -> None:
@@ -107,6 +120,16 @@ def test_with_an_eager_assignor_what_is_kept_stands_still_too() -> None:
     ) in text
     assert after("cooperative-sticky", 200).cost is None
     assert after("range", 2_000).cost is None, "less than a second"
+
+
+def test_the_assignor_is_also_known_from_the_last_assignment() -> None:
+    """It was chosen long ago."""
+    life = Life().at(-60_000).add("assigned", WEB_1, partitions=9, protocol="range")
+    life.at(0).add("member_added", WEB_2, trigger="member joined").preparing(WEB_2, "member joined")
+    life.at(200).add("member_rejoined", WEB_1, trigger="member rejoined", after_ms=200)
+    found = rebalanced(life, "member joined", [], partitions=9, kept=9)
+    assert found.cost is not None
+    assert found.cost.kept_stopped == (9, 2_500, "range")
 
 
 def test_who_began_it_by_rejoining_gave_up_its_partitions_then() -> None:
