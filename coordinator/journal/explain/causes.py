@@ -61,7 +61,12 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         joining.rolling_restart,
         joining.static_replaced,
     ),
-    Trigger.SYNC_TIMED_OUT: (leaving.sync_timed_out,),
+    Trigger.SYNC_TIMED_OUT: (
+        leaving.sync_timed_out,
+        leaving.stayed_away,
+        leaving.stayed_away_and_closed,
+        leaving.stayed_away_past_poll_deadline,
+    ),
     Trigger.GROUP_FULL: (incidents.full, leaving.group_is_full),
     Trigger.LOADED_OVERSIZE: (leaving.group_is_full,),
     Trigger.NEW_MEMBER_EXPIRED: (leaving.waited_in_vain,),

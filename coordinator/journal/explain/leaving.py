@@ -6,10 +6,10 @@ import re
 from typing import Final
 
 from muster.coordinator.journal.entries import Entry
-from muster.coordinator.journal.explain.facts import member, same_client, whole
+from muster.coordinator.journal.explain.facts import member, members, same_client, text, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, duration
-from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, Kind
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, Certainty, Diagnosis, Kind
 
 _AT_ONCE_MS: Final = 10_000
 """A connection that closes this soon after a LeaveGroup was closed with it."""
@@ -27,6 +27,9 @@ _CRASH: Final = "the process crashed, was killed, or lost its network"
 _STALL: Final = "the process stalled (a blocked event loop, GC or CPU)"
 POLL: Final = (
     "the client missed its poll deadline: processing records took longer than max.poll.interval.ms allows"
+)
+_STAYED_AWAY: Final = (
+    "it did not rejoin within the rebalance timeout, kept its place as a static member, and did not come back"
 )
 _CLOSED: Final = "the consumer was closed"
 _UNSUBSCRIBED: Final = "the application unsubscribed"
@@ -290,10 +293,43 @@ def _on_time(case: Case) -> tuple[str, ...]:
 
 def sync_timed_out(case: Case) -> Finding | None:
     """JoinGroup, then no SyncGroup within the rebalance timeout."""
+    if _stayed_away(case):
+        return None
     missing = [each for each in case.step if each.type == "member_removed"]
     says = "it joined but never sent SyncGroup: it died, or its assignor or rebalance callback hangs"
     evidence = f"{count(len(missing), 'member')} did not send SyncGroup within the rebalance timeout"
     return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.CERTAIN, says, (evidence,) if missing else ())
+
+
+def stayed_away(case: Case) -> Finding | None:
+    """A static member that does not rejoin keeps its place in the next generation, and is then to sync."""
+    if not _stayed_away(case) or case.connected is True:
+        return None
+    return Finding(Diagnosis.CRASHED, Certainty.POSSIBLE, _CRASH, (_STAYED_AWAY, *_heartbeats(case)))
+
+
+def stayed_away_and_closed(case: Case) -> Finding | None:
+    """The other half of `stayed_away`: static members send no LeaveGroup when closed."""
+    if not _stayed_away(case) or case.connected is True:
+        return None
+    says = "the process was stopped and did not return in time"
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.POSSIBLE, says, (_STAYED_AWAY,))
+
+
+def stayed_away_past_poll_deadline(case: Case) -> Finding | None:
+    """The same with its connection open."""
+    if not _stayed_away(case) or case.connected is not True:
+        return None
+    return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.POSSIBLE, POLL, (_STAYED_AWAY,))
+
+
+def _stayed_away(case: Case) -> bool:
+    """Whether it is a static member that had not rejoined when the generation began."""
+    if case.member is None or case.member.instance is None or case.rebalance.kind is not Kind.CLASSIC:
+        return False
+    changes = (each for each in case.before("state_changed") if text(each, "to_state") == COMPLETING)
+    joined = next(changes, None)
+    return joined is not None and case.member.id in {each.id for each in members(joined, "waiting_for")}
 
 
 def group_is_full(case: Case) -> Finding | None:

@@ -44,11 +44,17 @@ def phases(rebalance: Rebalance) -> Phases | None:
         tuple(_held_up(rebalance)),
         None if joined is None else joined.trigger,
         max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0),
-        tuple((each.member, each.ms) for each in gone if each.expired and not each.led),
+        kept=() if joined is None else _kept(joined),
+        expired=tuple((each.member, each.ms) for each in gone if each.expired and not each.led),
         leaders_expired=tuple((each.member, each.ms) for each in gone if each.expired and each.led),
         left=tuple((each.member, each.ms) for each in gone if not each.expired and not each.led),
         leaders_left=tuple((each.member, each.ms) for each in gone if not each.expired and each.led),
     )
+
+
+def _kept(joined: Entry) -> tuple[Member, ...]:
+    """Only static members outlast a generation that begins without them."""
+    return tuple(each for each in members(joined, "waiting_for") if each.instance is not None)
 
 
 def _waits(rebalance: Rebalance) -> dict[str, int]:

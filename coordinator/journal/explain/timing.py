@@ -45,6 +45,8 @@ class Phases:
     ended_by: str | None
     """The trigger that ended the wait for joins."""
     restarts: int
+    kept: tuple[Member, ...] = ()
+    """Static members that did not rejoin in time and keep their place."""
     expired: tuple[tuple[Member, int], ...] = ()
     """Members whose session expired after the group had waited a second or more for them to rejoin, and how
     long it waited."""
@@ -69,6 +71,7 @@ class Phases:
             "sync_ms": self.sync_ms,
             "slowest": [[who.to_json(), ms] for who, ms in self.slowest],
             "dropped": [who.to_json() for who in self.dropped],
+            "kept": [who.to_json() for who in self.kept],
             "held_up": [[who.to_json(), ms] for who, ms in self.held_up],
             "ended_by": self.ended_by,
             "expired": [[who.to_json(), ms] for who, ms in self.expired],

@@ -389,6 +389,9 @@ def _phases(phases: Phases, names: Names) -> str:
         if phases.dropped:
             gone = listed([names.short(each) for each in phases.dropped])
             notes.append(f"dropped for not rejoining in time: {gone}")
+        if phases.kept:
+            away = listed([names.short(each) for each in phases.kept])
+            notes.append(f"did not rejoin in time, but are static and keep their place: {away}")
         said.append(
             f"waiting for joins {duration(phases.join_ms)}" + (f" ({'; '.join(notes)})" if notes else "")
         )

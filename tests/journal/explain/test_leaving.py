@@ -286,6 +286,39 @@ def test_sync_timeouts_name_who_did_not_sync() -> None:
     assert "2 members did not send SyncGroup" in found.evidence[0]
 
 
+STATIC = Member("db-1-a", "db", "10.0.0.5", "db-1")
+
+
+def stayed_away(*, connected: bool) -> Life:
+    """A static member does not rejoin, and keeps its place; later it is removed for not syncing."""
+    life = Life().at(0).preparing(WEB_1, "leader rejoined", waiting_for=(WEB_3, STATIC))
+    life.at(60_000).joined("rebalance timed out", waiting_for=(WEB_3, STATIC), leader=WEB_1)
+    life.at(60_100).stable(WEB_1, "leader rejoined", 0, 60_000, dropped=[WEB_3], waiting_for=(STATIC,))
+    life.at(120_000)
+    life.add("member_removed", STATIC, trigger="sync timed out", silent_ms=115_000, connected=connected)
+    return life.rebalanced(STATIC, "sync timed out")
+
+
+def test_a_static_member_that_did_not_rejoin_is_not_said_to_have_hung() -> None:
+    for connected, diagnoses in ((False, ["crashed", "clean-shutdown"]), (True, ["poll-deadline-missed"])):
+        found = why(stayed_away(connected=connected))
+        assert [found.diagnosis.value, *(each.diagnosis.value for each in found.alternatives)] == diagnoses
+        assert found.certainty.value == "possible"
+        assert found.evidence[0] == (
+            "it did not rejoin within the rebalance timeout, kept its place as a static member, and did not "
+            "come back"
+        )
+
+
+def test_the_phases_tell_which_static_members_keep_their_place() -> None:
+    found = explain(stayed_away(connected=False).entries, generation=7)
+    assert found is not None
+    assert found.phases is not None
+    assert (found.phases.dropped, found.phases.kept) == ((WEB_3,), (STATIC,))
+    text = " ".join(" ".join(found.lines()).split())
+    assert "did not rejoin in time, but are static and keep their place: db-1" in text
+
+
 @pytest.mark.parametrize("trigger", ["group full", "loaded with more members than allowed"])
 def test_a_group_that_is_full(trigger: str) -> None:
     life = Life().at(0).add("member_removed", WEB_3, trigger=trigger, silent_ms=0, connected=True)
