@@ -43,6 +43,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         joining.new_member,
     ),
     Trigger.METADATA_CHANGED: (
+        incidents.begun_anew,
         joining.subscription_changed,
         joining.assignor_changed,
         joining.topics_grown,
@@ -51,6 +52,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         joining.other_assignor,
     ),
     Trigger.LEADER_REJOINED: (
+        incidents.begun_anew,
         joining.topics_grown,
         joining.cooperative_follow_up,
         joining.said_metadata,

@@ -314,6 +314,8 @@ def _loaded_again(rebalance: Rebalance) -> list[str]:
             entry = rebalance.stream[index]
             later = duration(entry.at_ms - (rebalance.ended_ms or rebalance.started_ms))
             kept = "members and generation are unchanged"
+            if incidents.is_rebalancing(reversed(rebalance.stream[:index])):
+                kept = incidents.LOST
             return [f"broker {entry.broker} restarted or reloaded the group {later} later; {kept}"]
     return []
 

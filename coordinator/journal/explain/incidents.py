@@ -3,7 +3,8 @@ fenced, a client was refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain.facts import everybody, present, text, texts, whole
@@ -13,6 +14,8 @@ from muster.coordinator.journal.explain.names import count, duration
 from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance, Start, kind_before
 from muster.coordinator.journal.explain.telling import mismatch
 from muster.coordinator.journal.explain.vocabulary import (
+    COMPLETING,
+    PREPARING,
     RECONCILING,
     STABLE,
     Certainty,
@@ -22,6 +25,11 @@ from muster.coordinator.journal.explain.vocabulary import (
 )
 
 _FULL = "GROUP_MAX_SIZE_REACHED"
+_REJOINING_MS: Final = 60_000
+"""How soon after the coordinator is back the members of a lost rebalance have found it."""
+_CHANGES: Final = ("state_changed", "protocol_migrated", "group_removed")
+"""These end one state of a group and begin another."""
+LOST: Final = "the rebalance under way is lost, and the group is back where it was before"
 
 
 def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
@@ -37,6 +45,8 @@ def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
         group = known[-1].group if entry.group is None else entry.group
         generations = (each.generation for each in (entry, *reversed(known)))
         generation = next((each for each in generations if each is not None), None)
+        if trigger == Trigger.SHARD_UNLOADED and is_rebalancing(reversed(known)):
+            generation = None  # the last one known may be that of the lost rebalance
         return Rebalance(
             group or "",
             stream,
@@ -90,20 +100,42 @@ def _is_last_change(stream: Sequence[Entry], index: int) -> bool:
 
 
 def moved(case: Case) -> Finding:
-    """Members and generation are kept: clients find the new coordinator and continue."""
+    """Members and generation are kept: clients find the new coordinator and continue. A classic group's
+    rebalance is lost."""
     entry = case.start.entry
     took_ms, before = whole(entry, "took_ms"), _broker_before(case.rebalance.stream, case.start.index)
     how = "" if took_ms is None else f", loaded in {duration(took_ms)}"
+    kept = LOST if is_rebalancing(case.before()) else "members and generation are unchanged"
     if before is None:
-        says = f"broker {entry.broker} took over the group{how}: members and generation are unchanged"
+        says = f"broker {entry.broker} took over the group{how}: {kept}"
     else:
-        says = f"from broker {before} to broker {entry.broker}{how}: members and generation are unchanged"
+        says = f"from broker {before} to broker {entry.broker}{how}: {kept}"
     evidence = [f"broker {entry.broker} loaded the group's shard {entry.shard}"]
     silent_ms = whole(entry, "from_silent_ms")
     if silent_ms is not None and before is not None and not _handed_over(case):
         heard = f"broker {before} was last seen {duration(silent_ms)} before"
         evidence.append(f"{heard}: the group had no coordinator for at most that long")
     return Finding(Diagnosis.COORDINATOR_MOVED, Certainty.CERTAIN, says, tuple(evidence))
+
+
+def begun_anew(case: Case) -> Finding | None:
+    """The coordinator moved during a rebalance; those that had joined find it and join again."""
+    before = case.before("shard_loaded", *_CHANGES)
+    loaded = next(before, None)
+    if loaded is None or loaded.type != "shard_loaded" or not is_rebalancing(before):
+        return None
+    ago_ms = case.start.entry.at_ms - loaded.at_ms
+    if ago_ms > _REJOINING_MS:
+        return None
+    says = "the coordinator moved during a rebalance, which is lost: members join again"
+    evidence = f"broker {loaded.broker} loaded the group {duration(ago_ms)} before"
+    return Finding(Diagnosis.COORDINATOR_MOVED, Certainty.LIKELY, says, (evidence, *case.said))
+
+
+def is_rebalancing(newest_first: Iterable[Entry]) -> bool:
+    """Whether a classic group is rebalancing after these entries."""
+    change = next((each for each in newest_first if each.type in _CHANGES), None)
+    return change is not None and text(change, "to_state") in (PREPARING, COMPLETING)
 
 
 def _handed_over(case: Case) -> bool:

@@ -200,8 +200,13 @@ def other_metadata(case: Case) -> Finding | None:
     if not case.of_consumers:
         evidence = "its metadata changed, which is not in the consumer protocol's format"
         return Finding(Diagnosis.UNKNOWN, Certainty.POSSIBLE, _OF_OTHERS, (evidence, *case.said))
-    owned = "the partitions it owns" if flag(changed, "owned_changed") else "its assignor's data"
-    evidence = f"its topics and assignors are the same; of its metadata only {owned} changed"
+    parts = ["the partitions it owns"] * bool(flag(changed, "owned_changed"))
+    parts += ["its assignor's data"] * bool(flag(changed, "user_data_changed"))
+    evidence = "its topics and assignors are the same"
+    if parts:
+        evidence += f"; of its metadata only {' and '.join(parts)} changed"
+    elif not texts(changed, "protocols_before"):
+        evidence = "its metadata is not known from before the coordinator loaded the group"
     if case.is_leader:
         return leader_rejoined(case)._replace(evidence=(evidence, *case.said))
     says = "it asked for a rebalance, and nothing the coordinator knows says why"

@@ -224,7 +224,8 @@ def _metadata(entry: Entry, names: Names) -> str:
     if (regex := text(entry, "regex")) is not None:
         changes.append(f"regular expression {regex or 'gone'}")
     if not changes:
-        changes.append("its assignor's data")
+        known = before or flag(entry, "user_data_changed")
+        changes.append("its assignor's data" if known else "how is not known")
     return f"metadata of {_who(entry, names)} changed: {', '.join(changes)}"
 
 

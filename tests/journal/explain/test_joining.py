@@ -261,6 +261,8 @@ def test_an_eager_assignor_has_no_second_half() -> None:
     assert "only the partitions it owns changed" in rejoined(WEB_2, "range").evidence[0]
 
 
+    (evidence,) = changed(protocols_before=[]).evidence
+    assert evidence == "its metadata is not known from before the coordinator loaded the group"
 def test_withheld_partitions_make_that_certain() -> None:
     trigger = "subscription or protocols changed"
     moves = [["orders", 3, WEB_1.id, None]]

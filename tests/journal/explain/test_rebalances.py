@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.journal.explain import Outcome, explain, rebalances
+from muster.coordinator.journal.explain import Explanation, Outcome, explain, rebalances
 from muster.coordinator.journal.explain.vocabulary import TRIGGERS_OF_INCIDENTS, Trigger
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
 
@@ -126,6 +126,53 @@ def test_a_rebalance_cut_short_by_a_move() -> None:
     life.at(500).shard_event("shard_loaded", epoch=4, took_ms=3, from_broker=1)
     life.at(900).rebalanced(WEB_2, "leader rejoined")
     assert [each.outcome for each in rebalances(life.entries)] == [Outcome.INTERRUPTED, Outcome.COMPLETED]
+
+
+def lost(*, by: int = 2, state: str = "PreparingRebalance") -> Life:
+    """A rebalance during which the coordinator moves."""
+    life = Life().at(-60_000).rebalanced(WEB_1, "member joined")
+    life.at(0).preparing(WEB_2, "leader rejoined", waiting_for=(WEB_1,))
+    if state == "CompletingRebalance":
+        life.at(100).joined()
+    life.at(400).shard_event("shard_unloaded", epoch=3, why="handed over")
+    life.broker = by
+    return life.at(500).shard_event("shard_loaded", epoch=4, took_ms=3, from_broker=1)
+
+
+def test_a_rebalance_that_a_move_cut_short_is_lost() -> None:
+    for state in ("PreparingRebalance", "CompletingRebalance"):
+        told = explain(lost(state=state).entries)
+        assert told is not None
+        assert (told.diagnosis.value, told.generation) == ("coordinator-moved", None)
+        assert told.meaning == (
+            "from broker 1 to broker 2, loaded in 3 ms: the rebalance under way is lost, and the group is "
+            "back where it was before"
+        )
+    told = explain(lost(by=1).entries)
+    assert told is not None
+    assert told.since == (
+        "broker 1 restarted or reloaded the group 0.1 s later; the rebalance under way is lost, and the "
+        "group is back where it was before",
+    )
+
+
+def test_the_rejoins_after_a_move_that_cut_a_rebalance_short_follow_from_it() -> None:
+    def rejoined(life: Life, trigger: str, at: int = 900) -> Explanation:
+        life.generation = 7
+        life.at(at).add("metadata_changed", WEB_2, trigger=trigger, protocols_before=[])
+        told = explain(life.rebalanced(WEB_2, trigger).entries)
+        assert told is not None
+        return told
+
+    for trigger in ("leader rejoined", "subscription or protocols changed"):
+        told = rejoined(lost(), trigger)
+        assert (told.diagnosis.value, told.certainty.value) == ("coordinator-moved", "likely")
+        assert told.meaning == "the coordinator moved during a rebalance, which is lost: members join again"
+        assert told.evidence == ("broker 2 loaded the group 0.4 s before",)
+        assert rejoined(lost(), trigger, at=90_000).diagnosis.value != "coordinator-moved"
+        whole = Life().at(-60_000).rebalanced(WEB_1, "member joined")
+        whole.at(500).shard_event("shard_loaded", epoch=4, took_ms=3, from_broker=2)
+        assert rejoined(whole, trigger).diagnosis.value != "coordinator-moved"
 
 
 def test_a_rebalance_cut_short_by_a_restart_or_by_a_migration() -> None:
