@@ -13,7 +13,7 @@ from muster.coordinator.journal.explain.consumer import migration, reasons, refu
 from muster.coordinator.journal.explain.facts import members, text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding
 from muster.coordinator.journal.explain.names import NAMED_MAX, count, duration, ids_in, listed
-from muster.coordinator.journal.explain.phases import awaited, phases
+from muster.coordinator.journal.explain.phases import REJOINS_TOLD_MAX, awaited, phases, rejoins_told
 from muster.coordinator.journal.explain.rebalances import (
     LOOK_ENTRIES_MAX,
     Outcome,
@@ -27,6 +27,7 @@ from muster.coordinator.journal.explain.timing import Awaited, Phases
 from muster.coordinator.journal.explain.vocabulary import (
     DEAD,
     EMPTY,
+    PREPARING,
     STABLE,
     UNKNOWN_CAUSE,
     Certainty,
@@ -137,7 +138,7 @@ def explained(
         # How it began does not explain why it is not over.
         began = f"it began with: {findings[0].says} ({findings[0].diagnosis})"
         findings = [hanging._replace(evidence=(*hanging.evidence, began))]
-        member = waiting[0].member
+        member = waiting[0].member if waiting else None
     best, *others = findings
     return Explanation(
         group=rebalance.group,
@@ -221,8 +222,10 @@ def _again_and_again(lately: int) -> list[str]:
 
 def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms: int) -> Finding | None:
     """What a long rebalance in progress waits for."""
-    if rebalance.outcome is not Outcome.UNDER_WAY or not waiting:
+    if rebalance.outcome is not Outcome.UNDER_WAY:
         return None
+    if not waiting:
+        return _hanging_unnamed(rebalance, now_ms)
     first = waiting[0]
     waited_ms = now_ms - first.since_ms
     if waited_ms < _HANGS_MS or (rebalance.from_state == EMPTY and _in_initial_delay(rebalance, now_ms)):
@@ -257,6 +260,29 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         Certainty.CERTAIN,
         says,
         (f"the group has waited for it for {duration(waited_ms)}",),
+    )
+
+
+def _hanging_unnamed(rebalance: Rebalance, now_ms: int) -> Finding | None:
+    """The same where the journal does not tell who has rejoined."""
+    waited_ms = now_ms - rebalance.starts[-1].entry.at_ms
+    if (
+        rebalance.kind is not Kind.CLASSIC
+        or rebalance.state != PREPARING
+        or waited_ms < _HANGS_MS
+        or rejoins_told(rebalance)
+        or (rebalance.from_state == EMPTY and _in_initial_delay(rebalance, now_ms))
+    ):
+        return None
+    says = "some members have not rejoined: their applications do not poll, or the processes are gone"
+    return Finding(
+        Diagnosis.SLOW_JOIN,
+        Certainty.CERTAIN,
+        says,
+        (
+            f"the group has waited for them for {duration(waited_ms)}",
+            f"in a group of more than {REJOINS_TOLD_MAX} members, the journal does not tell who has rejoined",
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.facts import same_client, text, whole
+from muster.coordinator.journal.explain.facts import counts, same_client, text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case
 from muster.coordinator.journal.explain.vocabulary import Trigger
 
@@ -86,6 +86,9 @@ def _left_behind(case: Case, window_ms: int | None) -> list[tuple[Member, Entry]
                 newest[who.id] = each
     since = case.rebalance.stream[case.start.index + 1 : case.rebalance.last]
     heard = {each.member.id for each in since if each.type in _ALIVE and each.member is not None}
+    if case.rebalance.completed is not None and case.rebalance.assigned is not None:
+        # In a large group, the rejoins of these were not recorded.
+        heard |= counts(case.rebalance.assigned, "owned").keys()
     return [
         (each.member, each)
         for each in newest.values()

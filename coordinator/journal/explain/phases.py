@@ -14,7 +14,7 @@ from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING,
 
 _HELD_UP_MS: Final = 1_000
 """A shorter wait for a member that then left, or expired, is not worth mentioning."""
-_REJOINS_TOLD_MAX: Final = 100
+REJOINS_TOLD_MAX: Final = 100
 """The journal tells who rejoined only in groups of up to this many members."""
 
 
@@ -87,7 +87,23 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
     if rebalance.state != PREPARING:
         return []
     change = rebalance.starts[-1].entry
-    return _pending(rebalance) + _not_yet(rebalance, change, members(change, "waiting_for"))
+    missing = _not_yet(rebalance, change, members(change, "waiting_for"))
+    if not rejoins_told(rebalance):
+        # Any of the others may have rejoined.
+        missing = [each for each in missing if _disconnected_by(each, change.at_ms)]
+    return _pending(rebalance) + missing
+
+
+def _disconnected_by(who: Awaited, at_ms: int) -> bool:
+    return who.disconnected_ms is not None and who.disconnected_ms <= at_ms
+
+
+def rejoins_told(rebalance: Rebalance) -> bool:
+    """Whether the journal tells who has rejoined since the rebalance last began."""
+    change = rebalance.starts[-1].entry
+    came = sum(each.type == "member_added" for each in _since(rebalance, change))
+    # The one that began it counts too; the list is cut at a hundred.
+    return len(members(change, "waiting_for")) + 1 + came <= REJOINS_TOLD_MAX
 
 
 def _not_yet(rebalance: Rebalance, change: Entry, awaited: Iterable[Member]) -> list[Awaited]:
@@ -194,7 +210,7 @@ def _gone(rebalance: Rebalance) -> Iterator[_Gone]:
                 continue
             expired = each.trigger == Trigger.SESSION_EXPIRED
             # In a larger group, one that left may have rejoined before.
-            if expired or (each.trigger == Trigger.MEMBER_LEFT and (led or size <= _REJOINS_TOLD_MAX)):
+            if expired or (each.trigger == Trigger.MEMBER_LEFT and (led or size <= REJOINS_TOLD_MAX)):
                 yield _Gone(each.member, each.at_ms - began_ms, expired, led)
 
 

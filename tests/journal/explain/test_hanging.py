@@ -130,6 +130,37 @@ def test_a_member_whose_connection_closed_is_waited_for_until_its_session_expire
     assert not why(life, 6_000).waiting
 
 
+def large_group(began: int = 0) -> tuple[Life, list[Member]]:
+    """A rebalance in a group in which rejoins are not recorded."""
+    many = [member(f"old-{number:03}") for number in range(100)]  # the list in the journal is cut here
+    life = Life().at(began - 900).add("member_disconnected", many[7], silent_ms=100, after_removal_ms=None)
+    life.at(began).add("member_added", WEB_3, trigger="member joined")
+    life.preparing(WEB_3, "member joined", waiting_for=tuple(many), until_ms=T0 + 300_000)
+    return life, many
+
+
+def test_in_a_large_group_nobody_is_said_not_to_have_rejoined() -> None:
+    life, _ = large_group()
+    del life.entries[0]
+    assert why(life, 500).diagnosis.value == "new-member"
+    found = why(life, 10_000)
+    assert (found.diagnosis.value, found.certainty.value) == ("slow-join", "certain")
+    assert (found.member, found.waiting) == (None, ())
+    assert found.meaning.startswith("some members have not rejoined")
+    assert found.evidence[:2] == (
+        "the group has waited for them for 10.0 s",
+        "in a group of more than 100 members, the journal does not tell who has rejoined",
+    )
+
+
+def test_in_a_large_group_those_whose_connections_had_closed_before_are_named() -> None:
+    life, many = large_group()
+    life.at(1_000).add("member_disconnected", many[8], silent_ms=100, after_removal_ms=None)
+    found = why(life, 10_000)
+    assert (found.diagnosis.value, found.certainty.value) == ("crashed", "likely")
+    assert [each.member for each in found.waiting] == [many[7]]
+
+
 def test_members_that_are_out_are_not_waited_for() -> None:
     life = Life().at(0).preparing(WEB_1, "leader rejoined", waiting_for=(WEB_2, WEB_3))
     life.at(9_000).add("member_removed", WEB_2, trigger="session expired")

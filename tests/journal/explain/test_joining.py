@@ -189,6 +189,14 @@ def test_clients_whose_sessions_ended_while_there_was_no_coordinator_join_anew()
     assert found.evidence == (
         "broker 1 loaded the group 0.3 s before and has not heard from web-2/111111 since",
     )
+def test_a_namesake_that_gets_partitions_in_the_same_rebalance_did_not_crash() -> None:
+    """In a large group, its rejoin over another connection is not recorded."""
+    life = crash_and_restart().preparing(AGAIN, "member joined").at(900).joined().at(1_000)
+    owned = {WEB_2.id: 6, AGAIN.id: 6}
+    life.add("assigned", WEB_1, partitions=12, owned=owned).stable(AGAIN, "member joined", 0, 900)
+    assert said(why(life)) == ("new-member", "certain")
+
+
     assert others(found) == {"new-member"}
     stood_still = broker_was_away(500)
     stood_still.entries[-3].data["why"] = (
