@@ -109,7 +109,34 @@ def new_member(case: Case) -> Finding | None:
             ago = duration(case.start.entry.at_ms - each.at_ms)
             says = f"a new process; one of the same name left {ago} before: probably a restart"
             return Finding(Diagnosis.NEW_MEMBER, Certainty.LIKELY, says)
+    former = _predecessor(case)
+    if former is not None and former.member is not None:
+        who, ago = case.names.short(former.member), duration(case.start.entry.at_ms - former.at_ms)
+        says = (
+            f"a new process; {who}, of the same client id, was gone {ago} before: probably its replacement "
+            "on another host"
+        )
+        return Finding(Diagnosis.NEW_MEMBER, Certainty.LIKELY, says)
     return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "a new or additional process: the group grew")
+
+
+def _predecessor(case: Case) -> Entry | None:
+    """The removal of a member with the client id of the one that joined, unless another has replaced it."""
+    mine = case.member
+    if mine is None or mine.instance is not None or not mine.client_id:
+        return None
+    came = 0
+    for each in case.earlier("member_added", "member_removed"):
+        who = each.member
+        if who is None or who.instance is not None or who.client_id != mine.client_id or who.id == mine.id:
+            continue
+        if each.type == "member_added":
+            came += 1
+        elif came:
+            came -= 1
+        else:
+            return each
+    return None
 
 
 def _former_id(case: Case) -> str | None:
@@ -171,13 +198,17 @@ def cooperative_follow_up(case: Case) -> Finding | None:
     changed = case.in_step("metadata_changed")
     if changed is not None and _subscribes_otherwise(case):
         return None
-    if case.protocol is not None and "cooperative" not in case.protocol:
-        return None  # with any other assignor, members give up everything in each rebalance
+    says_so = case.reason is not None and "revoke" in case.reason
+    if not says_so and case.protocol is not None and "cooperative" not in case.protocol:
+        return None  # with most others, members give up everything in each rebalance
+    newest = next(case.before("assigned"), None)
+    if not says_so and newest is not None and whole(newest, "lost") == 0:
+        return None  # nothing was withheld
     says = "the second half of a cooperative rebalance: withheld partitions are handed out now"
     evidence: list[str] = []
     if changed is not None and flag(changed, "owned_changed"):
-        evidence.append("its topics are the same, and it gave partitions up")
-    if case.reason is not None and "revoke" in case.reason:
+        evidence.append("its topics are the same, and it owns other partitions than before")
+    if says_so:
         evidence.extend(case.said)
     assigned = next(case.earlier("assigned", window_ms=_FOLLOW_UP_MS), None)
     withheld = None if assigned is None else whole(assigned, "lost")

@@ -220,7 +220,7 @@ def _metadata(entry: Entry, names: Names) -> str:
     if before and before != after:
         changes.append(f"assignors {listed(before)} → {listed(after)}")
     if flag(entry, "owned_changed"):
-        changes.append("it gave partitions up")
+        changes.append("the partitions it owns")
     if (regex := text(entry, "regex")) is not None:
         changes.append(f"regular expression {regex or 'gone'}")
     if not changes:

@@ -52,6 +52,21 @@ def test_one_more_member() -> None:
     assert said(why(life.rebalanced(WEB_2, "member joined"))) == ("new-member", "certain")
 
 
+def test_who_replaces_a_member_on_another_host_lets_no_group_grow() -> None:
+    """A rolling deploy on Kubernetes: each process comes back with another address."""
+    one, other, third = (member("app", f"10.0.0.{number}", tail=f"{number}") for number in (1, 2, 3))
+    life = Life().at(0).add("member_removed", one, trigger="member left").rebalanced(one, "member left")
+    life.at(5_000).add("member_added", other, trigger="member joined").rebalanced(other, "member joined")
+    found = why(life)
+    assert said(found) == ("new-member", "likely")
+    assert found.meaning == (
+        "a new process; app/app-1, of the same client id, was gone 5.0 s before: probably its replacement "
+        "on another host"
+    )
+    life.at(9_000).add("member_added", third, trigger="member joined").rebalanced(third, "member joined")
+    assert said(why(life)) == ("new-member", "certain"), "it has been replaced already"
+
+
 def test_a_member_that_was_evicted_and_comes_back_on_its_connection() -> None:
     life = Life().at(0).add("member_removed", WEB_2, trigger="session expired", connected=True)
     life.rebalanced(WEB_2, "session expired")
@@ -174,6 +189,14 @@ def test_a_closed_connection_is_no_crash_if_its_member_came_back_or_left() -> No
     assert said(why(other.rebalanced(WEB_2, "member joined"))) == ("new-member", "certain")
 
 
+def test_a_namesake_that_gets_partitions_in_the_same_rebalance_did_not_crash() -> None:
+    """In a large group, its rejoin over another connection is not recorded."""
+    life = crash_and_restart().preparing(AGAIN, "member joined").at(900).joined().at(1_000)
+    owned = {WEB_2.id: 6, AGAIN.id: 6}
+    life.add("assigned", WEB_1, partitions=12, owned=owned).stable(AGAIN, "member joined", 0, 900)
+    assert said(why(life)) == ("new-member", "certain")
+
+
 def broker_was_away(away: int) -> Life:
     life = Life().at(-90_000).add("member_added", WEB_2, trigger="member joined", session_timeout_ms=6_000)
     life.rebalanced(WEB_2, "member joined")
@@ -189,14 +212,6 @@ def test_clients_whose_sessions_ended_while_there_was_no_coordinator_join_anew()
     assert found.evidence == (
         "broker 1 loaded the group 0.3 s before and has not heard from web-2/111111 since",
     )
-def test_a_namesake_that_gets_partitions_in_the_same_rebalance_did_not_crash() -> None:
-    """In a large group, its rejoin over another connection is not recorded."""
-    life = crash_and_restart().preparing(AGAIN, "member joined").at(900).joined().at(1_000)
-    owned = {WEB_2.id: 6, AGAIN.id: 6}
-    life.add("assigned", WEB_1, partitions=12, owned=owned).stable(AGAIN, "member joined", 0, 900)
-    assert said(why(life)) == ("new-member", "certain")
-
-
     assert others(found) == {"new-member"}
     stood_still = broker_was_away(500)
     stood_still.entries[-3].data["why"] = (
@@ -246,6 +261,8 @@ def test_both_at_once_are_both_said() -> None:
 
 def test_assignors_that_were_not_known_before_have_not_changed() -> None:
     assert changed(protocols_before=[], user_data_changed=True).diagnosis.value == "unknown"
+    (evidence,) = changed(protocols_before=[]).evidence
+    assert evidence == "its metadata is not known from before the coordinator loaded the group"
 
 
 def test_partitions_given_up_are_the_second_half_of_a_cooperative_rebalance() -> None:
@@ -269,8 +286,22 @@ def test_an_eager_assignor_has_no_second_half() -> None:
     assert "only the partitions it owns changed" in rejoined(WEB_2, "range").evidence[0]
 
 
-    (evidence,) = changed(protocols_before=[]).evidence
-    assert evidence == "its metadata is not known from before the coordinator loaded the group"
+def test_any_assignor_may_be_cooperative_if_the_client_says_so() -> None:
+    trigger, reason = "subscription or protocols changed", "need to revoke partitions and re-join"
+    life = Life().at(-9_000).add("protocol_chosen", protocol="stream")
+    life.at(0).add("metadata_changed", WEB_2, trigger=trigger, user_data_changed=True)
+    assert said(why(life.rebalanced(WEB_2, trigger, reason=reason))) == ("cooperative-follow-up", "likely")
+
+
+def test_where_nothing_was_withheld_there_is_no_second_half() -> None:
+    """A member also owns other partitions than before because it got some."""
+    trigger = "subscription or protocols changed"
+    life = Life().at(-9_000).add("protocol_chosen", protocol="cooperative-sticky")
+    life.add("assigned", WEB_1, partitions=4, lost=0)
+    life.at(0).add("metadata_changed", WEB_2, trigger=trigger, owned_changed=True)
+    assert said(why(life.rebalanced(WEB_2, trigger))) == ("unknown", "possible")
+
+
 def test_withheld_partitions_make_that_certain() -> None:
     trigger = "subscription or protocols changed"
     moves = [["orders", 3, WEB_1.id, None]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from muster.coordinator.journal.explain import describe
@@ -37,3 +39,16 @@ def test_what_a_member_was_called_before_comes_last() -> None:
         describe(entry, Names([WEB_1, WEB_2]))
         == "web-2 at 10.0.0.7 got a member id, which expires in 5.0 s; formerly web-1"
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"protocols_before": ["range"], "owned_changed": True}, "the partitions it owns"),
+        ({"protocols_before": ["range"], "user_data_changed": True}, "its assignor's data"),
+        ({"protocols_before": []}, "how is not known"),
+    ],
+)
+def test_what_a_member_gave_up_or_got_is_not_told_apart(data: dict[str, Any], said: str) -> None:
+    (entry,) = Life().add("metadata_changed", WEB_1, protocols_after=["range"], **data).entries
+    assert describe(entry) == f"metadata of web-1 at 10.0.0.6 changed: {said}"
