@@ -173,7 +173,7 @@ async def create_topics(
             validate_only=validate_only,
         )
         response = await cluster.call(request, until, node=node)
-        return {each.name: _created(each) for each in response.topics}
+        return {each.name: _created(each, validate_only) for each in response.topics}
 
     outcomes = await of_controller(cluster, wanted, ask, until, api="CreateTopics")
     if validate_only:
@@ -204,10 +204,13 @@ def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
     )
 
 
-def _created(told: CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic | KafkaError:
+def _created(
+    told: CreateTopicsResponse.CreatableTopicResult, validate_only: bool
+) -> CreatedTopic | KafkaError:
     if told.error_code:
         return refusal(told.error_code, told.error_message, about=f"topic {told.name}")
-    topic_id = None if told.topic_id == ZERO_UUID else told.topic_id
+    # Kafka makes up an id for what it only validates.
+    topic_id = None if validate_only or told.topic_id == ZERO_UUID else told.topic_id
     return CreatedTopic(told.name, topic_id, told.num_partitions, told.replication_factor)
 
 
