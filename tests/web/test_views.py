@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from playwright.async_api import Page, Route, expect
 
@@ -135,6 +137,26 @@ async def test_a_partition_without_a_leader_is_never_called_empty(shown: Shown, 
     async with page.expect_response("**/records?*"):
         await page.get_by_role("button", name="Newest").click()
     await expect(said).to_contain_text("no broker leads it")
+
+
+async def test_a_look_under_way_takes_nothing_from_the_view_that_is_opened(
+    shown: Shown, open_page: Open
+) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await go_on.wait()
+        await route.continue_()
+
+    page = await open_page(shown)
+    await page.route("**/api/brokers", hold)
+    await look_again(page)
+    await asyncio.wait_for(asked.wait(), 30)
+    await page.goto(f"{shown.page.url}/#/topics/orders/0")
+    await expect(page.locator("#records-view")).to_be_visible()
+    go_on.set()
+    await expect(page.locator("#records-empty")).to_contain_text("The partition is empty.")
 
 
 async def test_topics_that_are_not_listed_are_not_denied(

@@ -42,6 +42,7 @@ async function look() {
   late = false;
   try {
     const gone = await know();
+    if (!current()) return; // the view opened meanwhile looks for itself
     const refused = await shown.look(current);
     if (current()) {
       answered = now();
