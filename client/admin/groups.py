@@ -31,6 +31,8 @@ REASON: Final = "removed by an administrator"
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 """Group types."""
+CONSUMER_PROTOCOL_TYPES: Final = frozenset({"", "consumer"})
+"""Protocol types of groups of consumers; "" is that of a group that only has offsets."""
 
 _SPEAKS_CLASSIC: Final = 0
 """ConsumerGroupDescribe's member type for members of the classic protocol; before v1 there is none."""

@@ -25,7 +25,7 @@ from muster.coordinator.commands.options import actions, command, one_of
 from muster.coordinator.commands.run import Usage, error_json, report_failures
 from muster.coordinator.security.acls import OPERATIONS
 from muster.protocol.errors import KafkaError
-from muster.protocol.messages.acls import CLUSTER_NAME
+from muster.protocol.messages.acls import CLUSTER_NAME, USER
 
 _ACL_JSON: Final = """\
 {"principal": text, "permission": "ALLOW" or "DENY", "operation": Kafka's name,
@@ -78,7 +78,6 @@ every host. Removing takes names as they were given: --topic orders leaves an AC
 
 JSON: [{_ACL_JSON}], those that were removed"""
 
-_USER: Final = "User:"
 _OPERATIONS: Final = {
     each.name.lower().replace("_", "-"): each for each in AclOperation if each is not AclOperation.ANY
 }
@@ -165,12 +164,12 @@ def _add_resources(parser: Parser, *, repeated: bool) -> None:
 def principal(text: str) -> str:
     """Parse a user's name, with or without `User:` before it. It may have colons itself, as that of a
     Kubernetes service account does."""
-    name = text.removeprefix(_USER)
+    name = text.removeprefix(USER)
     if not name:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not allowed; it takes a user's name, or a principal such as User:alice"
         )
-    return _USER + name
+    return USER + name
 
 
 def principals(text: str) -> tuple[str, ...]:

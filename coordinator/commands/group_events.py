@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -44,11 +43,6 @@ def _duration_ms(text: str) -> int:
         return durations.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def now_ms() -> int:
-    """This machine's time in epoch ms."""
-    return time.time_ns() // 1_000_000
 
 
 class GroupEvents:

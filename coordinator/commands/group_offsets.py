@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from muster.client.admin.reset import ResetOffset, Target
 
 _INT64_MAX = 2**63 - 1
-_OF_CONSUMERS = ("", "consumer")  # protocol types; "" is that of a group that only has offsets
 
 _RESET = """\
 The groups must have no members; missing ones are created. An offset out of a log's range becomes the nearest
@@ -140,13 +139,13 @@ def _plan(path: str) -> Plan:
 async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     """Set committed offsets, or show what would be set."""
     from muster.client.admin.answers import failure_of
-    from muster.client.admin.groups import list_groups
+    from muster.client.admin.groups import CONSUMER_PROTOCOL_TYPES, list_groups
 
     until = deadline(given.timeout)
     groups = _groups_of_reset(given)
     if given.all_groups:
         listed = await list_groups(cluster, until)
-        groups = [each.group_id for each in listed if each.protocol_type in _OF_CONSUMERS]
+        groups = [each.group_id for each in listed if each.protocol_type in CONSUMER_PROTOCOL_TYPES]
     failures: dict[str, KafkaError] = {}
     places: list[Place] = []
     with Progress(given.prog, "group", total=len(groups)) as progress:

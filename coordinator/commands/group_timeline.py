@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from muster.client.network.cluster import Cluster
 from muster.coordinator.arguments import printable
+from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands import group_events, output, streams
-from muster.coordinator.commands.group_events import GroupEvents, now_ms
+from muster.coordinator.commands.group_events import GroupEvents
 from muster.coordinator.commands.options import command
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.journal.entries import Entry, Member
@@ -50,7 +51,7 @@ def declare(below: Any) -> None:
 
 async def timeline(cluster: Cluster, given: Namespace) -> int:
     """Show the recorded events and, with --follow, new ones as they happen."""
-    asked_ms = now_ms()
+    asked_ms = wall_ms()
     since_ms = 0 if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:
         entries = await events.read(max(since_ms - _LOOK_BACK_MS, 0) if since_ms else None)

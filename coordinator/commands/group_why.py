@@ -6,8 +6,9 @@ from argparse import Namespace
 from typing import Any, Final
 
 from muster.client.network.cluster import Cluster
+from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands import group_events, output
-from muster.coordinator.commands.group_events import GroupEvents, now_ms
+from muster.coordinator.commands.group_events import GroupEvents
 from muster.coordinator.commands.options import command, number
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.journal.explain import explain
@@ -48,7 +49,7 @@ def declare(below: Any) -> None:
 
 async def why(cluster: Cluster, given: Namespace) -> int:
     """Explain the last rebalance, or that of a given generation."""
-    asked_ms = now_ms()
+    asked_ms = wall_ms()
     since_ms = None if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:
         entries = await events.read(None if since_ms is None else max(since_ms - _LOOK_BACK_MS, 0))

@@ -7,8 +7,7 @@ from argparse import Namespace
 from typing import Any, Final
 
 from muster.client.admin import groups as group_calls
-from muster.client.admin.groups import GroupDescription
-from muster.client.group.requests import PROTOCOL_TYPE
+from muster.client.admin.groups import CONSUMER_PROTOCOL_TYPES, GroupDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.arguments import printable
@@ -169,7 +168,7 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
 def _say_whose_positions_are_unknown(given: Namespace, described: list[group_views.Described]) -> None:
     """Explain an empty table: the group's members are not consumers but, for example, Connect workers."""
     for group, positions in described:
-        if group.protocol_type not in ("", PROTOCOL_TYPE) and not positions:
+        if group.protocol_type not in CONSUMER_PROTOCOL_TYPES and not positions:
             print(
                 f"{given.prog}: {printable(group.group_id)} is not a consumer group "
                 f"({printable(group.protocol_type)}) and has no positions; --members shows its members",

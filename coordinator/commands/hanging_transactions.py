@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.arguments import printable
+from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import command, duration_ms, number
 from muster.coordinator.commands.run import Failed, Usage, report_failures
@@ -163,7 +163,7 @@ def _hanging_json(each: HangingTransaction, held: HeldBack | None) -> dict[str, 
 
 
 def _print_hanging(hanging: list[HangingTransaction], held: Outcomes[TopicPartition, HeldBack]) -> None:
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     rows = [
         [
             *each.partition,

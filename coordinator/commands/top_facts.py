@@ -19,7 +19,8 @@ from muster.client.fetch.requests import FetchSettings
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
-from muster.coordinator.commands.group_events import TOPIC, now_ms
+from muster.coordinator.base.clock import wall_ms
+from muster.coordinator.commands.group_events import TOPIC
 from muster.coordinator.journal.entries import Entry
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -162,7 +163,7 @@ class _Journal:
         if self._fetcher is None or self._is_behind():
             return None
         times = self._completed[group]
-        since_ms = now_ms() - _REBALANCES_WINDOW_MS
+        since_ms = wall_ms() - _REBALANCES_WINDOW_MS
         while times and times[0] < since_ms:
             times.popleft()
         return len(times)
@@ -194,7 +195,7 @@ class _Journal:
         described = (await describe_topics(self._cluster, [TOPIC], until)).raise_for_failures()[TOPIC]
         partitions = [TopicPartition(TOPIC, each.partition) for each in described.partitions]
         found = []
-        for timestamp in (now_ms() - _REBALANCES_WINDOW_MS, EARLIEST, LATEST):
+        for timestamp in (wall_ms() - _REBALANCES_WINDOW_MS, EARLIEST, LATEST):
             offsets = (
                 await list_offsets(self._cluster, dict.fromkeys(partitions, timestamp), until)
             ).succeeded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any, Final
@@ -13,6 +12,7 @@ from muster.client.admin.transactions import STATES, TransactionDescription, Tra
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition, grouped
+from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands import hanging_transactions, output
 from muster.coordinator.commands.options import actions, command, duration_ms, number, one_of
 from muster.coordinator.commands.run import report_failures
@@ -104,7 +104,7 @@ async def list_transactions(cluster: Cluster, given: Namespace) -> int:
 async def describe_transactions(cluster: Cluster, given: Namespace) -> int:
     """Show transactional ids, one per line."""
     outcomes = await transaction_calls.describe_transactions(cluster, given.ids, deadline(given.timeout))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     found = [_Described(each, now_ms) for each in outcomes.succeeded.values()]
     if given.output == "json":
         print(output.document([each.as_json() for each in found]))

@@ -14,11 +14,10 @@ from muster.coordinator.security.acls import EVERYONE
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.kept_acls import KeptAcls
 from muster.coordinator.server.rights import UNRESTRICTED
-from muster.protocol.messages.acls import CLUSTER_NAME, WILDCARD, Operation, ResourceType
+from muster.protocol.messages.acls import CLUSTER_NAME, USER, WILDCARD, Operation, ResourceType
 
 _log: Final = Logger(part="authorizer")
 
-_USER: Final = "User:"
 _EVERY_MS: Final = 60_000
 _HOSTS_MAX: Final = 1_000
 """Addresses tracked per minute; denials of further ones are not logged."""
@@ -30,7 +29,7 @@ _NAME_MAX: Final = 100  # characters of a name in the log
 def super_users(text: str) -> frozenset[str]:
     """The principals in the setting `super.users`: `User:a;User:b`. A name without a type is a user's."""
     named = (each.strip() for each in text.split(";"))
-    return frozenset(each if ":" in each else _USER + each for each in named if each)
+    return frozenset(each if ":" in each else USER + each for each in named if each)
 
 
 class Authorizer:
@@ -170,7 +169,7 @@ def _remedy(principal: str, operation: Operation, type: ResourceType, name: str)
     for_all = principal == EVERYONE or name == WILDCARD  # as ACLs, they would allow more than was asked for
     if for_all or max(len(principal), len(name)) > _NAME_MAX or type not in _OPTIONS:
         return "if it should be allowed, allow it with muster acls"
-    user = principal.removeprefix(_USER)
+    user = principal.removeprefix(USER)
     if ":" in user or user.startswith("-"):
         user = principal
     words = ["muster", "acls", "allow", user, "--operation", operation.name.lower()]

@@ -59,6 +59,8 @@ class Permission(IntEnum):
 
 CLUSTER_NAME = "kafka-cluster"
 """The name of the one resource of type CLUSTER."""
+USER = "User:"
+"""What the principals of clients begin with."""
 WILDCARD = "*"
 """As the name of a literal pattern: every name. As a host: every host."""
 
