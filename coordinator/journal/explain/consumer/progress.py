@@ -3,7 +3,7 @@ a rebalance in progress waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
@@ -136,7 +136,7 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
     here = [each for each in rebalance.entries if each.at_ms >= target.at_ms]
     now = _ids_now(rebalance)
     wanted = _wanted(rebalance, now)
-    owed = _owed(rebalance, target, now)
+    owed = _owed(rebalance, target, wanted, now)
     holders = {part: held for held in owed for part in held.partitions}
     found: list[Awaited] = []
     for held in owed:
@@ -144,12 +144,7 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
         others = (each for each in dict.fromkeys(next_owners) if each not in (None, held.member.id))
         waiters = tuple(_known(rebalance, each) for each in others if each is not None)
         found.append(Awaited(held.member, False, held.since_ms, held.until_ms, held.partitions, waiters))
-    got = {
-        (now.get(entry.member.id, entry.member.id), part)
-        for entry in here
-        if entry.type == "partitions_assigned" and entry.member is not None
-        for part in partitions(entry)
-    }
+    got = _by_member(here, "partitions_assigned", now)
     free: dict[str, int] = {}
     freed_ms = {
         part: entry.at_ms
@@ -192,7 +187,19 @@ def _wanted(rebalance: Rebalance, now: Mapping[str, str]) -> dict[Partition, Mov
     return found
 
 
-def _owed(rebalance: Rebalance, target: Entry, now: Mapping[str, str]) -> list[Held]:
+def _by_member(entries: Iterable[Entry], type: str, now: Mapping[str, str]) -> set[tuple[str, Partition]]:
+    """The partitions in entries of this type, each with the member they are about."""
+    return {
+        (now.get(entry.member.id, entry.member.id), part)
+        for entry in entries
+        if entry.type == type and entry.member is not None
+        for part in partitions(entry)
+    }
+
+
+def _owed(
+    rebalance: Rebalance, target: Entry, wanted: Mapping[Partition, Move], now: Mapping[str, str]
+) -> list[Held]:
     """What members have yet to revoke, whether told to or not."""
     here = rebalance.entries
     gone = {
@@ -208,38 +215,24 @@ def _owed(rebalance: Rebalance, target: Entry, now: Mapping[str, str]) -> list[H
         and gone.get(each.member.id, -1) < each.since_ms
     ]
     told = {part for each in owed for part in each.partitions}
-    let_go = {
-        (now.get(entry.member.id, entry.member.id), part)
-        for entry in here
-        if entry.type == "partitions_revoked" and entry.member is not None
-        for part in partitions(entry)
-    }
+    let_go = _by_member(here, "partitions_revoked", now)
+    given = _by_member(here, "partitions_assigned", now)
     present = {now.get(each, each) for each in counts(target, "owned")}
     untold: dict[str, list[Partition]] = {}
-    for move in _wanted(rebalance, now).values():
-        part, holder = (move.topic, move.partition), move.from_member
+    for part, move in wanted.items():
+        holder = move.from_member
         if (
             holder is not None
             and holder in present
             and move.to_member is not None
             and part not in told
             and (holder, part) not in let_go
-            and not _was_given(rebalance, part, move.to_member, now)
+            and (move.to_member, part) not in given
         ):
             untold.setdefault(holder, []).append(part)
     for holder, some in untold.items():
         owed.append(Held(_known(rebalance, holder), tuple(sorted(some)), target.at_ms, None, None))
     return owed
-
-
-def _was_given(rebalance: Rebalance, part: Partition, member_id: str, now: Mapping[str, str]) -> bool:
-    return any(
-        entry.type == "partitions_assigned"
-        and entry.member is not None
-        and now.get(entry.member.id, entry.member.id) == member_id
-        and part in partitions(entry)
-        for entry in rebalance.entries
-    )
 
 
 def _known(rebalance: Rebalance, member_id: str) -> Member:
