@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -13,6 +13,7 @@ from muster.coordinator.base import log
 from muster.coordinator.server.broker_config_specs import BROKER_SPECS, DRAINED
 from muster.coordinator.testing import Broker
 from muster.protocol.compression import Codec
+from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.configs import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
@@ -45,6 +46,11 @@ pytestmark = pytest.mark.kafka
 
 _SETTLED_SECONDS_MAX: Final = 30.0
 _PAUSE_SECONDS: Final = 0.02  # between two checks of a fact
+
+T = TypeVar("T")
+
+_TOO_LARGE: Final = ErrorCode.MESSAGE_TOO_LARGE
+_INVALID_RECORD: Final = ErrorCode.INVALID_RECORD
 _SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
     "log.cleaner.enable": "true",
@@ -125,6 +131,19 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
 """By step and fact, both with wildcards: why muster answers differently."""
 
 
+def _settled(step: str, ask: Callable[[], T], settled: Callable[[T], bool]) -> T:
+    """The first of `ask`'s answers that is `settled`.
+
+    :raises TimeoutError: after `_SETTLED_SECONDS_MAX`.
+    """
+    deadline = time.monotonic() + _SETTLED_SECONDS_MAX
+    while not settled(answer := ask()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{step}: still {answer!r:.300} after {_SETTLED_SECONDS_MAX:g} s")
+        time.sleep(_PAUSE_SECONDS)
+    return answer
+
+
 class Story:
     """One broker's answers so far: the facts of each step."""
 
@@ -136,16 +155,16 @@ class Story:
         """Record the facts of every config. `until` gives configs the values to wait for, since Kafka's
         brokers learn of a change after it was answered."""
         request = describing(resource, synonyms=True)
-        deadline = time.monotonic() + _SETTLED_SECONDS_MAX
-        while True:
-            response = self._connection.call(request, 4, DescribeConfigsResponse)
-            (result,) = response.results
+
+        def described() -> DescribeConfigsResponse.DescribeConfigsResult:
+            (result,) = self._connection.call(request, 4, DescribeConfigsResponse).results
+            return result
+
+        def settled(result: DescribeConfigsResponse.DescribeConfigsResult) -> bool:
             values = {config.name: config.value for config in result.configs}
-            if until is None or all(values.get(name) == value for name, value in until.items()):
-                break
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{step}: not {until} within {_SETTLED_SECONDS_MAX:g} s")
-            time.sleep(_PAUSE_SECONDS)
+            return all(values.get(name) == value for name, value in (until or {}).items())
+
+        result = _settled(step, described, settled)
         self.facts[step, "error"] = result.error_code
         for config in result.configs:
             facts = {
@@ -202,13 +221,19 @@ class Story:
         self.facts[step, "error"] = response.error_code
         self.facts[step, "resources"] = listed
 
-    def produce(self, step: str, topic: str, value: bytes, codec: Codec) -> None:
+    def produce(self, step: str, topic: str, value: bytes, codec: Codec, *, until: int | None = None) -> None:
+        """Record the error of a batch. `until` is the error to wait for, since Kafka describes a config
+        a moment before its logs follow it."""
         records = build([Record(0, int(time.time() * 1000), b"key", value)], codec=codec)
         part = ProduceRequest.PartitionProduceData(index=0, records=records)
         data = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
-        response = self._connection.call(request, 9, ProduceResponse)
-        self.facts[step, "error"] = response.responses[0].partition_responses[0].error_code
+
+        def answered() -> int:
+            response = self._connection.call(request, 9, ProduceResponse)
+            return response.responses[0].partition_responses[0].error_code
+
+        self.facts[step, "error"] = _settled(step, answered, lambda error: until in (None, error))
 
 
 def tell(story: Story, broker: str) -> None:
@@ -237,11 +262,12 @@ def tell_of_topics(story: Story) -> None:
     story.replace("replace, validated only", TOPIC, "t", {}, validate_only=True)
     story.replace("replace", TOPIC, "t", {"max.message.bytes": "2000", policy: "delete"})
     story.describe("after replace", TOPIC, "t", until={"max.message.bytes": "2000", policy: "delete"})
-    story.produce("a batch above max.message.bytes", "t", b"v" * 3_000, Codec.NONE)
+    story.produce("a batch above max.message.bytes", "t", b"v" * 3_000, Codec.NONE, until=_TOO_LARGE)
     story.produce("a batch that is packed", "t", b"v" * 3_000, Codec.GZIP)
     story.alter("a bound for unpacking", TOPIC, "t", ("max.decompressed.message.bytes", SET, "1000"))
     story.describe("after the bound", TOPIC, "t", until={"max.decompressed.message.bytes": "1000"})
-    story.produce("a batch above max.decompressed.message.bytes", "t", b"v" * 3_000, Codec.GZIP)
+    step = "a batch above max.decompressed.message.bytes"
+    story.produce(step, "t", b"v" * 3_000, Codec.GZIP, until=_INVALID_RECORD)
     story.produce("a batch above it that is not packed", "t", b"v" * 1_500, Codec.NONE)
     story.replace("replace by nothing, v0", TOPIC, "t", {}, version=0)
     story.describe("after replacing by nothing", TOPIC, "t", until={"max.message.bytes": "1048588"})
@@ -342,7 +368,7 @@ def tell_of_brokers(story: Story, broker: str) -> None:
     story.describe("after that append", TOPIC, "t", until={"cleanup.policy": "delete"})
     story.replace("one broker is replaced", BROKER, broker, {"message.max.bytes": "2000"})
     story.describe("the topic then", TOPIC, "t", until={"max.message.bytes": "2000", "retention.ms": "88"})
-    story.produce("a batch above message.max.bytes", "t", b"v" * 3_000, Codec.NONE)
+    story.produce("a batch above message.max.bytes", "t", b"v" * 3_000, Codec.NONE, until=_TOO_LARGE)
     fixed = ("num.partitions", SET, "5"), ("auto.create.topics.enable", SET, "true")
     story.alter("what is read only", BROKER, broker, *fixed)
     story.alter("what is read only, deleted", BROKER, broker, ("num.partitions", DELETE, None))
