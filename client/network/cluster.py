@@ -118,7 +118,7 @@ class Cluster:
             node, leader_epoch = await cluster.leadership(TopicPartition("orders", 0), deadline(30))
 
     Every method raises ClientError, or KafkaError if a broker refuses. `auto_create_topics`: brokers may
-    create missing topics, if their settings allow it. `patient`: keep trying if no broker has ever responded;
+    create missing topics, if their settings allow it. `patient`: keep trying if no broker has ever answered;
     otherwise that is final (`is_final`). `request_timeout_ms` bounds a single request, whatever the deadline
     of its call. Metadata older than `metadata_max_age_ms` is refreshed in the background on use.
     """
@@ -199,12 +199,14 @@ class Cluster:
         until = min(until, deadline(self._request_timeout_s))
         connection = await self._pool.connection(node, lane, until)
         try:
-            return await connection.call(
+            response = await connection.call(
                 request, share_of(until, 2) if node == ANY else until, last_version=last_version
             )
         except RequestTimedOut:
             self._pool.failed(connection.node_id, connection.address)
             raise
+        self._pool.reached = True
+        return response
 
     async def call_controller(self, request: Request, until: float) -> Any:
         """The response of the controller, asked once. (Kafka's brokers forward to the controller what it
@@ -245,11 +247,13 @@ class Cluster:
 
     def is_final(self, error: Exception) -> bool:
         """Whether retrying cannot help: a broker refused for good, the other side is not a broker, or, unless
-        the client is patient, no broker has ever responded."""
+        the client is patient, no bootstrap server has ever answered a request."""
         if isinstance(error, KafkaError):
             return not may_pass(error.code)
         if isinstance(error, Unreachable):
             return not (self._patient or self._pool.reached)
+        if isinstance(error, ConnectionLost):
+            return not self._patient and self._pool.is_hopeless
         return isinstance(error, (NotKafka, AuthenticationFailed, Closed))
 
     def backoff_s(self, tries: int) -> float:

@@ -37,6 +37,7 @@ ANY: Final = -1
 _STAGGER_S: Final = 1.0  # how long one address may be silent before the next one is tried in parallel
 _TURNS_TO_HEAR: Final = 2  # turns of the loop: it polls its sockets in the first, and calls us in the second
 _QUIET_S: Final = 1.0  # idle time after which it is worth a turn of the loop to check a connection
+_TRIES_WITHOUT_ANSWER: Final = 3  # if a broker closed the connection each time, it will go on doing so
 _DISTRUST_S: Final = 10.0
 """How long a failed broker ranks last if any broker will do. Longer than the reconnect backoff, which may be
 over at the next try: a broker that accepts connections and closes them would be chosen every time, since it
@@ -97,10 +98,11 @@ class Pool:
         patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`patient`: callers retry even if no broker has ever responded, so failures are logged. Otherwise
+        """`patient`: callers retry even if no broker has ever answered, so failures are logged. Otherwise
         the caller gets the first failure at once."""
         self.reached = False
-        """Whether any broker has ever responded."""
+        """Whether any broker has ever answered a request. An open connection is not enough: a SASL listener
+        opens one for clients without SASL too, and closes it at their first request."""
         self._bootstrap = list(dict.fromkeys(bootstrap))
         self._client_id = client_id
         self._settings = settings
@@ -135,6 +137,12 @@ class Pool:
                         lane.connection, given.connection = connection, None
                         connection.node_id = node.node_id
                     break
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no broker has ever answered a request, after a few failures for each bootstrap address."""
+        tries = _TRIES_WITHOUT_ANSWER * len(self._bootstrap)
+        return not self.reached and self._failure_count >= tries
 
     def address_of(self, node_id: int) -> Address | None:
         """The node's address, if known."""
@@ -377,7 +385,6 @@ class Pool:
             raise
         connection.node_id = node_id
         connection.on_failed = self._distrust
-        self.reached = True
         self._failures.pop(node_id, None)
         return connection
 

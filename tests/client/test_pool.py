@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import socket
@@ -233,6 +234,21 @@ async def test_a_broker_that_closes_is_not_begun_with_again(order: None, bad: Ha
 
         await cluster.retrying(ask, deadline(LONG_S))
         assert tries <= 2
+
+
+async def test_an_impatient_client_gives_up_when_every_address_closes_at_the_first_request() -> None:
+    """As a SASL listener does to clients without SASL."""
+    async with (
+        listener(closes_when_asked) as one,
+        listener(closes_when_asked) as other,
+        Cluster([one, other]) as cluster,
+    ):
+
+        async def ask() -> None:
+            await cluster.call(METADATA, deadline(LONG_S))
+
+        with pytest.raises(ConnectionLost, match="at the first request: it may be a listener for SASL"):
+            await asyncio.wait_for(cluster.retrying(ask, math.inf), LONG_S)
 
 
 async def test_a_node_that_closes_is_not_asked_again_while_another_answers(order: None) -> None:
