@@ -161,10 +161,15 @@ def acl(
             f"a principal has the form User:NAME and at most {_PRINCIPAL_BYTES_MAX} bytes, "
             f"not {principal[:_SHOWN_MAX]!r}"
         )
-    if "/" in host and _network(host) is None:
-        raise _invalid(f"the host {host[:_SHOWN_MAX]!r} is no network in CIDR notation, such as 10.0.0.0/8")
     if not host or len(host) > _HOST_MAX:
         raise _invalid(f"a host is an address, a network or *, not {host[:_SHOWN_MAX]!r}")
+    if "/" in host:
+        try:
+            _network(host)
+        except ValueError:
+            raise _invalid(
+                f"the host {host[:_SHOWN_MAX]!r} is no network in CIDR notation, such as 10.0.0.0/8"
+            ) from None
     return made
 
 
@@ -208,19 +213,15 @@ def _invalid(why: str) -> KafkaError:
 
 
 @lru_cache(maxsize=4_096)
-def _network(host: str) -> IPv4Network | IPv6Network | None:
-    """The network, or that of a single address; None if it is neither."""
-    try:
-        return ip_network(host, strict=False)
-    except ValueError:
-        return None
+def _network(host: str) -> IPv4Network | IPv6Network:
+    """The network, or that of a single address. Raises ValueError, which is not cached, if it is neither."""
+    return ip_network(host, strict=False)
 
 
 @lru_cache(maxsize=4_096)
 def _covers(host: str, address: str) -> bool:
     """Whether a network contains an address, or an address is the same one in another spelling."""
-    network = _network(host)
     try:
-        return network is not None and ip_address(address.partition("%")[0]) in network
+        return ip_address(address.partition("%")[0]) in _network(host)
     except ValueError:
         return False

@@ -15,6 +15,7 @@ from muster.coordinator.security.acls import (
     Acl,
     Filter,
     Pattern,
+    _network,
     acl,
     acl_filter,
 )
@@ -336,6 +337,15 @@ def test_what_is_no_acl_is_refused(field: str, values: list[Any]) -> None:
         with pytest.raises(KafkaError) as raised:
             acl(**{**FINE, field: value})
         assert raised.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_host_that_is_refused_is_not_remembered() -> None:
+    _network.cache_clear()
+    for host in ("10.0.0.0/33", "x/8", "/" * 100_000, "10.0.0.0/" + "0" * 100_000 + "8"):
+        with pytest.raises(KafkaError) as raised:
+            acl(**{**FINE, "host": host})
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert _network.cache_info().currsize == 0
 
 
 def test_the_cluster_has_one_name() -> None:
