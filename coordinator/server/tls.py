@@ -255,6 +255,9 @@ class Secured(asyncio.Protocol):
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high, low)
 
+    def get_write_buffer_size(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def write(self, data: bytes) -> None:
         if not data or self._tls is None or self._transport is None:  # OpenSSL takes empty data for a mistake
             return

@@ -1,4 +1,4 @@
-"""Limits connections: caps their number, and closes those that send no request."""
+"""Limits connections: caps their number, and closes those that send no request or take no answer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ CONNECTIONS_MAX: Final = 256
 """The brokers' connections need open files, too."""
 FIRST_REQUEST_S: Final = 30.0
 """A connection without a request by then is closed."""
+TAKE_S: Final = 30.0
+"""How often to look for connections that have taken nothing of their answers since the last look."""
 
 _Connection = asyncio.BaseProtocol
 
@@ -22,6 +24,9 @@ class Door:
     def __init__(self) -> None:
         self.server: web.Server | None = None
         self._silent: dict[_Connection, asyncio.TimerHandle] = {}
+        self._left: dict[asyncio.Transport, int] = {}
+        """Bytes that each connection with a request had not taken at the last look."""
+        self._look: asyncio.TimerHandle | None = None
 
     def __call__(self) -> _Connection:
         assert self.server is not None
@@ -38,6 +43,10 @@ class Door:
         timer = self._silent.pop(request.protocol, None)
         if timer is not None:
             timer.cancel()
+            if request.transport is not None:
+                self._left[request.transport] = 0
+                if self._look is None:
+                    self._look_later()
         return await handler(request)
 
     def close(self) -> None:
@@ -45,11 +54,29 @@ class Door:
         for timer in self._silent.values():
             timer.cancel()
         self._silent.clear()
+        if self._look is not None:
+            self._look.cancel()
+        self._left.clear()
 
     def _give_up(self, connection: _Connection) -> None:
         del self._silent[connection]
         assert isinstance(connection, web.RequestHandler)
         connection.force_close()
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(TAKE_S, self._close_stuck)
+
+    def _close_stuck(self) -> None:
+        for transport, before in list(self._left.items()):
+            left = self._left[transport] = transport.get_write_buffer_size()
+            if left and left == before:
+                transport.abort()  # to close it would be to wait until the rest is taken
+                left = 0
+            if not left and transport.is_closing():
+                del self._left[transport]
+        self._look = None
+        if self._left:
+            self._look_later()
 
 
 class _Refusal(asyncio.Protocol):
