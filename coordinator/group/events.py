@@ -296,8 +296,8 @@ class MemberAdded(Event):
 
 @_event
 class MemberRejoined(Event):
-    """A known member sent its JoinGroup to a group that waits for them; reported in groups of up to 100
-    members."""
+    """A known member sent its JoinGroup to a group that waits for them; reported in groups of up to
+    `REJOINS_TOLD_MAX` members."""
 
     after_ms: int
     """Time since the rebalance began."""

@@ -31,6 +31,9 @@ COMMON: Final = (
 CUT: Final = "cut"
 """Field of an entry whose lists were cut: the full length of each."""
 
+REJOINS_TOLD_MAX: Final = 100
+"""Each JoinGroup of a known member has an entry in groups of up to this many members."""
+
 WHOLE_BROKER: Final = -1
 """Stands for the shard number in entries about all groups of a broker. Kept in memory only."""
 TRANSACTIONS: Final = -2

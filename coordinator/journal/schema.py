@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from muster.coordinator.journal.entries import CUT, VERSION
+from muster.coordinator.journal.entries import CUT, REJOINS_TOLD_MAX, VERSION
 
 Shape = Mapping[str, Any]
 """A JSON Schema."""
@@ -157,7 +157,7 @@ TYPES: Final = (
     _type(
         "member_rejoined",
         "A known member sent the JoinGroup that the group waits for; recorded for groups of at most "
-        "100 members.",
+        f"{REJOINS_TOLD_MAX} members.",
         Field("after_ms", _COUNT, "time since the rebalance began"),
     ),
     _type(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
 from muster.coordinator.group.classic import rebalance, refusals, subscriptions
 from muster.coordinator.group.classic.group import CONSUMER, ClassicGroup, refused_join
@@ -22,13 +20,12 @@ from muster.coordinator.group.events import (
     Trigger,
 )
 from muster.coordinator.group.group import PendingMember
+from muster.coordinator.journal.entries import REJOINS_TOLD_MAX
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupRequest
 
 _MEMBER_ID_REQUIRED_FROM = 4  # KIP-394
 _SKIP_ASSIGNMENT_FROM = 9  # KIP-814
-_REJOINS_TOLD_MAX: Final = 100
-"""Each JoinGroup is reported in groups of up to this many members."""
 
 
 def join(group: ClassicGroup, request: JoinGroupRequest, new_member_id: str, step: Step) -> None:
@@ -201,7 +198,7 @@ def _tell_rejoined(
         tell_grown(group, cause, step)
     _tell_metadata(group, member, protocols, cause, step)
     rebalancing = group.rebalance if group.state is GroupState.PREPARING_REBALANCE else None
-    if rebalancing is not None and member.parked_join is None and len(group.members) <= _REJOINS_TOLD_MAX:
+    if rebalancing is not None and member.parked_join is None and len(group.members) <= REJOINS_TOLD_MAX:
         after_ms = step.now_ms - rebalancing.started_ms
         step.events.append(MemberRejoined(*group.stamp(step, cause), after_ms=after_ms))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.entries import REJOINS_TOLD_MAX, Entry
 from muster.coordinator.journal.explain import cost as costs
 from muster.coordinator.journal.explain import incidents, words
 from muster.coordinator.journal.explain.causes import diagnose
@@ -13,7 +13,7 @@ from muster.coordinator.journal.explain.consumer import migration, reasons, refu
 from muster.coordinator.journal.explain.facts import members, text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding
 from muster.coordinator.journal.explain.names import NAMED_MAX, count, duration, ids_in, listed
-from muster.coordinator.journal.explain.phases import REJOINS_TOLD_MAX, awaited, phases, rejoins_told
+from muster.coordinator.journal.explain.phases import awaited, phases, rejoins_told
 from muster.coordinator.journal.explain.rebalances import (
     LOOK_ENTRIES_MAX,
     Outcome,

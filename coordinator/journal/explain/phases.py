@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.entries import REJOINS_TOLD_MAX, Entry, Member
 from muster.coordinator.journal.explain.consumer import progress
 from muster.coordinator.journal.explain.facts import joins, member, members, text, texts, whole
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Outcome, Rebalance
@@ -14,8 +14,6 @@ from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING,
 
 _HELD_UP_MS: Final = 1_000
 """A shorter wait for a member that then left, or expired, is not worth mentioning."""
-REJOINS_TOLD_MAX: Final = 100
-"""The journal tells who rejoined only in groups of up to this many members."""
 
 
 def phases(rebalance: Rebalance) -> Phases | None:
