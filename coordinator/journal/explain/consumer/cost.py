@@ -30,25 +30,34 @@ def stood_still(
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """How long (ms) each partition that has an owner again stood still; and since when (epoch ms) each
     released partition has stood still, whether it has an owner again or not. A partition stands still from
-    when its member has revoked it until another has it. `gone`: when removed members stopped working."""
+    when its member has revoked it until another has it. `gone`: when removed members stopped working; one
+    that has come back under its id works again."""
+    came: dict[str, int] = {}
+    given: dict[Partition, str | None] = {}
     since: dict[Partition, int] = {}
     first: dict[Partition, int] = {}
     still: dict[Partition, int] = {}
     for entry in rebalance.entries:
+        who = "" if entry.member is None else entry.member.id
         if entry.type == "partitions_revoked":
             for part in partitions(entry):
                 since.setdefault(part, entry.at_ms)
                 first.setdefault(part, entry.at_ms)
+        elif entry.type in ("member_added", "member_replaced"):
+            came[who] = entry.at_ms
         elif entry.type == "target_assigned":
             for each in moves(entry):
-                if each.from_member is not None and each.from_member in gone:
-                    part = each.topic, each.partition
-                    stopped_ms = gone[each.from_member]
-                    since.setdefault(part, stopped_ms)
-                    first.setdefault(part, stopped_ms)
+                part, former = (each.topic, each.partition), each.from_member
+                given[part] = each.to_member
+                if former is not None and former in gone and came.get(former, gone[former]) <= gone[former]:
+                    since.setdefault(part, gone[former])
+                    first.setdefault(part, gone[former])
         elif entry.type == "partitions_assigned":
+            is_back = who in gone and came.get(who, gone[who]) > gone[who]
             for part in partitions(entry):
                 since_ms = since.pop(part, None)
+                if since_ms is None and is_back and given.get(part) != who:
+                    since_ms = gone[who]  # it had it before, so no target moved it
                 if since_ms is not None:
                     still[part] = still.get(part, 0) + max(entry.at_ms - since_ms, 0)
     return still, first

@@ -53,6 +53,63 @@ def test_partitions_of_a_member_that_is_gone_stood_still_since_its_last_sign_of_
     assert [(each.from_member, each.to_member) for each in found.moved.moves] == [("bob-1", "alice-1")] * 2
 
 
+def test_partitions_of_a_static_member_that_came_back_stood_still_since_it_revoked_them() -> None:
+    story = """
+    topic orders 6
+
+    alice beat topics=orders instance=one
+    advance 1s
+    bob beat topics=orders
+    alice beat
+    alice beat owned=orders-0,orders-1,orders-2
+    alice beat epoch=-2
+    advance 20s
+    alice beat topics=orders
+    advance 10s
+    carol beat topics=orders
+    alice beat
+    advance 2s
+    alice beat owned=orders-0,orders-1
+    bob beat
+    carol beat
+    """
+    found = why(story)
+    assert (found.outcome, found.started_ms) == (Outcome.COMPLETED, told(story)[0].at_ms + 1_000)
+    assert found.cost is not None
+    assert found.cost.unowned == (
+        Unowned((("orders", 3), ("orders", 4)), 32_000),
+        Unowned((("orders", 5),), 30_000),
+        Unowned((("orders", 2),), 0),
+    )
+
+
+def test_partitions_of_a_member_that_is_back_before_the_next_target_stood_still_meanwhile() -> None:
+    story = """
+    config group.consumer.assignment.interval.ms 10000
+    topic orders 4
+
+    alice beat topics=orders
+    advance 11s
+    bob beat topics=orders
+    alice beat
+    alice beat owned=orders-0,orders-1
+    bob beat
+    advance 2s
+    bob beat epoch=-1
+    advance 3s
+    bob beat epoch=0 topics=orders
+    advance 6s
+    bob beat
+    alice beat
+    """
+    found = why(story)
+    assert (found.cause, found.outcome) == ("member left", Outcome.COMPLETED)
+    assert found.moved is not None
+    assert found.moved.moves == ()
+    assert found.cost is not None
+    assert found.cost.unowned == (Unowned((("orders", 2), ("orders", 3)), 9_000),)
+
+
 def test_a_rebalance_that_is_over_in_one_step() -> None:
     found = rebalances(
         told("topic orders 2\ntopic more 1\n\nalice beat topics=orders\nalice beat topics=orders,more\n")
