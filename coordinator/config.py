@@ -436,8 +436,9 @@ class Settings:
     )
     transaction_partition_verification_enable: bool = _kafka(
         True,
-        "whether a partition asks the coordinator if it is part of a transaction; it always does for clients "
-        "that leave the adding of partitions to brokers (transaction.version 2)",
+        "whether a partition asks the coordinator if it is part of a transaction, and a group too when "
+        "offsets are committed in one (TxnOffsetCommit); both always do for clients that leave the adding of "
+        "partitions and groups to brokers (transaction.version 2)",
         scope=Scope.CLUSTER_WIDE,
     )
     add_partitions_to_txn_retry_backoff_ms: int = _kafka(

@@ -30,7 +30,7 @@ JSON: {"group": text, "type": "classic" or "consumer", "generation": number (of 
   "waiting": [{"member": member, "pending": boolean, "since_ms": epoch ms, "until_ms": epoch ms or null,
     "partitions": [[topic, partition]], "waiters": [member]}],
   "phases": object or null, "moved": object or null, "cost": object or null, "before": text or null,
-  "since": [text], "names": {member id: short name}}
+  "since": [text], "names": {member id: short name}, "interrupted": text or null}
   where a member is {"id": text, "client_id": text, "host": text, "instance": text or null}"""
 
 

@@ -339,7 +339,7 @@ class MemberRemoved(Event):
     """The client that asked for it over another connection than the member's own: an admin. Only its client
     id and host are known."""
     away: bool = False
-    """Whether it had left for a while (epoch −2): a static member of a consumer group."""
+    """Whether it had left temporarily (epoch −2): a static member of a consumer group."""
 
 
 @_event

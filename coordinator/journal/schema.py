@@ -191,7 +191,7 @@ TYPES: Final = (
             _or_null(_MEMBER),
             "who requested it over a connection other than the member's own: an admin, without member id",
         ),
-        Field("away", _FLAG, "whether it had left for a while: a static member of a consumer group"),
+        Field("away", _FLAG, "whether it had left temporarily: a static member of a consumer group"),
     ),
     _type(
         "member_disconnected",

@@ -56,7 +56,7 @@ _MEANINGS: Final = {
         "topics came or went, or a member brought it",
     ),
     "static-member-away": (
-        "a static member left for a while",
+        "a static member left temporarily",
         "it keeps its partitions until its session expires",
     ),
     "fenced": ("a member was fenced", "it used an epoch that it did not have"),

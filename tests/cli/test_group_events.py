@@ -73,6 +73,8 @@ def test_why_for_programs(muster: Muster, broker: Broker) -> None:
     assert told["member"]["client_id"] == "web-1"
     assert told["rebalanced"] is True
     assert muster("groups", "why", "billing", "--since", "1h", "--output", "json").json == told
+    described = muster("groups", "why", "--help").out
+    assert [name for name in told if f'"{name}": ' not in described] == []
 
 
 def test_what_is_not_known(muster: Muster, broker: Broker) -> None:

@@ -86,7 +86,7 @@ def _trigger(stream: Sequence[Entry], index: int) -> str | None:
 
 
 def _is_away(entry: Entry) -> bool:
-    """Whether a static member of a consumer group left for a while."""
+    """Whether a static member of a consumer group left temporarily."""
     return (
         entry.trigger == Trigger.MEMBER_LEFT
         and (text(entry, "from_state"), text(entry, "to_state")) == (STABLE, RECONCILING)

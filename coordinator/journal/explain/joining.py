@@ -384,14 +384,14 @@ def rolling_restart(case: Case) -> Finding | None:
 
 
 def static_replaced(case: Case) -> Finding | None:
-    """A static member is now a new process, or came back after it had left for a while."""
+    """A static member is now a new process, or came back after it had left temporarily."""
     there = _replacements(case, _instance(case))
     if not there or rolling_restart(case) is not None:
         return None
     this = there[-1]
     if this.is_itself:
         says = (
-            "the same process came back after it had left for a while: it missed its poll deadline, or "
+            "the same process came back after it had left temporarily: it missed its poll deadline, or "
             "unsubscribed and subscribed again"
         )
         evidence = ("it came with the same member id",)

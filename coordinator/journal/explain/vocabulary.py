@@ -46,7 +46,7 @@ class Diagnosis(StrEnum):
     REGEX_RESOLVED = "regex-resolved"
     """A regular expression that members subscribe to now matches other topics."""
     STATIC_MEMBER_AWAY = "static-member-away"
-    """A static member left for a while, and keeps its partitions meanwhile."""
+    """A static member left temporarily, and keeps its partitions meanwhile."""
     FENCED = "fenced"
     """A member used an epoch that it does not have: it gives up all partitions and rejoins."""
     UPGRADED = "upgraded"
@@ -108,7 +108,7 @@ class Trigger(StrEnum):
     MEMBER_FENCED = "member fenced"
     """Not a recorded trigger: a member used an epoch that it does not have."""
     STATIC_MEMBER_AWAY = "static member away"
-    """Not a recorded trigger: a static member left for a while."""
+    """Not a recorded trigger: a static member left temporarily."""
     DOWNGRADED = "group downgraded"
     """Not a recorded trigger: a consumer group became a classic one without a rebalance."""
 

@@ -130,25 +130,25 @@ def _may_bring_regex(entry: Entry) -> bool:
 
 
 def never_came_back(case: Case) -> Finding | None:
-    """A static member left for a while (epoch −2), and its session expired."""
+    """A static member left temporarily (epoch −2), and its session expired."""
     if not _was_away(case):
         return None
     if case.connected:
-        evidence = "it left for a while (epoch −2)", "its connection stayed open"
+        evidence = "it left temporarily (epoch −2)", "its connection stayed open"
         return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.LIKELY, leaving.POLL, evidence)
     left = _left_for_a_while(case)
     ago = "(epoch −2)" if left is None else f"{duration(case.start.entry.at_ms - left.at_ms)} before"
     says = "the process was stopped and did not return within its session timeout"
-    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, says, (f"it left for a while {ago}",))
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, says, (f"it left temporarily {ago}",))
 
 
 def stalled(case: Case) -> Finding | None:
-    """Heartbeats of a member that has left for a while do not stop, they are over."""
+    """Heartbeats of a member that has left temporarily do not stop, they are over."""
     return None if _was_away(case) else leaving.stalled(case)
 
 
 def _was_away(case: Case) -> bool:
-    """Whether a removed member had left for a while."""
+    """Whether a removed member had left temporarily."""
     away = None if case.removed is None else flag(case.removed, "away")
     return _left_for_a_while(case) is not None if away is None else away
 
@@ -227,7 +227,7 @@ def fenced(case: Case) -> Finding:
 def away(case: Case) -> Finding:
     """A static member's heartbeat with the epoch −2."""
     says = "it keeps its partitions, which stand still, until it comes back or its session expires"
-    return Finding(Diagnosis.STATIC_MEMBER_AWAY, Certainty.CERTAIN, says, ("it left for a while (epoch −2)",))
+    return Finding(Diagnosis.STATIC_MEMBER_AWAY, Certainty.CERTAIN, says, ("it left temporarily (epoch −2)",))
 
 
 def instance_in_use(case: Case) -> Finding | None:

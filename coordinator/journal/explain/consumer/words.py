@@ -40,7 +40,7 @@ _WHAT: Final[Mapping[str, Callable[[str], str]]] = {
     ),
     Trigger.REBALANCE_TIMED_OUT: lambda who: f"member{who} was evicted: it did not rejoin in time",
     Trigger.MEMBER_FENCED: lambda who: f"member{who} was fenced: it used an epoch that it does not have",
-    Trigger.STATIC_MEMBER_AWAY: lambda who: f"static member{who} left for a while",
+    Trigger.STATIC_MEMBER_AWAY: lambda who: f"static member{who} left temporarily",
     Trigger.UPGRADED: lambda who: (
         f"member{who} joined with the consumer protocol, the first in a classic group"
     ),

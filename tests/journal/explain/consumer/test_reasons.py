@@ -261,7 +261,7 @@ def test_a_static_member_that_is_away() -> None:
     then = "advance 30s\nbob beat\nadvance 16s\nbob beat\n"
     gone = why(f"{STATIC}\nalice beat epoch=-2\ndisconnect alice\n{then}")
     assert brief(gone) == ("session expired", "clean-shutdown", "certain", "alice")
-    assert gone.evidence == ("it left for a while 45.0 s before",)
+    assert gone.evidence == ("it left temporarily 45.0 s before",)
 
 
 @pytest.mark.parametrize(("generation", "who"), [(4, "alice"), (5, "bob")])
@@ -282,7 +282,7 @@ def test_a_static_member_that_missed_its_poll_deadline() -> None:
     """It leaves for a while, and its process and connection stay."""
     found = why(f"{STATIC}\nalice beat epoch=-2\nadvance 30s\nbob beat\nadvance 16s\nbob beat\n")
     assert brief(found) == ("session expired", "poll-deadline-missed", "likely", "alice")
-    assert found.evidence == ("it left for a while (epoch −2)", "its connection stayed open")
+    assert found.evidence == ("it left temporarily (epoch −2)", "its connection stayed open")
     assert [each.diagnosis for each in found.alternatives] == [Diagnosis.CRASHED]
 
 
@@ -290,7 +290,7 @@ def test_static_members_that_come_back_under_their_ids_were_not_restarted() -> N
     away = "alice beat epoch=-2\nbob beat epoch=-2\nadvance 3s\n"
     found = why(f"{BOTH}\n{away}alice beat topics=orders\nbob beat topics=orders\n")
     assert brief(found) == ("static member returned", "static-member-replaced", "likely", "bob")
-    assert found.meaning.startswith("the same process came back after it had left for a while")
+    assert found.meaning.startswith("the same process came back after it had left temporarily")
     again = "alice forget\nbob forget\nalice beat topics=orders\nbob beat topics=orders\n"
     assert why(f"{BOTH}\n{away}{again}").diagnosis is Diagnosis.ROLLING_RESTART
 
