@@ -10,9 +10,17 @@ from muster.protocol.errors import DecodeError
 DECOMPRESSED_BYTES_MAX: Final = 104_857_600
 """Default bound on one batch's unpacked records: Kafka's socket.request.max.bytes."""
 
+_LZ4_MAGIC: Final = bytes.fromhex("04224d18")
 _LZ4_FLAGS: Final = 4
 """Position of FLG in a frame."""
 _LZ4_INDEPENDENT: Final = 0x20
+_LZ4_BLOCK_CHECKSUM: Final = 0x10
+_LZ4_SIZE: Final = 0x08
+_LZ4_CHECKSUM: Final = 0x04
+_LZ4_DICTIONARY: Final = 0x01
+_LZ4_HEADER_BYTES: Final = 7
+"""Magic, FLG, BD and the header's checksum."""
+_LZ4_BLOCK_SIZE: Final = 0x7FFF_FFFF
 
 
 class UnpackedTooLarge(DecodeError):
@@ -57,3 +65,14 @@ def lz4_blocks_depend(data: bytes, position: int) -> bool:
     """Whether the LZ4 frame at `position` has dependent blocks, which Java's reader refuses."""
     flags = position + _LZ4_FLAGS
     return len(data) > flags and not data[flags] & _LZ4_INDEPENDENT
+
+
+def lz4_frames_follow(data: bytes, position: int) -> bool:
+    """Whether another LZ4 frame follows the one at `position`: Java's reader stops behind the first."""
+    if data.find(_LZ4_MAGIC, position + len(_LZ4_MAGIC)) < 0:
+        return False  # usually: the blocks need not be walked
+    flags = data[position + _LZ4_FLAGS]
+    at = position + _LZ4_HEADER_BYTES + 8 * bool(flags & _LZ4_SIZE) + 4 * bool(flags & _LZ4_DICTIONARY)
+    while size := int.from_bytes(data[at : at + 4], "little") & _LZ4_BLOCK_SIZE:
+        at += 4 + size + 4 * bool(flags & _LZ4_BLOCK_CHECKSUM)
+    return at + 4 + 4 * bool(flags & _LZ4_CHECKSUM) < len(data)

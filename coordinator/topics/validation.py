@@ -6,7 +6,13 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from muster.coordinator.topics.config import TopicConfig
-from muster.protocol.compression import DECOMPRESSED_BYTES_MAX, Codec, UnpackedTooLarge, lz4_blocks_depend
+from muster.protocol.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Codec,
+    UnpackedTooLarge,
+    lz4_blocks_depend,
+    lz4_frames_follow,
+)
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import (
     HEADER_BYTES,
@@ -142,6 +148,8 @@ def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool
     splits the batch and sends the parts. INVALID_RECORD (87) beyond the topic's own bound."""
     if header.codec == Codec.LZ4 and lz4_blocks_depend(data, HEADER_BYTES):
         raise KafkaError(ErrorCode.INVALID_RECORD, "lz4 frames with dependent blocks are not supported")
+    if header.codec == Codec.LZ4 and lz4_frames_follow(data, HEADER_BYTES):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a batch must be one lz4 frame: readers stop behind it")
     allowed = max(_UNPACKED_BYTES_ALWAYS, _UNPACKED_RATIO_MAX * config.max_message_bytes)
     allowed = min(allowed, DECOMPRESSED_BYTES_MAX)  # whoever reads the log later unpacks no more than that
     bounded_by_topic = header.codec != Codec.NONE and config.max_decompressed_message_bytes < allowed

@@ -11,7 +11,7 @@ import google_crc32c
 import pytest
 
 from muster.coordinator.testing import Broker
-from muster.protocol.compression import Codec
+from muster.protocol.compression import Codec, compress
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     FetchRequest,
@@ -20,7 +20,7 @@ from muster.protocol.messages.data import (
     ProduceRequest,
 )
 from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
-from muster.protocol.record_batch import Record, build
+from muster.protocol.record_batch import HEADER_BYTES, Record, build
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import CHOSEN_BY_STORIES, KAFKA_CONFIGS, Side, Story, assert_told_alike
 from tests.support.wire_topics import until
@@ -178,6 +178,14 @@ def produce(side: Side) -> None:
         packed = batch(b"a" * 50, codec=codec)
         side.ask(f"{codec.name}", producing(side, ("plain", 0, packed)), 12)
         side.ask(f"{codec.name} in v6", producing(side, ("plain", 0, packed)), 6)
+    plain = good[HEADER_BYTES:]
+    for title, frames in (
+        ("records in two LZ4 frames", (plain[:8], plain[8:])),
+        ("an LZ4 frame behind the records", (plain, b"more")),
+    ):
+        body = b"".join(compress(Codec.LZ4, each) for each in frames)
+        framed = altered(batch(b"a", b"b", codec=Codec.LZ4)[:HEADER_BYTES] + body, 8, ">i", 49 + len(body))
+        side.ask(title, producing(side, ("plain", 1, framed)), 12)
 
     keyless = build(
         [Record(0, NOW_MS, b"k", b"a"), Record(1, NOW_MS, None, b"b"), Record(2, NOW_MS, None, b"c")]
@@ -309,6 +317,7 @@ def list_offsets(side: Side) -> None:
         side.ask(f"time {shift}", listing(side, "t", (0, start + shift)), 11)
     side.ask("since ever", listing(side, "t", (0, 0)), 11)
     side.ask("read committed", listing(side, "t", (0, -1), isolation_level=1), 11)
+    side.ask("an unknown isolation level", listing(side, "t", (0, -1), isolation_level=2), 11)
     side.ask("empty", listing(side, "t", (1, -1), (1, -2)), 11)
     for timestamp in (-1, -2, -3, -4, -5, -6, 0):
         side.ask(f"empty, {timestamp}", listing(side, "t", (1, timestamp)), 11)
@@ -371,6 +380,7 @@ def fetch(side: Side) -> None:
     side.ask("one byte in all", fetching(side, "t", 1, max_bytes=1), 12)
     side.ask("no bytes of the partition", fetching(side, "t", 1, bytes_max=0), 12)
     side.ask("read committed", fetching(side, "t", isolation_level=1), 12)
+    side.ask("an unknown isolation level", fetching(side, "t", isolation_level=2), 6)
     side.ask("an empty partition", fetching(side, "t", partition=1), 12)
     side.ask("no such partition", fetching(side, "t", partition=9), 12)
     side.ask("no such topic", fetching(side, "none"), 12)

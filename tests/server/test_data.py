@@ -504,6 +504,15 @@ async def test_aborted_transactions_are_listed_only_to_who_reads_committed(topic
     assert (await topic.fetch(isolation_level=1)).aborted_transactions == []
 
 
+async def test_an_unknown_isolation_level_is_refused(topic: Topic) -> None:
+    assert (await topic.fetch(version=6, isolation_level=2)).error_code == ErrorCode.INVALID_REQUEST
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    named = ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[part])
+    asked = ListOffsetsRequest(replica_id=-1, topics=[named], isolation_level=2)
+    (found,) = (await topic.wire.call(asked, 7)).topics[0].partitions
+    assert (found.error_code, found.offset) == (ErrorCode.INVALID_REQUEST, -1)
+
+
 @pytest.mark.parametrize(
     ("session_id", "session_epoch", "code"),
     [

@@ -3,6 +3,7 @@ records."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from errno import EIO, ENOSPC
 from pathlib import Path
@@ -16,7 +17,7 @@ from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.log import Listed, ListTimestamp
 from muster.coordinator.topics.validation import InvalidRecords
 from muster.protocol import record_batch
-from muster.protocol.compression import Codec
+from muster.protocol.compression import Codec, compress
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import HEADER_BYTES, ControlType, Record
 from tests.support.control_batches import build_control
@@ -168,6 +169,35 @@ def test_lz4_blocks_that_depend_on_each_other_are_refused() -> None:
     refusal = refused(OneLog(), resealed(linked))
     assert refusal.code is ErrorCode.INVALID_RECORD
     assert "depend" in str(refusal)
+
+
+def framed(plain: bytes, *frames: bytes) -> bytes:
+    """An uncompressed batch with its records in LZ4 frames."""
+    made = bytearray(plain[:HEADER_BYTES] + b"".join(frames))
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[22] |= Codec.LZ4
+    return resealed(made)
+
+
+@pytest.mark.parametrize("options", [0x00, 0x04, 0x10, 0x14])
+def test_records_in_several_lz4_frames_are_refused(options: int) -> None:
+    """As Kafka does: its Java consumer would find too few in the first."""
+    plain = batch(b"a" * 500)
+    first, second = plain[HEADER_BYTES:200], plain[200:]
+    stored = len(first).to_bytes(3, "little") + b"\x80" + first + bytes(4 * bool(options & 0x10))
+    frame = b"\x04\x22\x4d\x18" + bytes([0x60 | options, 0x40, 0]) + stored + bytes(4 + (options & 4))
+    refusal = refused(OneLog(), framed(plain, frame, compress(Codec.LZ4, second)))
+    assert refusal.code is ErrorCode.INVALID_RECORD
+    assert "one lz4 frame" in str(refusal)
+
+
+def test_what_looks_like_an_lz4_frame_within_one_is_none() -> None:
+    noise = random.Random(1).randbytes(100_000)
+    looks = noise + compress(Codec.LZ4, b"a") + noise
+    plain = batch(looks)
+    whole = compress(Codec.LZ4, plain[HEADER_BYTES:])
+    assert b"\x04\x22\x4d\x18" in whole[4:]
+    OneLog().send(framed(plain, whole))
 
 
 def test_compacted_topics_need_keys_and_say_which_records_have_none() -> None:

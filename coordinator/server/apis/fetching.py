@@ -8,9 +8,9 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Parts
 from muster.coordinator.server.apis.located import (
     LEADER_MOVED,
-    READ_COMMITTED,
     endpoints,
     point_to_leader,
+    reads_committed,
     resolve,
 )
 from muster.coordinator.server.apis.several import IN_A_TURN, Turns
@@ -61,7 +61,7 @@ async def _fetch(
     version = context.api_version
     turns = Turns()
     session = broker.fetch_sessions.get(request.session_id)
-    read_committed = request.isolation_level == READ_COMMITTED
+    read_committed = reads_committed(request.isolation_level)
     resolved: list[Topic | KafkaError] = []
     asked: list[FetchPartition] = []
     for topic in request.topics:

@@ -22,9 +22,16 @@ CurrentLeader = (
 
 E = TypeVar("E", bound=Struct)
 
-READ_COMMITTED: Final = 1
-"""One of the isolation levels that a request may ask for."""
+_READ_UNCOMMITTED: Final = 0
+_READ_COMMITTED: Final = 1
 LEADER_MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def reads_committed(isolation_level: int) -> bool:
+    """Whether a request asks for committed records alone. Raises INVALID_REQUEST for an unknown level."""
+    if isolation_level not in (_READ_UNCOMMITTED, _READ_COMMITTED):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown isolation level {isolation_level}")
+    return isolation_level == _READ_COMMITTED
 
 
 def resolve(broker: Broker, name: str, topic_id: UUID, *, by_id: bool) -> Topic:

@@ -7,7 +7,7 @@ from typing import Final
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.located import READ_COMMITTED, check_written_by_clients
+from muster.coordinator.server.apis.located import check_written_by_clients, reads_committed
 from muster.coordinator.server.apis.several import IN_A_TURN, Turns
 from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Names
 from muster.coordinator.server.needs import Needs, Twice
@@ -46,7 +46,7 @@ async def list_offsets(
 ) -> ListOffsetsResponse:
     """Offsets by time, or by a special timestamp the request's version knows."""
     version = context.api_version
-    read_committed = request.isolation_level == READ_COMMITTED
+    read_committed = reads_committed(request.isolation_level)
     twice = _named_twice(request)
     met: set[tuple[str, int]] = set()
     response = ListOffsetsResponse(topics=[])
