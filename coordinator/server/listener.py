@@ -120,7 +120,8 @@ async def _resolve(host: str) -> list[tuple[socket.AddressFamily, str]]:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
-            raise BindError(f"{host} is not an address of this machine ({error.strerror})") from None
+            why = "give it without brackets" if host.startswith("[") else error.strerror
+            raise BindError(f"{host} is not an address of this machine ({why})") from None
     addresses = {(family, str(address[0])) for family, _, _, _, address in found}
     if host == "localhost":  # Not every hosts file names both.
         addresses |= {(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")}

@@ -80,6 +80,11 @@ async def test_a_host_that_is_not_this_machine(host: str) -> None:
         await Listener(host, 0, asyncio.Protocol).bind()
 
 
+async def test_a_host_in_brackets() -> None:
+    with pytest.raises(BindError, match="give it without brackets"):
+        await Listener("[::1]", 0, asyncio.Protocol).bind()
+
+
 async def test_the_port_is_free_again_after_a_stop(start_brokers: StartBrokers) -> None:
     first = await start_brokers()
     port = first.brokers[0].port

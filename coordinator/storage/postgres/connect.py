@@ -171,7 +171,9 @@ async def connect(
         raise StoreBusy(f"connecting to {server.name}: none of these hosts accepts writes") from error
     except (asyncpg.InterfaceError, ValueError) as error:
         said = _said(error)
-        if not any(word in said for word in ("certificate", "authentication")):
+        if " parameter must be one of: " in said:
+            said = f"the URL has an invalid option: {said.replace('`', '')}"
+        elif not any(word in said for word in ("certificate", "authentication")):
             said = "the URL has an invalid option"  # the message may repeat a part of the url
         raise StoreError(f"connecting to {server.name}: {said}") from None
     except Exception as error:  # what answers does not speak PostgreSQL's protocol
