@@ -21,7 +21,7 @@ from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError
 from muster.protocol.message import Message, Struct
-from muster.protocol.messages.data import ListOffsetsRequest, ListOffsetsResponse
+from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from muster.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from muster.protocol.record_batch import batches, records
@@ -30,7 +30,7 @@ from tests.kafka.compared import STORIES
 from tests.kafka.differences import Difference, assert_as_listed
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
-from tests.support.wire_topics import await_coordinators, create_topics, until
+from tests.support.wire_topics import await_coordinators, await_logs, await_published, create_topics
 
 Story = Callable[["Side"], None]
 
@@ -97,7 +97,7 @@ class Side:
     def create(self, **partitions: int) -> dict[str, uuid.UUID]:
         """Create topics with these partition counts, ready for use; returns their ids."""
         made = create_topics(self._connection, {self.name(name): count for name, count in partitions.items()})
-        self._await_logs({self.name(name): count for name, count in partitions.items()})
+        await_logs(self._connection, {self.name(name): count for name, count in partitions.items()})
         self._created.update((made[self.name(name)], name) for name in partitions)
         return {name: made[self.name(name)] for name in partitions}
 
@@ -115,33 +115,15 @@ class Side:
         )
         made = self._connection.call(CreateTopicsRequest(topics=[asked]), 7, CreateTopicsResponse)
         assert made.topics[0].error_code == 0, made.topics[0].error_message
-        self._await_logs({self.name(topic): 1})
-
-    def _await_logs(self, partitions: Mapping[str, int]) -> None:
-        """Wait until their leaders answer for them: Kafka reports a leader before it has begun to lead."""
-        asked = ListOffsetsRequest(
-            replica_id=-1,
-            topics=[
-                ListOffsetsRequest.ListOffsetsTopic(
-                    name=name,
-                    partitions=[
-                        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
-                        for index in range(count)
-                    ],
-                )
-                for name, count in partitions.items()
-            ],
-        )
-
-        def all_lead() -> bool:
-            topics = self._connection.call(asked, 6, ListOffsetsResponse).topics
-            return not any(each.error_code for topic in topics for each in topic.partitions)
-
-        until(all_lead, f"logs of {list(partitions)}")
+        await_logs(self._connection, {self.name(topic): 1})
 
     def coordinate(self, *groups: str) -> None:
         """Wait until the coordinators of `groups` answer."""
         await_coordinators(self._connection, groups)
+
+    def settle(self) -> None:
+        """Wait until everything that was changed is in force."""
+        await_published(self._connection)
 
     def leader_epoch(self, topic: str) -> int:
         """The leader epoch of the topic's first partition."""
@@ -188,6 +170,9 @@ class Side:
                 title: connections.enter_context(WireConnection(*self._address, "story"))
                 for title in requests
             }
+            for connection in sent.values():
+                # A broker accepts connections in parallel: before this answer, others could overtake it.
+                connection.call(ApiVersionsRequest(), 0, ApiVersionsResponse)
             for title, connection in sent.items():
                 connection.send(requests[title], version)
             between()

@@ -63,6 +63,7 @@ from tests.kafka.acl_sides import AclSide, Allowed, kafka_with_acls, subsets
 from tests.kafka.compared import error_codes
 from tests.kafka.differences import assert_as_listed
 from tests.kafka.stories import CHOSEN_BY_STORIES, name_of, told_apart
+from tests.kafka.test_consumer_groups import configure
 from tests.server.test_api_versions import smallest_request
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_topics import until
@@ -596,8 +597,9 @@ def transactions(side: AclSide) -> None:
     until(lambda: side.quietly(finding, 4).coordinators[0].error_code == 0, "a coordinator")
 
     def producer(name: str) -> tuple[int, int]:
-        until(lambda: side.quietly(starting(name), 5).error_code == 0, f"the shard of {name}")
-        answer = side.quietly(starting(name), 5)
+        asked = starting(name, timeout_ms=900_000)  # nothing times out, however slow the machine is
+        until(lambda: side.quietly(asked, 5).error_code == 0, f"the shard of {name}")
+        answer = side.quietly(asked, 5)
         return answer.producer_id, answer.producer_epoch
 
     mine, other = producer(tx), producer(hidden_tx)
@@ -667,6 +669,7 @@ def consumer_groups(side: AclSide) -> None:
     side.create(t=1, hidden=1)
     group = side.name("cg")
     side.coordinate(group)
+    configure(side, "cg", assignment="0")  # otherwise the time since the last one decides about the next
 
     def beating(*names: str, member: str = "", epoch: int = 0) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest(
@@ -875,6 +878,7 @@ def acls(side: AclSide) -> None:
     twice = CreateAclsRequest(creations=[made(**fine), made(**fine), made(**{**fine, "principal": "x"})])
     for version in every_version(ApiKey.CREATE_ACLS):
         side.ask(f"create twice, v{version}", twice, version)
+    side.settle()
 
     every = {
         "resource_type_filter": 1,

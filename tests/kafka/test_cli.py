@@ -12,6 +12,8 @@ from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Ended, run, started
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import KAFKA_CONFIGS
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_topics import await_published
 
 pytestmark = pytest.mark.kafka
 
@@ -54,9 +56,12 @@ _QUOTAS: Final = (
 def story(bootstrap: str) -> list[tuple[str, Ended]]:
     """A day at the command line, with the output of each command."""
     told: list[tuple[str, Ended]] = []
+    host, _, port = bootstrap.rpartition(":")
 
     def muster(*arguments: str, stdin: bytes = b"") -> Ended:
         ended = run(bootstrap, *arguments, stdin=stdin)
+        with WireConnection(host, int(port), "between two commands") as connection:
+            await_published(connection)
         told.append((" ".join(arguments), ended))
         return ended
 

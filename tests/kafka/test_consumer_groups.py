@@ -30,18 +30,19 @@ pytestmark = pytest.mark.kafka
 _INTERVAL, _HEARTBEAT = "consumer.assignment.interval.ms", "consumer.heartbeat.interval.ms"
 
 
-def _configured(side: Side, group: str, **configs: str) -> None:
-    """Give a group configs; returns once they are in force."""
+def configure(side: Side, group: str, **configs: str) -> None:
+    """Give a group configs of intervals; returns once they are in force."""
     wanted = {f"consumer.{name}.interval.ms": value for name, value in configs.items()}
     changes = [(name, SET, value) for name, value in wanted.items()]
     answer = side.quietly(altering((GROUP, side.name(group), changes)), 1)
     assert answer.responses[0].error_code == 0
 
-    def in_force() -> bool:
+    def are_described() -> bool:
         (found,) = side.quietly(describing((GROUP, side.name(group)), keys=list(wanted)), 4).results
         return {each.name: each.value for each in found.configs} == wanted
 
-    until(in_force, f"configs of {group}")
+    until(are_described, f"configs of {group}")
+    side.settle()
 
 
 def _joining(
@@ -93,7 +94,7 @@ def _seen(side: Side, when: str, *groups: str) -> None:
 def groups_seen(side: Side) -> None:
     side.create(t=2)
     side.coordinate(side.name("g"), side.name("c"))
-    _configured(side, "g", assignment="0", heartbeat="6000")
+    configure(side, "g", assignment="0", heartbeat="6000")
     classic = JoinGroupRequest.Protocol(name="range", metadata=b"\0\0\0\0\0\0\0\0\0\0")
     joining = JoinGroupRequest(
         group_id=side.name("c"),
@@ -127,7 +128,7 @@ def members_removed(side: Side) -> None:
     """Remove members of the consumer protocol with LeaveGroup, as an administrator does."""
     side.create(t=2)
     side.coordinate(side.name("r"))
-    _configured(side, "r", assignment="0")
+    configure(side, "r", assignment="0")
     for member, fields in (("m1", {}), ("m2", {"instance_id": "i"}), ("m3", {"instance_id": "j"})):
         side.ask(f"{member} joins", _joining(side, "r", member, "t", **fields), 1)
     Leaving = LeaveGroupRequest.MemberIdentity
@@ -190,7 +191,7 @@ def _fetch(side: Side, member: str | None, epoch: int) -> OffsetFetchRequest:
 def offsets_in_every_version(side: Side) -> None:
     ids = side.create(t=2, u=1)
     side.coordinate(side.name("o"))
-    _configured(side, "o", assignment="0")
+    configure(side, "o", assignment="0")
     senders = (("m1", 2), ("m1", 0), ("m1", 1), ("m1", 3), ("m1", -1), ("m2", 2), ("", -1), ("", 0))
     for when in ("no group", "a member", "nobody left"):
         if when == "a member":

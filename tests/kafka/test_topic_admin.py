@@ -130,6 +130,7 @@ def create_topics(side: Side) -> None:
         hurried = creating(new(), new())
         hurried.timeout_ms = timeout_ms
         side.note(f"within {timeout_ms} ms", codes(hurried))
+    side.settle()
     neighbour = MetadataRequest(topics=[MetadataRequest.Topic(name=side.name("other"))])
     side.ask("what became of a neighbour", neighbour, 12)
 

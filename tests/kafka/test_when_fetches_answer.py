@@ -336,6 +336,7 @@ def appends_while_fetches_wait(side: Side) -> None:
         side.quietly(DeleteRecordsRequest(topics=[of_topic], timeout_ms=10_000), 2)
         gone = DeleteTopicsRequest.DeleteTopicState(name=side.name("gone"), topic_id=uuid.UUID(int=0))
         side.quietly(DeleteTopicsRequest(topics=[gone], timeout_ms=10_000), 6)
+        side.settle()  # Kafka answers before its brokers end the topic's logs
 
     ask_when(side, asked, 12, grow, grow_again, roll, delete)
 

@@ -16,6 +16,7 @@ from muster.protocol.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from muster.protocol.messages.data import ListOffsetsRequest, ListOffsetsResponse
 from muster.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -29,6 +30,12 @@ from muster.protocol.messages.metadata import (
     MetadataResponse,
 )
 from muster.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from muster.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -41,6 +48,9 @@ from tests.support.wire_blocking import WireConnection
 
 _SECONDS_MAX: Final = 30.0
 _PAUSE_SECONDS: Final = 0.02  # between two checks of a fact
+
+_EXACTLY: Final = 0
+"""How DescribeClientQuotas is to match a name."""
 
 _COORDINATOR_STARTING: Final = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -64,6 +74,30 @@ def create_topics(connection: WireConnection, partitions: Mapping[str, int]) -> 
 
     until(lambda: _have_leaders(connection, partitions), f"leaders of {list(partitions)}")
     return {topic.name: topic.topic_id for topic in created.topics}
+
+
+def await_logs(connection: WireConnection, partitions: Mapping[str, int]) -> None:
+    """Wait until the leaders of these topics' partitions answer for them: Kafka reports a leader before it
+    has begun to lead."""
+    asked = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
+                    for index in range(count)
+                ],
+            )
+            for name, count in partitions.items()
+        ],
+    )
+
+    def all_lead() -> bool:
+        topics = connection.call(asked, 6, ListOffsetsResponse).topics
+        return not any(each.error_code for topic in topics for each in topic.partitions)
+
+    until(all_lead, f"logs of {list(partitions)}")
 
 
 def ensure_topics(connection: WireConnection, partitions: Mapping[str, int]) -> dict[str, UUID]:
@@ -163,6 +197,42 @@ def delete_topic(connection: WireConnection, name: str) -> None:
         return topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     until(is_gone, f"end of topic {name}")
+
+
+def await_published(connection: WireConnection) -> None:
+    """Wait until all parts of Kafka's broker follow whatever was changed before.
+
+    It describes a change a moment before its logs, quotas, group coordinators and so on follow, but it takes
+    one change after the other: once it describes one that was made after it had described an earlier one, all
+    its parts follow the earlier one. The two are a quota of a client that does not exist, set and removed.
+    """
+    client_id = f"nobody-{uuid.uuid4()}"
+    for is_there in (True, False):
+        _alter_quota(connection, client_id, remove=not is_there)
+        until(
+            lambda is_there=is_there: _has_quota(connection, client_id) is is_there,
+            "everything that was changed",
+        )
+
+
+def _alter_quota(connection: WireConnection, client_id: str, *, remove: bool) -> None:
+    Entry = AlterClientQuotasRequest.EntryData
+    entry = Entry(
+        entity=[Entry.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[Entry.OpData(key="request_percentage", value=0.0 if remove else 1e6, remove=remove)],
+    )
+    request = AlterClientQuotasRequest(entries=[entry], validate_only=False)
+    (altered,) = connection.call(request, 1, AlterClientQuotasResponse).entries
+    if altered.error_code != ErrorCode.NONE:
+        raise RuntimeError(f"a quota: error {altered.error_code} {altered.error_message}")
+
+
+def _has_quota(connection: WireConnection, client_id: str) -> bool:
+    component = DescribeClientQuotasRequest.ComponentData(
+        entity_type="client-id", match_type=_EXACTLY, match=client_id
+    )
+    request = DescribeClientQuotasRequest(components=[component], strict=False)
+    return bool(connection.call(request, 1, DescribeClientQuotasResponse).entries)
 
 
 def await_no_offsets(connection: WireConnection, group: str, topic: str) -> None:

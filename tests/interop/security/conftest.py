@@ -18,6 +18,7 @@ from muster.protocol.messages.scram import (
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.certificates import Authority, Pem
 from tests.support.wire_blocking import WireConnection
+from tests.support.wire_topics import await_published
 
 USER: Final = "alice"
 """May do everything, as may anybody with the certificate of `CLIENT`."""
@@ -84,6 +85,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         with WireConnection(kafka.host, kafka.port, "security") as connection:
             for user in (USER, STRANGER):
                 _make_user(connection, user)
+            await_published(connection)
         yield Secured(
             kafka,
             authority.certificate,
