@@ -164,7 +164,8 @@ class Story:
             values = {config.name: config.value for config in result.configs}
             return all(values.get(name) == value for name, value in (until or {}).items())
 
-        result = _settled(step, described, settled)
+        _settled(step, described, settled)
+        result = described()  # again: the first of them may have been described amid the change
         self.facts[step, "error"] = result.error_code
         for config in result.configs:
             facts = {

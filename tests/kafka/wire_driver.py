@@ -153,6 +153,8 @@ class WireDriver(Driver):
         """Resume after `disconnect_all`, once the coordinators answer again."""
         self._control = self._connect("control")
         await_coordinators(self._control, sorted(self._groups))
+        if self._speaks_consumer:
+            self._await_known(self._partitions)
 
     # --- ---
 
