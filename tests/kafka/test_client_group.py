@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from muster.client.admin.topics import NewTopic, create_partitions, create_topics
+from muster.client.admin.topics import create_partitions
 from muster.client.group.outcomes import StaleOwner
 from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.client.network.connection import deadline
@@ -18,6 +18,8 @@ from tests.client.members import LONG_S, Event, member, partitions, reading, set
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import KAFKA_CONFIGS
 from tests.support.facts import until
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_topics import create_topics
 
 pytestmark = pytest.mark.kafka
 
@@ -31,14 +33,13 @@ async def cluster(kafka_of_configs: KafkaOfConfigs) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def names(
-    kafka_of_configs: KafkaOfConfigs, cluster: Cluster, request: pytest.FixtureRequest
-) -> tuple[str, str]:
+def names(kafka_of_configs: KafkaOfConfigs, request: pytest.FixtureRequest) -> tuple[str, str]:
     """Apache Kafka's address, and a name unique to the test, for a group and a topic with 4 partitions."""
     name = request.node.name.translate(str.maketrans("[]+", "--_"))
-    topic = NewTopic(name=name, num_partitions=4, replication_factor=1)
-    (await create_topics(cluster, [topic], deadline(LONG_S))).raise_for_failures()
-    return kafka_of_configs(KAFKA_CONFIGS).bootstrap, name
+    kafka = kafka_of_configs(KAFKA_CONFIGS)
+    with WireConnection(kafka.host, kafka.port, "names") as connection:
+        create_topics(connection, {name: 4})  # and wait: a leader assigns the partitions that it is told of
+    return kafka.bootstrap, name
 
 
 @BOTH

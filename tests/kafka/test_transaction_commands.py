@@ -34,6 +34,7 @@ T = TypeVar("T")
 _UNVERIFIED: Final = {**KAFKA_CONFIGS, "transaction.partition.verification.enable": "false"}
 _TOOL: Final = "org.apache.kafka.tools.TransactionsCommand"
 _TOOL_S_MAX: Final = 120
+_PAUSE_S: Final = 0.02  # between two checks of a fact
 _HOURS_AGO: Final = 2
 _HOUR_MS: Final = 3_600_000
 _TRANSACTION_MS_MAX: Final = 600_000
@@ -143,6 +144,10 @@ def test_open_transactions_are_listed_and_described(cluster: Cluster) -> None:
             await admin.create_topic("open", 3)
             async with second.transaction() as transaction:
                 await transaction.send("open", b"v", partition=2)
+            # A commit returns before its markers are written.
+            async with asyncio.timeout(_TOOL_S_MAX):
+                while (await admin.describe_transaction("done-1")).state != "CompleteCommit":  # noqa: ASYNC110
+                    await asyncio.sleep(_PAUSE_S)
             async with first.transaction() as transaction:
                 await transaction.send("open", b"v", partition=1)
                 await transaction.send("open", b"v", partition=0)

@@ -32,7 +32,7 @@ from muster.protocol.messages.transactions import (
 from tests.kafka.conftest import KafkaOfConfigs, Lives
 from tests.kafka.stories import KAFKA_CONFIGS
 from tests.support.wire_blocking import WireConnection
-from tests.support.wire_topics import ensure_topics, until
+from tests.support.wire_topics import await_logs, ensure_topics, until
 from tests.transactions.core import Core
 
 pytestmark = pytest.mark.kafka
@@ -288,6 +288,7 @@ def connected(host: str, port: int, topic: str, partitions: int) -> Iterator[Wir
     """A connection to a broker that has the topic and a transaction coordinator."""
     with WireConnection(host, port, "player") as connection:
         ensure_topics(connection, {topic: partitions})
+        await_logs(connection, {topic: partitions})
 
         def has_coordinator() -> bool:
             request = FindCoordinatorRequest(key_type=1, coordinator_keys=["first"])
