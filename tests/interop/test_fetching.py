@@ -17,13 +17,19 @@ from muster.client.fetch.records import ConsumerRecord
 from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.client.network.connection import Versioned, deadline
 from muster.client.partitions import TopicPartition
-from muster.protocol.messages.data import DeleteRecordsRequest, FetchRequest, FetchResponse
+from muster.protocol.messages.data import (
+    DeleteRecordsRequest,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+)
 from muster.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.facts import until
 
 LONG_S = 60.0
 FLUSH_S = 30
+PAUSE_S = 0.02  # between two checks of a fact
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,26 @@ async def create(cluster: Cluster, topic: str, count: int = 1) -> list[TopicPart
             (known := cluster.image.partition(where)) is None or known.leader < 0 for where in partitions
         ):
             await cluster.refresh([topic], deadline(LONG_S))
+        # And lead a moment after that.
+        while not await are_led(cluster, partitions):  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE_S)
     return partitions
+
+
+async def are_led(cluster: Cluster, partitions: list[TopicPartition]) -> bool:
+    """Whether the leader of these partitions of one topic answers for all of them."""
+    known = cluster.image.partition(partitions[0])
+    assert known is not None
+    wanted = ListOffsetsRequest.ListOffsetsTopic(
+        name=partitions[0].topic,
+        partitions=[
+            ListOffsetsRequest.ListOffsetsPartition(partition_index=where.partition, timestamp=-1)
+            for where in partitions
+        ],
+    )
+    request = ListOffsetsRequest(replica_id=-1, topics=[wanted])
+    answer = await cluster.call(request, deadline(LONG_S), node=known.leader)
+    return not any(part.error_code for part in answer.topics[0].partitions)
 
 
 def produce(kafka: ApacheKafka, where: TopicPartition, *values: bytes, **configs: Any) -> None:

@@ -116,6 +116,18 @@ class Place:
         dotted = {config.replace("_", "."): value for config, value in configs.items()}
         topic = NewTopic(name=name, num_partitions=partitions, replication_factor=1, configs=dotted)
         (await self.admin.create_topics([topic])).raise_for_failures()
+        async with asyncio.timeout(DEADLINE_S):
+            # Brokers learn of it a moment later.
+            while not await self._is_ready(name, partitions):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _is_ready(self, name: str, partitions: int) -> bool:
+        described = (await self.admin.describe_topics([name])).succeeded.get(name)
+        return (
+            described is not None
+            and len(described.partitions) == partitions
+            and all(each.leader >= 0 for each in described.partitions)
+        )
 
     @property
     def group(self) -> str:

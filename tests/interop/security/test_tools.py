@@ -52,8 +52,7 @@ def test_a_user_and_what_he_may_do(target: Target, clients: Clients) -> None:
     new = java(replace(target.login("SCRAM-SHA-512"), user=_NEW, password=_PASSWORD))
 
     # The user can log in but may do nothing.
-    with pytest.raises(Failed, match="TopicAuthorizationException"):
-        tools.produce(new, topic, "refused")
+    _until_refused(tools, new, topic, "TopicAuthorizationException")
     allowed = ("--add", "--allow-principal", f"User:{_NEW}", "--topic", topic)
     assert "operation=WRITE" in tools.call(owner, _ACLS, *allowed, "--producer")
     _soon(lambda: tools.produce(new, topic, "first"))
