@@ -568,6 +568,14 @@ class Transactions:
         await asyncio.wait([self._joining])
         return cut_off
 
+    def _check_same(self, token: object, among: _UnderWay) -> None:
+        """Like `check`, for one of these calls: also raise NoTransaction if theirs is over, and another one
+        with the same token is open."""
+        if among is not self._offsets:
+            self._raise_if_dead()
+            raise NoTransaction("the transaction is over; its offsets are not committed with another")
+        self.check(token)
+
     async def commit_offsets(
         self,
         token: object,
@@ -582,7 +590,7 @@ class Transactions:
         mine = self._offsets
         mine.count += 1
         try:
-            await self._commit_offsets(token, source, offsets, until)
+            await self._commit_offsets(token, mine, source, offsets, until)
         except _Refused as refused:
             is_open = mine is self._offsets and self.state in (State.OPEN, State.FAILED)
             if is_open and refused.fate in (Fate.FENCED, Fate.FATAL):
@@ -611,6 +619,7 @@ class Transactions:
     async def _commit_offsets(
         self,
         token: object,
+        among: _UnderWay,
         source: Offsets,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None,
         until: float,
@@ -621,12 +630,12 @@ class Transactions:
         while True:
             group, places = await source.offsets_for_transaction(offsets, until, self._began_at)
             offsets = places  # what is returned while the group is asked belongs to another call
-            self.check(token)
+            self._check_same(token, among)
             if not places:
                 return
             if refused is None or group != before:
                 try:
-                    await self._tell_offsets(group, places, until)
+                    await self._tell_offsets(token, among, group, places, until)
                     return
                 except _Refused as error:
                     if error.error.code not in MEMBER_IS_BEHIND:
@@ -640,10 +649,14 @@ class Transactions:
             await asyncio.sleep(STILL_ENDING_S)
 
     async def _tell_offsets(
-        self, group: GroupMetadata, places: Mapping[TopicPartition, OffsetAndMetadata], until: float
+        self,
+        token: object,
+        among: _UnderWay,
+        group: GroupMetadata,
+        places: Mapping[TopicPartition, OffsetAndMetadata],
+        until: float,
     ) -> None:
         what = f"the offsets of group {group.group_id} did not become part of the transaction"
-        token = self.current
         self._begun = True
         if not self._joins_by_writing and group.group_id not in self._groups:
             joins = AddOffsetsToTxnRequest(
@@ -653,6 +666,7 @@ class Transactions:
                 group_id=group.group_id,
             )
             await self._ask(joins, lambda answer: [answer.error_code], until, what=what, token=token)
+            self._check_same(token, among)
             self._groups.add(group.group_id)
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,

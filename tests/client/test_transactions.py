@@ -29,6 +29,8 @@ from muster.client.produce.accumulator import ProducerIdentity
 from muster.client.produce.transaction import Transaction
 from muster.client.produce.transactions import State, Transactions
 from muster.protocol.api import ApiKey
+from muster.protocol.message import Message
+from muster.protocol.messages.transactions import AddOffsetsToTxnRequest
 from tests.client.scripted import Say
 from tests.client.transaction_coordinators import LAST_EPOCH, TransactionCluster
 from tests.support.facts import DEADLINE_S, turns, until
@@ -428,6 +430,38 @@ async def test_offsets_left_over_from_a_transaction_do_not_touch_the_next(level:
             await cancelled(left_over)
         await transaction.commit()
         left_over.cancel()
+    assert (cluster.committed, cluster.ends) == ([b"2", 7], [False, True])
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same object", "another"])
+async def test_a_group_that_joins_after_its_transaction_is_over_does_not_join_the_next(
+    monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    cluster = TransactionCluster(1)
+    joined, goes_on = asyncio.Event(), asyncio.Event()
+    async with transactional(cluster) as producer:
+        ask = of(producer)._ask
+
+        async def late(request: Message, *args: Any, **options: Any) -> Any:
+            answer = await ask(request, *args, **options)
+            if isinstance(request, AddOffsetsToTxnRequest) and not joined.is_set():
+                joined.set()
+                await goes_on.wait()
+            return answer
+
+        monkeypatch.setattr(of(producer), "_ask", late)
+        before = await producer.transaction().begin()
+        left_over = asyncio.create_task(before.commit_offsets(NOBODY, {TopicPartition("t", 0): 5}))
+        await joined.wait()
+        await before.abort()
+        transaction = await (before if same else producer.transaction()).begin()
+        await transaction.send("t", b"2")
+        goes_on.set()
+        with pytest.raises(TransactionAborted, match="over"):
+            await left_over
+        assert not cluster.requests_of(ApiKey.TXN_OFFSET_COMMIT)
+        await transaction.commit_offsets(NOBODY, OFFSETS)
+        await transaction.commit()
     assert (cluster.committed, cluster.ends) == ([b"2", 7], [False, True])
 
 
