@@ -283,7 +283,7 @@ class ConsumerCore(Generic[K, V]):
 
     async def _reader_is_out(self, until: float, *, finish: bool) -> None:
         """Wait for a reading call in progress in another task; with `finish`, also wait, up to `until`, for
-        the reader to ask once more, which means that it has finished what it has in hand."""
+        the reader to ask once more, which means that it has finished what it has in hand, or to end."""
         finish = finish and asyncio.current_task() is not self.reader
         while self._reading or (
             finish
@@ -291,8 +291,18 @@ class ConsumerCore(Generic[K, V]):
             and self.delivery.in_hand()
             and not (self.reader is None or self.reader.done())
         ):
-            with suppress(TimedOut):
-                await self._tasks.hear(max(until, deadline(0.1)), "the end of the reading call")
+            reader = self.reader
+            if reader is not None and not reader.done():
+                reader.add_done_callback(self._reader_ended)
+            try:
+                with suppress(TimedOut):
+                    await self._tasks.hear(max(until, deadline(0.1)), "the end of the reading call")
+            finally:
+                if reader is not None:
+                    reader.remove_done_callback(self._reader_ended)
+
+    def _reader_ended(self, _: asyncio.Task[Any]) -> None:
+        self._tasks.tell()
 
     def _reader_returned(self) -> bool:
         """Whether the reading task has ended without a failure."""

@@ -530,6 +530,29 @@ async def test_draining_takes_no_longer_than_its_timeout(broker: Broker) -> None
     assert await committed(broker) == 3
 
 
+async def test_draining_does_not_wait_for_a_reader_that_has_ended(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        at_work = asyncio.Event()
+
+        async def read() -> None:
+            async for record in consumer:
+                if record.offset == 3:
+                    at_work.set()
+                    await asyncio.Event().wait()
+
+        reader = asyncio.create_task(read())
+        async with asyncio.timeout(LONG_S):
+            await at_work.wait()
+            draining = asyncio.create_task(consumer.drain(1_000 * LONG_S))
+            await until(lambda: consumer.health().state == "stopping")
+            reader.cancel()
+            await draining
+    assert broker.group("g").facts == ("Empty", 0)
+    assert await committed(broker) == 3
+
+
 @pytest.mark.parametrize("ends", ["returns", "fails"])
 async def test_what_another_task_had_in_hand_at_the_end_is_handled_if_it_returned(
     broker: Broker, ends: str
