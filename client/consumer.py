@@ -529,7 +529,7 @@ class Consumer(Generic[K, V]):
             )
         if is_member and offsets is None and (gone := self._core.assigned.given_up_since(began)):
             raise TransactionAborted(
-                f"{min(gone)} was given up in a rebalance after records of it had been returned"
+                f"{gone} was given up in a rebalance after records of it had been returned"
             )
         self._core.assigned.taken()
         return self.group_metadata(), places

@@ -23,7 +23,8 @@ class Assigned:
 
     def __init__(self, subscription: Subscription, delivery: Delivery[Any, Any]) -> None:
         self.partitions: frozenset[TopicPartition] = frozenset()
-        self._given_up: dict[TopicPartition, float] = {}
+        self._given_up: tuple[TopicPartition, float] | None = None
+        """A partition given up after records of it had been returned, and when: the last one."""
         self._subscription = subscription
         self._delivery = delivery
         self._paused: set[TopicPartition] = set()
@@ -42,8 +43,8 @@ class Assigned:
     def adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
         """Read exactly these. Unless `settled`, paused partitions may come back, so they stay paused."""
         gone = self.partitions - partitions
-        for where in gone & self._delivery.returned():
-            self._given_up[where] = deadline(0)
+        if returned := gone & self._delivery.returned():
+            self._given_up = min(returned), deadline(0)
         self._delivery.drop(gone)
         self._fetcher.set_assigned(partitions)
         self.partitions, self._held = partitions, frozenset()
@@ -59,14 +60,17 @@ class Assigned:
 
     # --- for transactions -----------------------------------------------------------------------------------
 
-    def given_up_since(self, when: float) -> frozenset[TopicPartition]:
-        """The partitions given up since that time of the loop's after records of them had been returned that
-        no transaction has taken."""
-        return frozenset(where for where, at in self._given_up.items() if at > when)
+    def given_up_since(self, when: float) -> TopicPartition | None:
+        """A partition given up since that time of the loop's after records of it had been returned that no
+        transaction has taken."""
+        if self._given_up is None:
+            return None
+        where, at = self._given_up
+        return where if at > when else None
 
     def taken(self) -> None:
         """A transaction takes the records returned so far."""
-        self._given_up.clear()
+        self._given_up = None
         self._delivery.count_anew()
 
     # --- what may be returned -------------------------------------------------------------------------------
