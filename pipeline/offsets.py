@@ -37,10 +37,16 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A place for each partition, and the topic ids, as far as brokers report them."""
+    """A place for each partition, and the ids of their topics, as far as brokers report them."""
 
     places: Mapping[TopicPartition, Place] = field(default_factory=dict)
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Ids of other topics are not stored, so they must not make equal positions differ.
+        topics = {where.topic for where in self.places}
+        ids = {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic in topics}
+        object.__setattr__(self, "topic_ids", ids)
 
     def to_json(self) -> OffsetsJson:
         """The form that Spark stores; its order depends only on its contents."""

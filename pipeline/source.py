@@ -184,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._seen is None or begun != self._idle_at or self._clock() >= self._look_again_at:
             self._look_again_at = self._clock() + _IDLE_S
-            self._seen = self._look()
+            self._seen = self._look(begun)
         seen = self._seen
         starts = self._starts(begun, seen)
         ends = {where: max(starts[where], end.offset) for where, end in seen.ends.items()}
@@ -250,8 +250,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._connected = BlockingCluster(self._options)
         return self._connected
 
-    def _look(self) -> Look:
-        return self._cluster.ask(lambda asked, until: look(asked, self._options, until))
+    def _look(self, begun: Offsets | None = None) -> Look:
+        """What there is, for a batch that begins there."""
+        known = () if begun is None else begun.places.keys()
+        return self._cluster.ask(lambda asked, until: look(asked, self._options, until, known))
 
     def _finished(self, offsets: Offsets, *, is_last: bool = False) -> None:
         if self._commits is not None:
@@ -276,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         the same position, or a new look."""
         if self._begun is not None and self._begun.at == begun and seen in (None, self._begun.seen):
             return self._begun.starts
-        found = self._look() if seen is None else seen
+        found = self._look(begun) if seen is None else seen
         starts = self._cluster.ask(
             lambda asked, until: checked_starts(asked, self._options, begun, found, until)
         )

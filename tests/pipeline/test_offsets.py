@@ -24,7 +24,7 @@ def test_the_text_is_that_of_sparks_own_source_and_in_order() -> None:
 
 
 def test_topic_ids_and_epochs_stand_beside_the_offsets() -> None:
-    offsets = Offsets({A[0]: Place(5, 3), A[1]: Place(6), B: Place(7, 0)}, {"a": ID})
+    offsets = Offsets({A[0]: Place(5, 3), A[1]: Place(6), B: Place(7, 0)}, {"a": ID, "not read": ID})
     told = offsets.to_json()
     assert told == {
         "a": {"0": 5, "1": 6},

@@ -518,12 +518,13 @@ def test_the_end_of_a_run_is_committed_though_the_coordinator_was_away(
 ) -> None:
     """It is left alone for a while after it has not answered, but no later batch makes up for this commit."""
     fill(broker, "orders", 3)
-    reader = stream(startingOffsets="earliest", kafka_group_id="billing")
+    reader = stream(subscribePattern="orders.*", startingOffsets="earliest", kafka_group_id="billing")
     with broker.faults.add(api="OffsetCommit", error="COORDINATOR_NOT_AVAILABLE", times=None):
         start = reader.initialOffset()
     assert committed(broker, "billing") == {}
     reader.prepareForTriggerAvailableNow()
     end, _ = step(reader, start)
+    fill(broker, "orders-eu", 2)  # which the run leaves to the next one
     assert reader.latestOffset(end, ALL) == end
     assert committed(broker, "billing") == {ZERO: 3}
 
@@ -558,6 +559,23 @@ def test_a_topic_that_is_gone_is_told(broker: Broker, stream: Streams) -> None:
     with pytest.raises(DataLost, match="orders-0: deleted"):
         reader.latestOffset(place, ALL)
     assert stream(failOnDataLoss="false").latestOffset(place, ALL) == {}
+
+
+@pytest.mark.parametrize("named", [{"subscribe": "orders"}, {"subscribePattern": "orders"}], ids=str)
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_one_broker_that_does_not_know_a_topic_is_not_believed_at_once(
+    broker: Broker, stream: Streams, named: dict[str, str], fails: str
+) -> None:
+    fill(broker, "orders", 5)
+    reader = stream(**named, failOnDataLoss=fails, startingOffsets="earliest")
+    place, _ = step(reader, reader.initialOffset())
+    with broker.faults.add(api="Metadata", topic="orders", error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
+        assert reader.latestOffset(place, ALL) == place
+        assert fault.fired == 1
+    again = stream(**named, failOnDataLoss=fails)  # which repeats a batch that was planned before
+    with broker.faults.add(api="Metadata", topic="orders", error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
+        assert again.partitions(place, place) == []
+        assert fault.fired == 1
 
 
 def test_a_log_that_is_shorter_than_what_was_read_was_cut(broker: Broker, stream: Streams) -> None:
