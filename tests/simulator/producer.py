@@ -6,6 +6,10 @@ and commits its offset in the same transaction. It enters what it requests and i
 
 It repeats whatever is not answered, as stock clients do, and never changes its mind: once it has asked for a
 commit it asks for nothing else until it knows the outcome.
+
+Of an older generation, which keeps its epoch until it asks for another, a Produce that went unanswered may
+have been held up on the way: it arrives once its transaction is aborted, and the leader must find out that no
+transaction has it any more (KIP-890).
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +40,8 @@ _WRITTEN_MS: Final = EPOCH_MS - 10_800_000
 """The timestamp of its records: so long ago that it is past by every broker's clock."""
 _AGAIN_S: Final = 0.05
 _AGAIN_MAX_S: Final = 1.0
+_HELD_UP_S: Final = 1.0
+"""How long after the abort a Produce arrives that was held up."""
 KEY_TYPE: Final = 1
 """FindCoordinator's key type for a transactional id."""
 
@@ -138,6 +145,8 @@ class Producer:
         self._sequences: dict[int, int] = defaultdict(int)
         self._numbers = count(1)
         self._transaction = Told("", transactional_id, self._who)
+        self._unanswered: dict[int, bytes] = {}
+        """This transaction's last batch of each partition whose Produce went unanswered."""
         self._link: dict[str, Link] = {}  # by purpose
         self._stalled_until_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -213,6 +222,7 @@ class Producer:
         name = f"{self.name}#{next(self._numbers)}"
         self._transaction = Told(name, self.transactional_id, self._who, self._source)
         self._book.begun(self._transaction)
+        self._unanswered.clear()
         records = self._records()
         moved = sum(map(len, records.values()))
         try:
@@ -228,6 +238,7 @@ class Producer:
         except Broken:
             await self._end(commits=False)
             if self.generation.add is not None:
+                await self._held_up_arrives()
                 # What is still in flight must not be taken for part of the next transaction.
                 await self._initialize(self._who)
             return
@@ -340,6 +351,7 @@ class Producer:
         place = f"{leader[0]}:{leader[1]}"
         response = await self._ask(place, find, ApiKey.PRODUCE, self.generation.produce, request, once=True)
         if response is None:
+            self._unanswered |= batches
             return []
         answers = {
             each.index: each.error_code for topic in response.responses for each in topic.partition_responses
@@ -347,6 +359,16 @@ class Producer:
         if _BREAKING & set(answers.values()):
             raise Broken
         return [partition for partition, code in answers.items() if not code]
+
+    async def _held_up_arrives(self) -> None:
+        """What went unanswered in the transaction arrives after its abort, in the same epoch."""
+        if not self._unanswered:
+            return
+        await asyncio.sleep(_HELD_UP_S)
+        late = dict(self._unanswered)
+        for leader, partitions in (await self._leaders(late)).items():
+            with suppress(Broken):
+                await self._produce_to(leader, {each: late[each] for each in partitions})
 
     async def _leaders(self, partitions: Mapping[int, bytes]) -> dict[Address, list[int]]:
         """Which partitions to send to which leader; partitions without one are left out."""
