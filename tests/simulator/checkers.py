@@ -77,6 +77,8 @@ class Disk:
         self.groups: dict[str, list[GroupMetadataValue | None]] = defaultdict(list)
         self.downgraded: dict[str, int] = {}
         """The classic groups that were consumer groups before, each with its first generation since."""
+        self.deletions: Counter[str] = Counter()
+        """How often each group's metadata was deleted: it was removed, or changed its kind."""
         self._removals: Counter[str] = Counter()
         self._deleted_in: dict[str, int] = {}
         """The generation or epoch of each group whose metadata was deleted last."""
@@ -115,6 +117,7 @@ class Disk:
 
     def _deleted(self, group_id: str, number: int) -> None:
         """Count a removal; `_goes_on` takes it back if the group has only changed its kind."""
+        self.deletions[group_id] += 1
         self._removals[group_id] += 1
         self._deleted_in[group_id] = number
         self.downgraded.pop(group_id, None)
@@ -202,6 +205,7 @@ class OneOwner:
         self._disk = disk
         self._owners: dict[tuple[object, ...], str] = {}
         self._assignments: dict[tuple[object, ...], bytes] = {}
+        self._assigned: dict[tuple[object, ...], set[Partition]] = {}
 
     def replied(self, exchange: Exchange, response: Any) -> None:
         if exchange.api is not ApiKey.SYNC_GROUP or response.error_code != 0:
@@ -212,10 +216,15 @@ class OneOwner:
         generation = (request.group_id, self._disk.incarnation(request.group_id), request.generation_id)
         # A static member that is replaced within a generation passes its partitions on to its successor.
         owner = request.group_instance_id or request.member_id
-        before = self._assignments.setdefault((*generation, owner), response.assignment)
-        if before != response.assignment:
+        # A group that has changed its kind and back keeps the partitions, in an encoding of the broker's own.
+        encoding = (*generation, self._disk.deletions[request.group_id], owner)
+        encoded = self._assignments.setdefault(encoding, response.assignment)
+        topics = decode_assignment(response.assignment).assigned_partitions
+        assigned = {(topic.topic, partition) for topic in topics for partition in topic.partitions}
+        moved = assigned ^ self._assigned.setdefault((*generation, owner), assigned)
+        if encoded != response.assignment or not {topic for topic, _ in moved} <= self._disk.names.deleted:
             raise Violation(f"{owner} was given two assignments in {generation}")
-        for topic in decode_assignment(response.assignment).assigned_partitions:
+        for topic in topics:
             for partition in topic.partitions:
                 other = self._owners.setdefault((*generation, topic.topic, partition), owner)
                 if other != owner:

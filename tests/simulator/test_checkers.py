@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -206,6 +207,19 @@ def test_a_group_that_was_a_consumer_group_for_a_while_goes_on_counting(
         disk.written(each)
     with pytest.raises(Violation, match="two owners"):
         checker.replied(sync("b", 3), synced(0))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_group_that_was_a_consumer_group_for_a_while_may_encode_its_assignments_anew(
+    disk: Disk, kept: bool
+) -> None:
+    checker = OneOwner(disk)
+    disk.written(classic(3, "a"))
+    checker.replied(sync("a", 3), SyncGroupResponse(assignment=assignment(0, 1) + b"its leader's"))
+    for each in (classic(None), consumer(3), consumer(None), classic(3)):
+        disk.written(each)
+    with nullcontext() if kept else pytest.raises(Violation, match="two assignments"):
+        checker.replied(sync("a", 3), synced(0, 1) if kept else synced(0))
 
 
 def test_a_consumer_group_that_was_removed_counts_anew(disk: Disk) -> None:
