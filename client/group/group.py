@@ -253,7 +253,10 @@ class Group:
         with self._lock:  # at once, not on the driver's loop: the next `subscribe` may come before that
             request = self._membership.leave(reason, static_too=False)
         self._kick()
-        await self._run(inside.send_leave(request, self._seconds(until), wait=wait))
+        seconds = self._seconds(until)
+        self._call(lambda: inside.begin_leave(request, seconds))  # which a cancellation cannot catch
+        if wait:
+            await self._run(inside.left(seconds))
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -314,14 +317,16 @@ class Group:
             return await coroutine
         return await self._thread.run(coroutine)
 
-    def _kick(self) -> None:
-        inside = self._inside
-        if inside is None:
-            return
+    def _call(self, callback: Callable[[], object]) -> None:
+        """Call this on the driver's loop."""
         if self._thread is None:
-            inside.driver.kick()
+            callback()
         else:
-            self._thread.call_soon(inside.driver.kick)
+            self._thread.call_soon(callback)
+
+    def _kick(self) -> None:
+        if self._inside is not None:
+            self._call(self._inside.driver.kick)
 
     async def _open(self) -> _Inside:
         return _Inside(self._bootstrap, self._security, self._membership, self._lock, self._changed)
@@ -438,17 +443,19 @@ class _Inside:
         with self._lock:
             request = self._membership.leave(reason, static_too=static_too)
         self.driver.kick()
-        await self.send_leave(request, seconds)
+        self.begin_leave(request, seconds)
+        await self.left(seconds)
 
-    async def send_leave(self, request: Message | None, seconds: float, *, wait: bool = True) -> None:
-        """Send the request, if there is one, and wait for the end of this one and of earlier ones."""
-        if request is None:
-            await self.driver.end_exchange()
-        else:
-            task = self.driver.spawn(self._leave(request, deadline(seconds)), "leaving a group")
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
-        if self._leaving and wait:
+    def begin_leave(self, request: Message | None, seconds: float) -> None:
+        """Send the request, if there is one; `left` waits for it."""
+        leaving = self.driver.end_exchange() if request is None else self._leave(request, deadline(seconds))
+        task = self.driver.spawn(leaving, "leaving a group")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def left(self, seconds: float) -> None:
+        """Wait for the end of all requests to leave."""
+        if self._leaving:
             await asyncio.wait(self._leaving, timeout=seconds)
 
     async def _leave(self, request: Message, until: float) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, Any, Final
+from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -132,11 +133,15 @@ def read_url(url: str) -> bytes:
     ends_s = time.monotonic() + READ_S
     content = b""
     request = Request(url, headers={"Accept": "application/json"})
-    with build_opener(_NoRedirects).open(request, timeout=READ_S) as answer:
-        while len(content) <= BYTES_MAX and (chunk := answer.read1(_CHUNK)):
-            content += chunk
-            if time.monotonic() > ends_s:
-                raise TimeoutError(f"it took longer than {READ_S:g} s")
+    try:
+        with build_opener(_NoRedirects).open(request, timeout=READ_S) as answer:
+            while len(content) <= BYTES_MAX and (chunk := answer.read1(_CHUNK)):
+                content += chunk
+                if time.monotonic() > ends_s:
+                    raise TimeoutError(f"it took longer than {READ_S:g} s")
+    except HTTPError as error:
+        error.close()
+        raise
     return _bounded(content)
 
 

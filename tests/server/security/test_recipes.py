@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import pytest
 from muster.coordinator.testing import Broker
 from muster.protocol.messages.connection import ApiVersionsRequest
 from tests.support.wire import Wire
+
+_MISSING: Final = [tool for tool in ("curl", "openssl") if shutil.which(tool) is None]
+pytestmark = pytest.mark.skipif(bool(_MISSING), reason=f"the recipes call {' and '.join(_MISSING)}")
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
 

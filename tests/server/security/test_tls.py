@@ -333,8 +333,13 @@ async def test_a_certificate_that_is_not_valid_now_is_used_with_a_warning(
     store = str(kept.both)
     settings = Settings(listeners=SSL, ssl_keystore_location=store, ssl_key_password=password)
     assert Certificates(Pem.on_listener(settings.on("SSL")), ManualClock()).context()
-    expected = {"file": store, "option": "--ssl-keystore-location", "why": why}
-    assert told == ([] if why is None else [expected])
+    if why is None:
+        assert told == []
+        return
+    (fields,) = told
+    # OpenSSL 3.5 adds "or the system clock is incorrect".
+    assert fields.pop("why").startswith(why)
+    assert fields == {"file": store, "option": "--ssl-keystore-location"}
 
 
 @pytest.mark.parametrize(
