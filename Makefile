@@ -112,6 +112,10 @@ kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (n
 kafka-transactions: $(VENV)/.installed-test  ## random lives of transactional ids, of what leaders take and of offsets in transactions, twenty times those of make kafka: make kafka-transactions SEED=7 (TIMES=; needs what make kafka needs)
 	$(BIN)/python -m pytest --numprocesses 2 tests/kafka/test_transactions.py tests/kafka/test_txn_offsets.py tests/kafka/test_verification.py -k random --lives $(or $(TIMES),20) --lives-seed $(or $(SEED),$(shell $(BIN)/python -c 'import random; print(random.randrange(2**32))'))
 
+.PHONY: kafka-data
+kafka-data: $(VENV)/.installed-test  ## random requests to the logs of partitions, twenty times those of make kafka: make kafka-data SEED=7 (TIMES=; needs what make kafka needs)
+	$(BIN)/python -m pytest tests/kafka/test_random_data.py --lives $(or $(TIMES),20) --lives-seed $(or $(SEED),$(shell $(BIN)/python -c 'import random; print(random.randrange(2**32))'))
+
 # Fresh sequences; those of make kafka never change.
 .PHONY: differential
 differential: $(VENV)/.installed-test $(if $(COMPILED),wheel)  ## compare random request sequences on Apache Kafka and muster: make differential SEED=7 (KIND=classic or consumer, SEQUENCES=, TIMED=, MINUTES= of each kind; WRITE=1 writes docs/PROOF.md; COMPILED=1 compares the compiled build with the pure one instead; needs what make kafka needs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -30,7 +30,13 @@ from tests.kafka.compared import STORIES
 from tests.kafka.differences import Difference, assert_as_listed
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
-from tests.support.wire_topics import await_coordinators, await_logs, await_published, create_topics
+from tests.support.wire_topics import (
+    await_coordinators,
+    await_logs,
+    await_published,
+    create_topics,
+    delete_topic,
+)
 
 Story = Callable[["Side"], None]
 
@@ -101,8 +107,8 @@ class Side:
         self._created.update((made[self.name(name)], name) for name in partitions)
         return {name: made[self.name(name)] for name in partitions}
 
-    def configured(self, topic: str, **configs: str) -> None:
-        """Create a topic with one partition and these topic configs."""
+    def configured(self, topic: str, **configs: str) -> uuid.UUID:
+        """Create a topic with one partition and these topic configs; returns its id."""
         asked = CreateTopicsRequest.CreatableTopic(
             name=self.name(topic),
             num_partitions=1,
@@ -116,6 +122,14 @@ class Side:
         made = self._connection.call(CreateTopicsRequest(topics=[asked]), 7, CreateTopicsResponse)
         assert made.topics[0].error_code == 0, made.topics[0].error_message
         await_logs(self._connection, {self.name(topic): 1})
+        self._created[made.topics[0].topic_id] = topic
+        return made.topics[0].topic_id
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until the broker no longer knows it."""
+        delete_topic(self._connection, self.name(topic))
+        for topic_id in [each for each, name in self._created.items() if name == topic]:
+            self._created[topic_id] = f"{topic} that was"
 
     def coordinate(self, *groups: str) -> None:
         """Wait until the coordinators of `groups` answer."""
@@ -158,6 +172,17 @@ class Side:
         arranged(answer)
         self._keep_answer(title, request, version, answer, but=but)
         return answer
+
+    def send_unanswered(self, title: str, request: Message, version: int) -> None:
+        """Send a request that gets no answer; kept is whether the connection lives on."""
+        try:
+            self._connection.send(request, version, answered=False)
+            self.quietly(MetadataRequest(topics=[]), 12)
+            self._keep(title, request, {"connection": "open"})
+        except (ConnectionClosed, ConnectionError):
+            self._keep(title, request, {"connection": "closed"})
+            self._connection.close()
+            self._connection = self._connect()
 
     def ask_side_by_side(
         self, requests: Mapping[str, Message], version: int, between: Callable[[], None], *, but: str = ""
@@ -291,13 +316,19 @@ def told_apart(story: Callable[[Any], None], kafka: Side, muster: Side) -> list[
     assert theirs.keys() == ours.keys(), "the story went another way"
     found: list[Difference] = []
     for (title, api), fields in theirs.items():
-        our_fields = ours[title, api]
-        for field in sorted(fields.keys() | our_fields.keys()):
-            said, our_words = fields.get(field, "absent"), our_fields.get(field, "absent")
-            more_said = field.rpartition(".")[2] in _MESSAGES and said in ("none", "absent")
-            if said != our_words and not more_said:
-                found.append(Difference(name_of(story), title, api, field, said, our_words))
+        found += [
+            Difference(name_of(story), title, api, *each) for each in fields_apart(fields, ours[title, api])
+        ]
     return found
+
+
+def fields_apart(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """The fields of two answers that differ, with what each says. A message that Kafka omits is allowed."""
+    for field in sorted(theirs.keys() | ours.keys()):
+        said, our_words = theirs.get(field, "absent"), ours.get(field, "absent")
+        more_said = field.rpartition(".")[2] in _MESSAGES and said in ("none", "absent")
+        if said != our_words and not more_said:
+            yield field, said, our_words
 
 
 def _told(story: Callable[[Any], None], side: Side) -> Mapping[tuple[str, str], Mapping[str, str]]:

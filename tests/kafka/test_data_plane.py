@@ -118,6 +118,24 @@ def fetching(
     return FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": [of_topic], **fields})
 
 
+def cutting(side: Side, topic: str, partition: int, offset: int) -> DeleteRecordsRequest:
+    cut = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+    name = topic if topic.startswith("__") else side.name(topic)
+    of_topic = DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[cut])
+    return DeleteRecordsRequest(topics=[of_topic], timeout_ms=10_000)
+
+
+def ending(
+    side: Side, topic: str, epoch: int, *, partition: int = 0, current: int = -1
+) -> OffsetForLeaderEpochRequest:
+    """Asks where a leader epoch ends."""
+    part = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+        partition=partition, leader_epoch=epoch, current_leader_epoch=current
+    )
+    of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=side.name(topic), partitions=[part])
+    return OffsetForLeaderEpochRequest(topics=[of_topic], replica_id=-1)
+
+
 # --- stories ------------------------------------------------------------------------------------------------
 
 
@@ -291,9 +309,7 @@ def idempotent_producers(side: Side) -> None:
     bad = DescribeProducersRequest.TopicRequest(name="a b", partition_indexes=[0])
     side.ask("described", DescribeProducersRequest(topics=[asked, none, bad]), 0)
 
-    cut = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=-1)
-    of_topic = DeleteRecordsRequest.DeleteRecordsTopic(name=side.name("t"), partitions=[cut])
-    side.quietly(DeleteRecordsRequest(topics=[of_topic], timeout_ms=10_000), 2)
+    side.quietly(cutting(side, "t", 0, -1), 2)
     write("a gap, its records deleted", 99, epoch=1)
     write("next, its records deleted", 1, epoch=1)
 
@@ -328,11 +344,7 @@ def list_offsets(side: Side) -> None:
     side.ask("a future epoch", listing(side, "t", (0, -1), epoch=epoch + 1), 11)
 
     def of_epoch(asked: int, current: int = -1, partition: int = 0) -> OffsetForLeaderEpochRequest:
-        part = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
-            partition=partition, leader_epoch=asked, current_leader_epoch=current
-        )
-        topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=side.name("t"), partitions=[part])
-        return OffsetForLeaderEpochRequest(topics=[topic], replica_id=-1)
+        return ending(side, "t", asked, partition=partition, current=current)
 
     side.ask("end of the present epoch", of_epoch(epoch), 4)
     side.ask("end of an epoch to come", of_epoch(epoch + 1), 4)
@@ -342,10 +354,7 @@ def list_offsets(side: Side) -> None:
     side.ask("end of the epoch of no log", of_epoch(epoch, partition=9), 4)
 
     def deleting(offset: int, topic: str = "t", partition: int = 0) -> DeleteRecordsRequest:
-        cut = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
-        name = topic if topic.startswith("__") else side.name(topic)
-        of_topic = DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[cut])
-        return DeleteRecordsRequest(topics=[of_topic], timeout_ms=10_000)
+        return cutting(side, topic, partition, offset)
 
     side.configured("compacted", cleanup_policy="compact")
     side.ask("delete beyond the end", deleting(7), 2)

@@ -55,13 +55,13 @@ class WireConnection:
     def close(self) -> None:
         self._socket.close()
 
-    def send(self, request: Message, version: int) -> None:
-        """Send `request`; take the reply with `receive`."""
+    def send(self, request: Message, version: int, *, answered: bool = True) -> None:
+        """Send `request`; take the reply with `receive`, unless it is one that is not answered."""
         assert self._asked is None, f"{self!r} has a request in flight"
         api_key = request.__schema__.api_key
         assert api_key is not None
         self._correlation_id += 1
-        self._asked = (api_key, version)
+        self._asked = (api_key, version) if answered else None
         self._socket.sendall(
             header.encode_request(api_key, version, self._correlation_id, self.client_id, request)
         )
