@@ -352,6 +352,8 @@ class Catalogue:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
         check_name(name)
         self._check_free(name)
+        overrides = _overrides(configs or {})
+        validated({**self._defaults, **overrides})
         if assignments:
             if partitions != -1 or replication_factor != -1:
                 raise KafkaError(
@@ -374,8 +376,6 @@ class Catalogue:
         else:
             factor = 1 if replication_factor == -1 else replication_factor
             assigned = brokers.spread(topic_id, range(partitions), factor)
-        overrides = _overrides(configs or {})
-        validated({**self._defaults, **overrides})
         row = TopicRow(topic_id, name, partitions, overrides, self._clock.now_ms(), assigned)
         permit(partitions)
         if validate_only:

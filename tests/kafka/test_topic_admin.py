@@ -107,6 +107,8 @@ def create_topics(side: Side) -> None:
     }.items():
         side.ask(title, creating(new(), configs=configs), 4)
     side.ask("validated", creating(new(), validate_only=True), 7)
+    wrong = creating(new(), configs=[("retention.ms", "soon")], num_partitions=0)
+    side.ask("a config and a count that are wrong", wrong, 4)
 
     def codes(request: CreateTopicsRequest) -> list[int]:
         found = {each.name: each.error_code for each in side.quietly(request, 7).topics}
@@ -239,6 +241,8 @@ def describe_topic_partitions(side: Side) -> None:
     side.ask("going on where nobody asked", describing("pa", "pb", cursor=("pc", 0)), 0)
     side.ask("going on below 0", describing("pa", "pb", cursor=("pb", -1)), 0)
     side.ask("those refused take no room", describing("none", "pa", limit=1), 0)
+    full = describing("pa", side.name("pz"), limit=3)
+    side.ask("a full page ends before them too", full, 0)
     side.ask("going on with one that is gone", describing("none", "pa", cursor=("none", 0)), 0)
     side.ask("all, going on below 0", describing(cursor=("pa", -1)), 0)
     side.ask("all, in pages", describing(limit=30), 0)

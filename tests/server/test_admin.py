@@ -79,6 +79,16 @@ async def test_a_page_ends_at_two_thousand_partitions(start_brokers: StartBroker
     assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("wide", 2_000)
 
 
+async def test_a_full_page_ends_before_a_topic_that_is_not_there(start_brokers: StartBrokers) -> None:
+    broker = (await start_brokers()).brokers[0]
+    await broker.catalogue.create("b", partitions=2)
+    asked = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in "abc"]
+    async with await Wire.connect(broker.port) as wire:
+        answer = await wire.call(DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=2), 0)
+    assert [topic.name for topic in answer.topics] == ["a", "b"]
+    assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("c", 0)
+
+
 # --- DescribeLogDirs ----------------------------------------------------------------------------------------
 
 

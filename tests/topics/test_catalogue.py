@@ -129,6 +129,7 @@ async def test_names_that_differ_in_dot_and_underscore_only_collide(catalogue: C
         ({"configs": {"retention.minutes": "5"}}, ErrorCode.INVALID_CONFIG),
         ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
         ({"configs": {"retention.ms": None}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"retention.ms": "soon"}, "partitions": 0}, ErrorCode.INVALID_CONFIG),
         ({"configs": {"remote.storage.enable": "true"}}, ErrorCode.INVALID_CONFIG),
         (
             {"configs": {"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}},

@@ -207,7 +207,8 @@ async def describe_topic_partitions(
     """A page of the partitions of the topics asked for, in the order of the topics' names, each topic once.
 
     A cursor must name one of the topics asked for (INVALID_REQUEST), whether or not the client may see it; if
-    all topics are asked for, it may name one that no longer exists. Refused topics take no room in the page.
+    all topics are asked for, it may name one that no longer exists. Refused topics take no room in the page,
+    but a full one ends before them too.
     """
     cursor = request.cursor
     begin = "" if cursor is None else cursor.topic_name
@@ -231,6 +232,9 @@ async def describe_topic_partitions(
             (names if may_see else refused).append(name)
     for name in names:
         await turns.next()
+        if not room:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
+            break
         try:
             topic = named_topic(broker, name)
         except KafkaError as error:
@@ -240,8 +244,7 @@ async def describe_topic_partitions(
             continue
         first = 0 if cursor is None or name != begin else cursor.partition_index
         page = range(topic.partitions)[first : first + room]
-        if page or first >= topic.partitions:
-            response.topics.append(_described_topic(broker, topic, page))
+        response.topics.append(_described_topic(broker, topic, page))
         room -= len(page)
         if first + len(page) < topic.partitions:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
