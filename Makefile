@@ -108,13 +108,20 @@ causes-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the same, a
 kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (needs Java 17 or later and Maven)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kafka
 
+# The random lives of make kafka, more of them and with a fresh seed.
+LIVES = --lives $(or $(TIMES),20) --lives-seed $(or $(SEED),$(shell $(BIN)/python -c 'import random; print(random.randrange(2**32))'))
+
 .PHONY: kafka-transactions
 kafka-transactions: $(VENV)/.installed-test  ## random lives of transactional ids, of what leaders take and of offsets in transactions, twenty times those of make kafka: make kafka-transactions SEED=7 (TIMES=; needs what make kafka needs)
-	$(BIN)/python -m pytest --numprocesses 2 tests/kafka/test_transactions.py tests/kafka/test_txn_offsets.py tests/kafka/test_verification.py -k random --lives $(or $(TIMES),20) --lives-seed $(or $(SEED),$(shell $(BIN)/python -c 'import random; print(random.randrange(2**32))'))
+	$(BIN)/python -m pytest --numprocesses 2 tests/kafka/test_transactions.py tests/kafka/test_txn_offsets.py tests/kafka/test_verification.py -k random $(LIVES)
 
 .PHONY: kafka-data
 kafka-data: $(VENV)/.installed-test  ## random requests to the logs of partitions, twenty times those of make kafka: make kafka-data SEED=7 (TIMES=; needs what make kafka needs)
-	$(BIN)/python -m pytest tests/kafka/test_random_data.py --lives $(or $(TIMES),20) --lives-seed $(or $(SEED),$(shell $(BIN)/python -c 'import random; print(random.randrange(2**32))'))
+	$(BIN)/python -m pytest tests/kafka/test_random_data.py $(LIVES)
+
+.PHONY: kafka-administration
+kafka-administration: $(VENV)/.installed-test  ## random requests of administrators' tools, twenty times those of make kafka: make kafka-administration SEED=7 (TIMES=; needs what make kafka needs)
+	$(BIN)/python -m pytest tests/kafka/test_administration.py $(LIVES)
 
 # Fresh sequences; those of make kafka never change.
 .PHONY: differential

@@ -316,14 +316,14 @@ def told_apart(story: Callable[[Any], None], kafka: Side, muster: Side) -> list[
     assert theirs.keys() == ours.keys(), "the story went another way"
     found: list[Difference] = []
     for (title, api), fields in theirs.items():
-        found += [
-            Difference(name_of(story), title, api, *each) for each in fields_apart(fields, ours[title, api])
-        ]
+        apart = fields_apart(fields, ours[title, api])
+        found += [Difference(name_of(story), title, api, *each) for each in apart]
     return found
 
 
 def fields_apart(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """The fields of two answers that differ, with what each says. A message that Kafka omits is allowed."""
+    """The fields of an answer that differ: name, Kafka's value, muster's. A message that Kafka omits is
+    allowed."""
     for field in sorted(theirs.keys() | ours.keys()):
         said, our_words = theirs.get(field, "absent"), ours.get(field, "absent")
         more_said = field.rpartition(".")[2] in _MESSAGES and said in ("none", "absent")
