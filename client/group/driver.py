@@ -185,12 +185,17 @@ class Driver:
         self._membership = membership
         self.kick()
 
-    async def leave(self, request: Message, until: float) -> None:
-        """Send the leave request, with a few attempts, and end any join in progress. Raises ClientError or
-        KafkaError if that fails: the group then removes the member when its session expires."""
+    @property
+    def exchange(self) -> asyncio.Task[None] | None:
+        """The JoinGroup or SyncGroup request in progress."""
+        return self._exchange
+
+    async def leave(self, request: Message, exchange: asyncio.Task[None] | None, until: float) -> None:
+        """Send the leave request, with a few attempts, and end `exchange`, the join that was in progress when
+        the member left. Raises ClientError or KafkaError if that fails: the group then removes the member
+        when its session expires."""
         with self._lock:
             node = self._membership.coordinator
-        exchange = self._exchange
         backoff_ms = self._membership.settings.retry_backoff_ms
         try:
             for tries_left in reversed(range(LEAVE_TRIES)):
@@ -210,19 +215,18 @@ class Driver:
                 node = None
                 await self.pause(backoff_ms / 1000)
         finally:
-            if self._exchange in (None, exchange):  # The member may have rejoined meanwhile.
-                await self.end_exchange()
+            # The member may have rejoined meanwhile.
+            if self._exchange in (None, exchange) and (ending := self.end_exchange()):
+                await asyncio.wait(ending)
 
-    async def end_exchange(self) -> None:
-        """Drop outstanding JoinGroup and SyncGroup requests."""
+    def end_exchange(self) -> list[asyncio.Task[None]]:
+        """Drop outstanding JoinGroup and SyncGroup requests; returns the tasks that end with them."""
         exchange, connection = self._exchange, self._join_connection
         self._join_connection = None
         closing = self._close_soon(connection)
         if exchange is not None:
             exchange.cancel()
-            await asyncio.wait([exchange])
-        if closing is not None:
-            await asyncio.wait([closing])
+        return [each for each in (exchange, closing) if each is not None]
 
     def raise_error(self) -> None:
         """Raise a permanent error not reported yet."""

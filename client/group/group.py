@@ -447,20 +447,26 @@ class _Inside:
         await self.left(seconds)
 
     def begin_leave(self, request: Message | None, seconds: float) -> None:
-        """Send the request, if there is one; `left` waits for it."""
-        leaving = self.driver.end_exchange() if request is None else self._leave(request, deadline(seconds))
-        task = self.driver.spawn(leaving, "leaving a group")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        """Send the request, if there is one, and end the join in progress, not one that begins after this.
+        `left` waits for it."""
+        driver = self.driver
+        if request is None:
+            ending = driver.end_exchange()
+        else:
+            leaving = self._leave(request, driver.exchange, deadline(seconds))
+            ending = [driver.spawn(leaving, "leaving a group")]
+        for task in ending:
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
 
     async def left(self, seconds: float) -> None:
         """Wait for the end of all requests to leave."""
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=seconds)
 
-    async def _leave(self, request: Message, until: float) -> None:
+    async def _leave(self, request: Message, exchange: asyncio.Task[None] | None, until: float) -> None:
         with suppress(ClientError, KafkaError):
-            await self.driver.leave(request, until)
+            await self.driver.leave(request, exchange, until)
 
     def hurry(self) -> None:
         """Make `close` skip LeaveGroup. Callable from any thread."""

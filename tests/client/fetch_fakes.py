@@ -84,7 +84,7 @@ class FakeCluster(Cluster):
     def __init__(
         self, counts: dict[str, int], *, version: int = NEWEST_FETCH, nodes: Iterable[int] = (1,)
     ) -> None:
-        super().__init__([])
+        super().__init__([], patient=True)  # as a consumer has it
         self.version = version
         self.logs = {TopicPartition(t, i): Log() for t, count in counts.items() for i in range(count)}
         self.ids = {topic: uuid.uuid4() for topic in counts}

@@ -204,6 +204,34 @@ async def test_subscribing_again_after_an_unsubscribe_that_was_cut_short(group_p
             assert calls == ["assigned", "lost", "assigned"]
 
 
+@pytest.mark.parametrize("instance_id", [None, "static"])
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_the_join_after_an_unsubscribe_that_was_cut_short_is_not_ended_with_it(
+    broker: Broker, heartbeat: str, instance_id: str | None
+) -> None:
+    """Although the same task subscribes again before the loop turns."""
+
+    class Listener(RebalanceListener):
+        async def on_partitions_revoked(self, consumer: Consumer[Any, Any], partitions: Any) -> None:
+            if not cut.expired():  # otherwise it is the end
+                cut.reschedule(0)
+                await asyncio.Event().wait()
+
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", RECORDS)
+    async with Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=Listener(), heartbeat=heartbeat,
+        group_instance_id=instance_id, auto_offset_reset="earliest", enable_auto_commit=False,
+    ) as consumer:  # fmt: skip
+        assert records_of(await consumer.get()) == [0]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(LONG_S) as cut:
+                await consumer.unsubscribe()
+        consumer.subscribe("t")
+        async with asyncio.timeout(LONG_S):
+            assert await consumer.get() is not None
+
+
 @pytest.mark.parametrize("heartbeat", ["loop", "thread"])
 @pytest.mark.parametrize("what", ["close", "drain"])
 async def test_closing(broker: Broker, what: str, heartbeat: str) -> None:
