@@ -271,6 +271,7 @@ def _hanging_unnamed(rebalance: Rebalance, now_ms: int) -> Finding | None:
         or rebalance.state != PREPARING
         or waited_ms < _HANGS_MS
         or rejoins_told(rebalance)
+        or text(rebalance.starts[-1].entry, "from_state") == EMPTY  # nobody was there to rejoin
         or (rebalance.from_state == EMPTY and _in_initial_delay(rebalance, now_ms))
     ):
         return None

@@ -120,9 +120,8 @@ def moved(case: Case) -> Finding:
 
 def begun_anew(case: Case) -> Finding | None:
     """The coordinator moved during a rebalance; those that had joined find it and join again."""
-    before = case.before("shard_loaded", *_CHANGES)
-    loaded = next(before, None)
-    if loaded is None or loaded.type != "shard_loaded" or not is_rebalancing(before):
+    loaded = next(case.before("shard_loaded", *_CHANGES), None)
+    if loaded is None or loaded.type != "shard_loaded" or not is_rebalancing(case.before(*_CHANGES)):
         return None
     ago_ms = case.start.entry.at_ms - loaded.at_ms
     if ago_ms > _REJOINING_MS:
@@ -134,7 +133,8 @@ def begun_anew(case: Case) -> Finding | None:
 
 def is_rebalancing(newest_first: Iterable[Entry]) -> bool:
     """Whether a classic group is rebalancing after these entries."""
-    change = next((each for each in newest_first if each.type in _CHANGES), None)
+    ends = (*_CHANGES, "shard_loaded")  # a load ends a rebalance
+    change = next((each for each in newest_first if each.type in ends), None)
     return change is not None and text(change, "to_state") in (PREPARING, COMPLETING)
 
 

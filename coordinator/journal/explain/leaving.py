@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.entries import CUT, Entry, Member
 from muster.coordinator.journal.explain.facts import member, members, same_client, text, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, duration
@@ -295,8 +295,10 @@ def sync_timed_out(case: Case) -> Finding | None:
     """JoinGroup, then no SyncGroup within the rebalance timeout."""
     if _stayed_away(case):
         return None
-    missing = [each for each in case.step if each.type == "member_removed"]
-    says = "it joined but never sent SyncGroup: it died, or its assignor or rebalance callback hangs"
+    missing = _removed_together(case)
+    hung = _hung(case)
+    who = "it" if hung is None or hung == case.member else case.names.short(hung)
+    says = f"{who} joined but never sent SyncGroup: it died, or its assignor or rebalance callback hangs"
     evidence = f"{count(len(missing), 'member')} did not send SyncGroup within the rebalance timeout"
     return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.CERTAIN, says, (evidence,) if missing else ())
 
@@ -324,12 +326,26 @@ def stayed_away_past_poll_deadline(case: Case) -> Finding | None:
 
 
 def _stayed_away(case: Case) -> bool:
-    """Whether it is a static member that had not rejoined when the generation began."""
-    if case.member is None or case.member.instance is None or case.rebalance.kind is not Kind.CLASSIC:
-        return False
+    """Whether it is a static member that had not rejoined when the generation began, and so are those that
+    were removed with it."""
+    return case.member is not None and case.member.instance is not None and _hung(case) is None
+
+
+def _hung(case: Case) -> Member | None:
+    """The first of the removed members that had joined; None if they had all stayed away."""
     changes = (each for each in case.before("state_changed") if text(each, "to_state") == COMPLETING)
     joined = next(changes, None)
-    return joined is not None and case.member.id in {each.id for each in members(joined, "waiting_for")}
+    if case.member is None or joined is None or case.rebalance.kind is not Kind.CLASSIC:
+        return case.member
+    away = {each.id for each in members(joined, "waiting_for")}
+    if CUT in joined.data and case.member.id in away:
+        return None  # the others may have been away as well
+    return next((each for each in (case.member, *_removed_together(case)) if each.id not in away), None)
+
+
+def _removed_together(case: Case) -> list[Member]:
+    removals = (each for each in case.step if each.type == "member_removed")
+    return [each.member for each in removals if each.member is not None and each.trigger == case.trigger]
 
 
 def group_is_full(case: Case) -> Finding | None:

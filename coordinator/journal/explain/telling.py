@@ -225,7 +225,8 @@ def _metadata(entry: Entry, names: Names) -> str:
         changes.append(f"regular expression {regex or 'gone'}")
     if not changes:
         known = before or flag(entry, "user_data_changed")
-        changes.append("its assignor's data" if known else "how is not known")
+        has = f"; its assignors are {listed(after)}" if after else ""
+        changes.append("its assignor's data" if known else f"how is not known{has}")
     return f"metadata of {_who(entry, names)} changed: {', '.join(changes)}"
 
 

@@ -153,6 +153,15 @@ def test_in_a_large_group_nobody_is_said_not_to_have_rejoined() -> None:
     )
 
 
+def test_a_large_group_that_is_starting_up_waits_for_nobody_to_rejoin() -> None:
+    first, *others = [member(f"new-{number:03}") for number in range(121)]
+    life = Life(generation=0).at(0).add("member_added", first, trigger="member joined")
+    life.preparing(first, "member joined", from_state="Empty", until_ms=T0 + 3_000)  # it is prolonged
+    for each in others:
+        life.at(2_000).add("member_added", each, trigger="member joined")
+    assert why(life, 10_000).diagnosis.value == "new-member"
+
+
 def test_in_a_large_group_those_whose_connections_had_closed_before_are_named() -> None:
     life, many = large_group()
     life.at(1_000).add("member_disconnected", many[8], silent_ms=100, after_removal_ms=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -308,6 +309,32 @@ def test_a_static_member_that_did_not_rejoin_is_not_said_to_have_hung() -> None:
             "it did not rejoin within the rebalance timeout, kept its place as a static member, and did not "
             "come back"
         )
+
+
+def test_a_static_member_that_was_away_does_not_hide_one_that_hung() -> None:
+    life = Life().at(0).preparing(WEB_2, "member joined", waiting_for=(WEB_1, STATIC))
+    life.at(60_000).joined("rebalance timed out", waiting_for=(STATIC,), leader=WEB_1)
+    hung_leader = copy.deepcopy(life)
+    for each in (life.at(60_100).stable(WEB_2, "member joined", 0, 60_000), hung_leader):
+        each.at(120_000)
+        for who in (STATIC, WEB_1):
+            each.add("member_removed", who, trigger="sync timed out", silent_ms=60_000, connected=False)
+    found = why(life.rebalanced(STATIC, "sync timed out"))
+    assert said(found) == ("sync-timeout", "certain")
+    assert found.meaning.startswith("web-1 joined but never sent SyncGroup")
+    hung_leader.preparing(STATIC, "sync timed out", from_state="CompletingRebalance")
+    assert why(hung_leader).also[0] == "sync timed out (db-1: sync-timeout)"
+
+
+def test_static_members_that_were_away_are_too_many_to_be_listed() -> None:
+    others = [member(f"db-{number}", instance=f"db-{number}") for number in range(2, 5)]
+    life = Life().at(0).preparing(WEB_2, "member joined", waiting_for=(STATIC, *others))
+    life.at(60_000).joined("rebalance timed out", waiting_for=(STATIC,), leader=WEB_2)
+    life.entries[-1].data["cut"] = {"waiting_for": 4}
+    life.at(60_100).stable(WEB_2, "member joined", 0, 60_000).at(120_000)
+    for each in (STATIC, *others):
+        life.add("member_removed", each, trigger="sync timed out", silent_ms=115_000, connected=False)
+    assert said(why(life.rebalanced(STATIC, "sync timed out"))) == ("crashed", "possible")
 
 
 def test_the_phases_tell_which_static_members_keep_their_place() -> None:

@@ -156,6 +156,23 @@ def test_a_rebalance_that_a_move_cut_short_is_lost() -> None:
     )
 
 
+def test_a_rebalance_is_lost_once() -> None:
+    def moved_again(at: int) -> Life:
+        life = lost().at(at).shard_event("shard_unloaded", epoch=4, why="handed over")
+        life.broker = 3
+        return life.at(at + 100).shard_event("shard_loaded", epoch=5, took_ms=3, from_broker=2)
+
+    told = explain(moved_again(600_000).entries)
+    assert told is not None
+    assert told.meaning == ("from broker 2 to broker 3, loaded in 3 ms: members and generation are unchanged")
+    assert told.generation is None
+    life = moved_again(600).at(900)
+    told = explain(life.rebalanced(WEB_2, "leader rejoined").entries)
+    assert told is not None
+    assert told.evidence == ("broker 3 loaded the group 0.2 s before",)
+    assert told.diagnosis.value == "coordinator-moved"
+
+
 def test_the_rejoins_after_a_move_that_cut_a_rebalance_short_follow_from_it() -> None:
     def rejoined(life: Life, trigger: str, at: int = 900) -> Explanation:
         life.generation = 7

@@ -46,7 +46,7 @@ def test_what_a_member_was_called_before_comes_last() -> None:
     [
         ({"protocols_before": ["range"], "owned_changed": True}, "the partitions it owns"),
         ({"protocols_before": ["range"], "user_data_changed": True}, "its assignor's data"),
-        ({"protocols_before": []}, "how is not known"),
+        ({"protocols_before": []}, "how is not known; its assignors are range"),
     ],
 )
 def test_what_a_member_gave_up_or_got_is_not_told_apart(data: dict[str, Any], said: str) -> None:
