@@ -89,11 +89,12 @@ def cause(event: RebalanceCompleted, names: Names, expired: MemberRemoved | None
     if event.member is not None:
         text += f": {_name(names, event.member)}"
     if event.trigger is Trigger.SESSION_EXPIRED and expired is not None:
-        state = (
-            "its connection is open, the process stalled"
-            if expired.connected
-            else "it crashed or was cut off"
-        )
+        if expired.away:
+            state = "it had left temporarily and did not come back"
+        elif expired.connected:
+            state = "its connection is open, the process stalled"
+        else:
+            state = "it crashed or was cut off"
         text += f" (silent for {expired.silent_ms} ms; {state})"
     if event.reason:
         text += f" ({event.reason})"

@@ -179,7 +179,9 @@ def completed(trigger: Trigger, member: MemberIdentity | None = CONSUMER, reason
     )
 
 
-def expired(member: MemberIdentity, silent_ms: int = 45_000, *, connected: bool = False) -> MemberRemoved:
+def expired(
+    member: MemberIdentity, silent_ms: int = 45_000, *, connected: bool = False, away: bool = False
+) -> MemberRemoved:
     return MemberRemoved(
         at_ms=1,
         group_id="orders",
@@ -194,6 +196,7 @@ def expired(member: MemberIdentity, silent_ms: int = 45_000, *, connected: bool 
         heartbeat_interval_ms=3_000,
         session_timeout_ms=45_000,
         requested_by=None,
+        away=away,
     )
 
 
@@ -216,6 +219,17 @@ def test_an_expired_session_says_whether_the_connection_was_still_there(
         "member left: c at 10.0.0.7",
     ]
     assert lines(stream)[0]["took_ms"] == 11
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_member_that_had_left_temporarily_did_not_crash(stream: io.StringIO, connected: bool) -> None:
+    log.configure("info", stream=stream)
+    rebalances = RebalanceLog(node_id=1)
+    rebalances.observe(3, [expired(CONSUMER, connected=connected, away=True)])
+    rebalances.observe(3, [completed(Trigger.SESSION_EXPIRED)])
+    assert [line["cause"] for line in lines(stream)] == [
+        "session expired: c at 10.0.0.7 (silent for 45000 ms; it had left temporarily and did not come back)"
+    ]
 
 
 @pytest.mark.parametrize("first", [True, False])
