@@ -140,7 +140,7 @@ class Recovery:
         now_ms = self._clock.now_ms()
         for group_id in self._groups_of_shard(shard):
             if group_id not in self._watched and (watched := self._watch(group_id)) is not None:
-                watched.interval_ms = RARELY_MS
+                watched.interval_ms = RARELY_MS // 2  # the first check doubles it
                 # Not all groups at once: spread by something that is the same in every run.
                 ahead_ms = crc32(group_id.encode(errors="surrogatepass")) % (RARELY_MS - FIRST_MS)
                 watched.write_ms = now_ms + RARELY_MS - ahead_ms

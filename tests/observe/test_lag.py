@@ -411,6 +411,23 @@ async def test_groups_of_a_shard_that_was_loaded_are_watched(world: World) -> No
     assert world.lags() == [(1, False)]
 
 
+async def test_a_group_that_commits_after_the_first_check_of_a_loaded_shard_is_checked_soon(
+    world: World,
+) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.clock.advance(1_000)
+    loaded_ms = world.clock.now_ms()
+    world.recovery.observe([Entry("shard_loaded", loaded_ms, 1, 0, None, None)])
+    (watched,) = world.recovery._watched.values()
+    await world.advance(watched.due_ms - loaded_ms)
+    assert world.lags() == []
+    world.clock.advance(1_000)
+    world.commit(99)
+    await world.advance(RARELY_MS - 1_000)
+    assert world.lags() == [(1, False)]
+
+
 async def test_groups_of_a_shard_that_was_loaded_do_not_all_fall_due_together(world: World) -> None:
     world.log("t", 0, 100)
     for number in range(100):
