@@ -476,9 +476,11 @@ class Sender:
         self._settled(batch)
 
     def _refuse(self, batch: Batch, error: Exception, each: Mapping[int, Exception] | None = None) -> None:
-        """A broker refused the batch permanently."""
+        """The batch is refused permanently, by its broker or because nobody lets this client in."""
         self._accumulator.give_up(batch)
         if not batch.done:
+            if batch.in_doubt and isinstance(error, AuthenticationFailed):
+                error = _after_a_try(error)
             self._fail(batch, error, each)
 
     def _refused(self, topic: str, error: Exception) -> None:
@@ -535,6 +537,12 @@ class Sender:
 def _dead(error: BaseException, then: str) -> ClientError:
     why = ClientError(f"the producer's sender failed with {type(error).__name__}: {error}; {then}")
     why.__cause__ = error
+    return why
+
+
+def _after_a_try(error: AuthenticationFailed) -> AuthenticationFailed:
+    why = AuthenticationFailed(f"{error}; an earlier try may have been written all the same")
+    why.__cause__ = error.__cause__
     return why
 
 

@@ -20,6 +20,7 @@ T0 = TopicPartition("t", 0)
 class Guarded(NamedTuple):
     """A broker with topic t, reached through a proxy, and the settings of one of its users."""
 
+    broker: Broker
     admin: Admin
     settings: dict[str, Any]
     proxy: Proxy
@@ -49,7 +50,7 @@ async def guarded() -> AsyncIterator[Guarded]:
         }
         async with asyncio.timeout(LONG_S), Admin(**settings) as admin:
             await admin.upsert_user_scram_credentials("zoë", "secret")
-            yield Guarded(admin, settings | user, proxy)
+            yield Guarded(broker, admin, settings | user, proxy)
 
 
 @pytest.mark.parametrize("given", [{}, {"enable_idempotence": False}])
@@ -76,6 +77,19 @@ async def test_a_producer_that_has_no_id_yet_says_so() -> None:
         await broker.lock_out()
         with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
             await producer.send("t", b"v")
+
+
+@pytest.mark.parametrize("given", [{}, {"enable_idempotence": False}])
+async def test_a_producer_says_so_of_a_record_that_may_have_been_written(given: dict[str, Any]) -> None:
+    async with guarded() as guard, Producer[bytes, bytes](**guard.settings, **given) as producer:
+        await producer.partitions_for("t")
+        with guard.broker.faults.add(api="Produce", drop_response=True) as rule:
+            sending = asyncio.create_task(producer.send("t", b"v"))
+            await asyncio.to_thread(rule.hit)
+            await guard.lock_out()
+            with pytest.raises(AuthenticationFailed, match=r"SCRAM-SHA-256.* may have been written"):
+                await sending
+        assert len(guard.broker.records("t")) == 1
 
 
 async def test_a_commit_says_so() -> None:
