@@ -210,6 +210,7 @@ class AutoCommit:
             _LOG.warning("processed records could not be committed and may be read again: %s", error)
         else:
             self._failure = error
+            self._wake()
 
     def _note(self, result: CommitResult) -> None:
         if result.stale:

@@ -105,10 +105,11 @@ class Stage:
         subscription.subscribe("t")
         calls = Calls(None, Told(self.story, raises))
         self.scopes = Scopes(self.failures.append)
+        self.woken = asyncio.Event()
         self.auto_commit = AutoCommit(
             self._commit,
             self._handled,
-            lambda: None,
+            self.woken.set,
             self._are_gone,
             interval_s=LONG_S,
             attempt_s=LONG_S,
@@ -474,3 +475,17 @@ async def test_a_periodic_commit_begins_with_what_is_handled_by_then() -> None:
     await until(lambda: stage.story)
     assert stage.story == [("commit", "t-1")]
     await stage.auto_commit.close()
+
+
+async def test_a_reader_hears_at_once_that_a_commit_of_partitions_let_go_is_refused() -> None:
+    async def refuse() -> bool:
+        raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not for you")
+
+    stage = Stage()
+    stage.own(T0)
+    stage.may_commit = refuse
+    stage.auto_commit.let_go(frozenset({T0}))
+    await stage.auto_commit.until_let_go()
+    assert stage.woken.is_set()
+    with pytest.raises(KafkaError, match="not for you"):
+        stage.auto_commit.raise_failure()
