@@ -163,7 +163,7 @@ async def create_topic(cluster: Cluster, given: Namespace) -> int:
         if not isinstance(created, KafkaError):
             topic, state = created, "created"
         elif given.if_not_exists and created.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            # Just created by another: the broker asked may not know it yet.
+            # It may not be described, or another has just created it and the broker asked does not know yet.
             topic = await _existing(cluster, given.topic, until) or CreatedTopic(given.topic, None, -1, -1)
         else:
             raise created
@@ -178,9 +178,10 @@ async def create_topic(cluster: Cluster, given: Namespace) -> int:
 
 
 async def _existing(cluster: Cluster, name: str, until: float) -> CreatedTopic | None:
+    """The topic, or None if it does not exist or may not be described."""
     topic = (await topic_calls.describe_topics(cluster, [name], until))[name]
     if isinstance(topic, KafkaError):
-        if topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if topic.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
             return None
         raise topic
     return _created(topic)

@@ -77,6 +77,9 @@ def test_who_may_change_but_not_see_is_told_of_the_change(
         )
         assert muster.done("topics", "create", "orders", *as_ann) == "orders created: 1 partition\n"
         assert muster.done("topics", "create", "audit", *as_ann) == "audit created\n"
+        stock = ("topics", "create", "stock", "--if-not-exists", *as_ann)
+        assert muster.done(*stock) == "stock created\n"
+        assert muster.done(*stock) == "stock exists\n"
         created = muster("topics", "create", "sales", *as_ann, *as_json)
         assert (created.code, created.json["partitions"], created.json["replication_factor"]) == (
             0,
