@@ -158,7 +158,8 @@ class TransactionCalls(Calls):
             return Seen(True, ""), started
 
         wanted = f"transactional id {self.transactional_id} to be another producer's"
-        await wait_until(self._core.news, wanted, look, max(until - loop.time(), 0))
+        left_s = round(max(until - loop.time(), 0), 3)  # less than a millisecond is no duration
+        await wait_until(self._core.news, wanted, look, left_s)
         return await facts_of(self._core, self.transactional_id)
 
 

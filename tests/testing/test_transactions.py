@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -20,7 +21,15 @@ from muster.client import (
     Transaction,
     TransactionAborted,
 )
-from muster.coordinator.testing import AsyncBroker, Broker, Cluster, FaultError, TransactionFacts, WaitFailed
+from muster.coordinator.testing import (
+    AsyncBroker,
+    Broker,
+    Cluster,
+    FaultError,
+    TransactionFacts,
+    WaitFailed,
+    transactions,
+)
 from muster.protocol.api import response_class
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.transactions import (
@@ -354,6 +363,13 @@ async def test_the_coordinator_of_an_id_can_be_killed_for_good() -> None:
                 assert await cluster.records("totals", isolation_level="read_committed") == []
             await cluster.no_open_transaction()
             assert len(await cluster.records("totals", isolation_level="read_committed")) == 1
+
+
+async def test_an_id_is_fenced_in_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Broker() as broker, producing(broker):
+        loop = SimpleNamespace(time=iter([0.0, 29.9997]).__next__)
+        monkeypatch.setattr(transactions, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
+        assert (await broker.transaction(ID).fence(timeout=30)).state == "Empty"
 
 
 async def test_an_id_is_fenced_though_its_coordinator_has_just_died() -> None:
