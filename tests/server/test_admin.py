@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from muster.coordinator.base import log
+from muster.coordinator.server.apis import metadata
+from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import Logs
@@ -87,6 +89,25 @@ async def test_a_full_page_ends_before_a_topic_that_is_not_there(start_brokers: 
         answer = await wire.call(DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=2), 0)
     assert [topic.name for topic in answer.topics] == ["a", "b"]
     assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("c", 0)
+
+
+async def test_a_topic_deleted_while_all_are_described_is_left_out(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = (await start_brokers()).brokers[0]
+    for name in "abc":
+        await broker.catalogue.create(name)
+
+    class Busy(Turns):
+        async def next(self, things: int = 1) -> None:
+            if (gone := broker.catalogue.by_name("b")) is not None:
+                await broker.catalogue.delete(gone)
+
+    monkeypatch.setattr(metadata, "Turns", Busy)
+    async with await Wire.connect(broker.port) as wire:
+        answer = await wire.call(DescribeTopicPartitionsRequest(topics=[]), 0)
+    codes = {topic.name: topic.error_code for topic in answer.topics if not topic.name.startswith("__")}
+    assert codes == {"a": 0, "c": 0}
 
 
 # --- DescribeLogDirs ----------------------------------------------------------------------------------------

@@ -238,9 +238,10 @@ async def describe_topic_partitions(
         try:
             topic = named_topic(broker, name)
         except KafkaError as error:
-            response.topics.append(
-                entry(DescribeTopicPartitionsResponse.Topic, context.api_version, error, name=name)
-            )
+            if asked:  # otherwise it has been deleted since, and nobody asked for it by name
+                response.topics.append(
+                    entry(DescribeTopicPartitionsResponse.Topic, context.api_version, error, name=name)
+                )
             continue
         first = 0 if cursor is None or name != begin else cursor.partition_index
         page = range(topic.partitions)[first : first + room]
