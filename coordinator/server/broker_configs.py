@@ -179,7 +179,7 @@ class BrokerConfigs:
         self, broker: str, changes: Sequence[ConfigChange], *, replace: bool, validate_only: bool
     ) -> None:
         """Change what is set on `broker`, this one (however its id is written) or "" for all; `replace` first
-        drops what is set.
+        drops what is set. What only a newer muster can read stays, unless it is among the changed configs.
 
         Codes: 40 for an unknown config, or APPEND to one that is not a list; 42 for one that cannot be
         altered at runtime, and for an invalid value.
@@ -187,7 +187,9 @@ class BrokerConfigs:
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
             configs = changed({} if replace else before, changes, BROKER_SPECS)
-            self._check(broker, configs)
+            untouched = before.keys() - {change.name for change in changes}
+            of_newer = {name for name in untouched if not _is_readable(name, before[name])}
+            self._check(broker, {name: text for name, text in configs.items() if name not in of_newer})
             return configs
 
         await self._rows.change(str(self._node_id) if broker else "", after, validate_only=validate_only)
@@ -266,6 +268,12 @@ _REFUSED_SPECS: Final[Sequence[tuple[Callable[[Setting, str], bool], str]]] = (
     ),
 )
 """Checks that refuse to set a config on `broker`, and their messages."""
+
+
+def _is_readable(name: str, text: str) -> bool:
+    """Whether this muster knows the config `name` and can read its value `text`."""
+    spec = spec_named(name)
+    return spec is not None and spec.read(text) is not None
 
 
 def _synonyms(name: str, layers: Mapping[Source, Mapping[str, str]]) -> list[Synonym]:

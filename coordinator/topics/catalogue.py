@@ -469,12 +469,14 @@ class Catalogue:
         """Change topic configs; `replace` first drops those that are set (AlterConfigs, as opposed to
         IncrementalAlterConfigs). INVALID_CONFIG (40), 3, 17.
 
-        As in Kafka, invalid configs are refused even for a topic that does not exist.
+        As in Kafka, invalid configs are refused even for a topic that does not exist. Those of a newer muster
+        stay, unless they are among the changed ones.
         """
 
         def altered(before: Mapping[str, str]) -> dict[str, str]:
             configs = changed({} if replace else before, changes, SPECS)
-            validated({**self._defaults, **configs})
+            checked = {change.name for change in changes} | readable(before).keys()
+            validated({**self._defaults, **{name: configs[name] for name in configs if name in checked}})
             return configs
 
         def altered_row(row: TopicRow) -> TopicRow:

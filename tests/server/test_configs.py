@@ -661,6 +661,23 @@ async def test_a_kept_value_that_cannot_be_read_does_no_harm(broker: Broker, wir
     assert await value(wire, TOPIC, "t", "max.message.bytes") == ("2000", 3)
 
 
+async def test_kept_configs_that_cannot_be_read_stay_when_others_are_altered(
+    broker: Broker, wire: Wire
+) -> None:
+    """A newer muster may have written them to a shared store."""
+    newer = {"of.a.newer.muster": "1", "compression.type": "newer", "num.io.threads": "newer"}
+    await broker.store.update_broker_configs(BrokerConfigsRow("", newer), expected={})
+    await broker.configs.refresh()
+    assert await alter(wire, BROKER, "", ("message.max.bytes", SET, "2000")) == 0
+    assert await broker.store.broker_configs() == [
+        BrokerConfigsRow("", {**newer, "message.max.bytes": "2000"})
+    ]
+    assert await alter(wire, BROKER, "", ("of.a.newer.muster", SET, "2")) == ErrorCode.INVALID_CONFIG
+    assert await alter(wire, BROKER, "", ("compression.type", SET, "newest")) == ErrorCode.INVALID_REQUEST
+    assert await alter(wire, BROKER, "", *((name, DELETE, None) for name in newer)) == 0
+    assert await broker.store.broker_configs() == [BrokerConfigsRow("", {"message.max.bytes": "2000"})]
+
+
 # --- log levels, groups, client metrics, lists --------------------------------------------------------------
 
 

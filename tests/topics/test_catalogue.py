@@ -397,3 +397,23 @@ async def test_topics_with_configs_of_a_newer_muster_do_no_harm(
     assert said == [("a", ["compression.type", "of.a.newer.muster"])] * 2, "when first read, and when altered"
     await catalogue.delete(topic)
     assert [each.name for each in catalogue.topics()] == ["b", "c"]
+
+
+async def test_configs_of_a_newer_muster_stay_when_others_are_altered(
+    catalogue: Catalogue, brokers: Brokers
+) -> None:
+    newer = {"of.a.newer.muster": "1", "compression.type": "newer"}
+    await brokers.store.create_topic(TopicRow(uuid4(), "a", 1, {**newer, "retention.ms": "5000"}))
+    await catalogue.refresh()
+
+    async def stored() -> Any:
+        return (await brokers.store.topics())[0].configs
+
+    topic = await catalogue.alter_configs("a", [put("retention.ms", "6000")])
+    assert topic.configs == {"retention.ms": "6000"}
+    assert await stored() == {**newer, "retention.ms": "6000"}
+    for name in newer:
+        refused = await refusal(catalogue.alter_configs("a", [put(name, "newest")]))
+        assert refused.code is ErrorCode.INVALID_CONFIG
+    await catalogue.alter_configs("a", [removed("of.a.newer.muster"), put("compression.type", "gzip")])
+    assert await stored() == {"compression.type": "gzip", "retention.ms": "6000"}
