@@ -466,7 +466,8 @@ class SegmentLog:
         if self.cleaned_offset > self.next_offset:
             self.note_cleaned(self.next_offset)  # other records will follow, which nothing has compared
         self._remove_below(start)
-        self.remove_files()
+        with suppress(OSError):  # retention removes what is left, or reports it
+            self.remove_files()
 
     def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:
         """Load the segment files, observing the batches from `snapshot_offset` on; cut the log at the first

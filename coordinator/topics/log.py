@@ -618,10 +618,8 @@ class PartitionLog:
                 raise self._storage_error("write", error) from error
             self._state.forget_before(self.start_offset)
             start_offset = self.start_offset
-        try:
+        with suppress(OSError):  # the log start is stored; retention removes what is left, or reports it
             self._segments.remove_files()
-        except OSError as error:
-            raise self._storage_error("write", error) from error
         return start_offset
 
     def forget_removed(self) -> None:

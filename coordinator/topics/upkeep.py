@@ -219,14 +219,7 @@ class Upkeep:
     def _tend(self, log: PartitionLog, now_ms: int, *, retention: bool) -> bool:
         """Tend one log; return whether it took long."""
         if retention:  # first: on a full disk, what it frees is what the rest needs
-            removed = expire(log, now_ms)
-            if removed:
-                _log.info(
-                    "segments removed by retention",
-                    partition=log.name,
-                    segments=removed,
-                    start=log.start_offset,
-                )
+            _expire(log, now_ms)
             with log.lock:
                 log.producers.expire(now_ms - self.producer_expiration_ms)
         log.seal()
@@ -237,6 +230,19 @@ class Upkeep:
             return False
         _log.info("log compacted", partition=log.name, bytes=log.segments.size)
         return True
+
+
+def _expire(log: PartitionLog, now_ms: int) -> None:
+    """Retention; files that cannot be removed are logged."""
+    try:
+        removed = expire(log, now_ms)
+    except OSError as error:
+        _report(log, error)
+        return
+    if removed:
+        _log.info(
+            "segments removed by retention", partition=log.name, segments=removed, start=log.start_offset
+        )
 
 
 def _seal(log: PartitionLog) -> bool:

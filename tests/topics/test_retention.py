@@ -179,20 +179,47 @@ def test_appends_do_not_wait_for_files_to_be_removed(remove: Callable[[Partition
     assert (one.log.start_offset, one.log.high_watermark) == (3, 6)
 
 
+class StuckFolder(MemoryFolder):
+    """Removes no segment file until it is `sound`."""
+
+    sound = False
+
+    def remove(self, name: str) -> None:
+        if name.endswith(".log") and not self.sound:
+            raise PermissionError(name)
+        super().remove(name)
+
+
 @pytest.mark.files
 def test_files_that_could_not_be_removed_are_removed_the_next_time() -> None:
-    class Folder(MemoryFolder):
-        sound = False
-
-        def remove(self, name: str) -> None:
-            if name.endswith(".log") and not self.sound:
-                raise PermissionError(name)
-            super().remove(name)
-
-    folder = Folder()
+    folder = StuckFolder()
     one = filled(folder, retention_ms="3000")
     with pytest.raises(PermissionError):
         expire(one.log, NOW_MS)
     folder.sound = True
     assert expire(one.log, NOW_MS) == 0
     assert len([name for name in folder.names() if name.endswith(".log")]) == 3
+
+
+@pytest.mark.files
+def test_records_are_deleted_even_if_their_files_cannot_be_removed() -> None:
+    folder = StuckFolder()
+    one = filled(folder)
+    assert one.log.delete_records(3) == 3
+    assert one.log.delete_records(4) == 4
+    folder.sound = True
+    assert expire(one.log, NOW_MS) == 0
+    assert [name for name in folder.names() if name.endswith(".log")] == ["00000000000000000004.log"]
+
+
+@pytest.mark.files
+def test_records_whose_files_cannot_be_removed_stay_deleted_after_a_start() -> None:
+    folder = StuckFolder()
+    one = filled(folder)
+    one.log.delete_records(3)
+    one.log.close()
+    one.reopen()
+    assert (one.log.start_offset, one.log.high_watermark) == (3, 5)
+    folder.sound = True
+    expire(one.log, NOW_MS)
+    assert len([name for name in folder.names() if name.endswith(".log")]) == 2

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.store import Lease
@@ -102,6 +103,35 @@ async def test_a_full_disk_does_not_stop_the_retention_that_frees_it() -> None:
     brokers.clock.advance(60_000)
     await settled()
     assert (await node.offsets(topic, 0))[0] > 4
+    await brokers.close()
+
+
+@pytest.mark.files
+async def test_files_that_cannot_be_removed_keep_upkeep_from_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Folder(KindredFolder):
+        def remove(self, name: str) -> None:
+            if name.endswith(".log"):
+                raise PermissionError(name)
+            super().remove(name)
+
+    brokers = Brokers(
+        logs=Logs(Folders(Folder())), retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000
+    )
+    node = await brokers.add()
+    topic = await topic_at(brokers, internal_segment_bytes="250", retention_ms="1000")
+    for _ in range(2):
+        await node.append(topic, 0, batch(b"x" * 150))
+    rested: list[str] = []
+    monkeypatch.setattr(PartitionLog, "rest", lambda log: rested.append(log.name))
+    said: list[str] = []
+    monkeypatch.setattr(Logger, "warning", lambda _, event, **fields: said.append(event))
+    brokers.clock.advance(60_000)
+    await settled()
+    assert await node.offsets(topic, 0) == (2, 2)
+    assert said == ["upkeep failed"]
+    assert rested == ["orders-0"]
     await brokers.close()
 
 
