@@ -398,6 +398,14 @@ class SegmentLog:
         self._folder.store(_CLEANED_NAME, b"%d" % offset)
         self.cleaned_offset = offset
 
+    def _lower_cleaned(self, offset: int) -> None:
+        try:
+            self.note_cleaned(offset)
+        except OSError:  # on a full disk; what needs no room only makes compaction compare everything again
+            self._folder.remove(_CLEANED_NAME)
+            self._folder.sync()
+            self.cleaned_offset = 0
+
     def new_draft(self, base_offset: int, generation: int) -> Segment:
         """A segment to fill with `append` and then pass to `replace`."""
         draft = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
@@ -464,7 +472,7 @@ class SegmentLog:
         self.start_offset = start
         self.cleaned_offset = self._stored_offset(_CLEANED_NAME)
         if self.cleaned_offset > self.next_offset:
-            self.note_cleaned(self.next_offset)  # other records will follow, which nothing has compared
+            self._lower_cleaned(self.next_offset)  # other records will follow, which nothing has compared
         self._remove_below(start)
         with suppress(OSError):  # retention removes what is left, or reports it
             self.remove_files()

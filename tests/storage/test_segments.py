@@ -731,6 +731,30 @@ def test_what_follows_a_cut_counts_as_cleaned_in_no_later_opening(place: Place) 
     assert place.open()[0].cleaned_offset == 2
 
 
+def test_a_compacted_log_that_lost_its_end_opens_on_a_full_disk() -> None:
+    class Folder(MemoryFolder):
+        full = False
+
+        def store(self, name: str, contents: bytes) -> None:
+            if self.full:
+                raise OSError(ENOSPC, "No space left on device")
+            super().store(name, contents)
+
+    folder = Folder()
+    place = Place(folder)
+    log, _ = place.open(Limits())
+    stored = append(log)
+    append(log)
+    log.note_cleaned(4)
+    folder.open("00000000000000000000.log").truncate(len(stored) + 10)
+    folder.full = True
+    log, _ = place.open(Limits())
+    assert (everything(log), log.cleaned_offset) == (stored, 0)
+    append(log)
+    append(log)
+    assert place.open(Limits())[0].cleaned_offset == 0, "what follows was never compared"
+
+
 def test_a_sync_covers_the_names_of_files_that_are_new() -> None:
     class Counting(MemoryFolder):
         syncs = 0
