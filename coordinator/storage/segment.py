@@ -11,8 +11,8 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from struct import Struct
+from threading import Lock
 from typing import Final
 
 import google_crc32c
@@ -99,6 +99,7 @@ class Segment:
         "next_offset",
         "size",
         "synced_size",
+        "syncing",
         "written_ms",
     )
 
@@ -113,6 +114,7 @@ class Segment:
         self.index = Index()
         self.size = 0
         self.synced_size = 0  # the bytes up to here are known to have been synced
+        self.syncing = Lock()  # held during `sync` and `rewrite_unsynced`
         self.next_offset = base_offset
         self.newest_timestamp = NO_TIMESTAMP
         self.first_timestamp = NO_TIMESTAMP  # of the first batch: what segment.ms counts from
@@ -179,15 +181,13 @@ class Segment:
     def sync(self, file: File) -> None:
         """Sync `file`, which is the segment's. May run beside `append`."""
         size = self.size
-        try:
-            file.sync()
-        except OSError:
-            # The system may count what it could not write as written, and would then report the next sync of
-            # it as a success.
-            with suppress(OSError):
-                self._folder.rewrite(self.log_name, self.synced_size, self.size)
-            raise
+        file.sync()
         self.synced_size = size
+
+    def rewrite_unsynced(self) -> None:
+        """Write again what a sync that failed may have lost: the system may count what it could not write as
+        written, and would then report the next sync of it as a success."""
+        self._folder.rewrite(self.log_name, self.synced_size, self.size)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from typing import Final
 
 import google_crc32c
 
-from muster.coordinator.storage.files import Folder
+from muster.coordinator.storage.files import File, Folder
 from muster.coordinator.storage.records import (
     Batch,
     Derived,
@@ -68,6 +68,7 @@ class SegmentLog:
         self._removing = Lock()  # held while the files of one of them are removed
         self._sealing = Lock()
         self._noting = Lock()  # held while an index or a snapshot is stored; none is after `abandon`
+        self._rewriting = Lock()  # held while what a sync may have lost is written again; not after `abandon`
         self._abandoned = False
         self._snapshot_offset = 0  # how far the stored snapshot reaches
         self._segment_since_ms = now_ms()
@@ -155,7 +156,8 @@ class SegmentLog:
         try:
             active.append((lead, memoryview(batch)[len(lead) :]), assigned)
         except OSError:
-            self.failed = active.open_to_write().size() != active.size
+            if active.open_to_write().size() != active.size:
+                self.failed = True
             raise
         active.written_ms = self._now_ms()
         self._dirty = True
@@ -174,19 +176,28 @@ class SegmentLog:
 
     def _sync(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            self._synced(partial(segment.sync, segment.open_to_read()))
+            self._segment_synced(segment, segment.open_to_read())
         if not self._names_synced:
             self._synced(self._folder.sync)
             self._names_synced = True
 
-    def _synced(self, sync: Callable[[], None]) -> None:
+    def _segment_synced(self, segment: Segment, file: File) -> None:
+        # Of two syncs of a file at once, the system tells only one of what it could not write.
+        with segment.syncing:
+            self._synced(partial(segment.sync, file), segment.rewrite_unsynced)
+
+    def _synced(self, sync: Callable[[], None], rewrite: Callable[[], None] = lambda: None) -> None:
         if self.failed:
             raise OSError(EIO, "an earlier sync or write failed")
         try:
             sync()
         except OSError:
             # What could not be written may be lost, and the next sync would still succeed.
-            self.failed = True
+            with self._rewriting:
+                self.failed = True  # before the rewrite, which may take long: others sync meanwhile
+                if not self._abandoned:
+                    with suppress(OSError):
+                        rewrite()
             raise
 
     def roll(self) -> None:
@@ -210,7 +221,7 @@ class SegmentLog:
             while not self._given_up and (waiting := list(self._unsealed.items())):
                 segment, snapshot = waiting[0]
                 with suppress(FileNotFoundError):  # removed meanwhile
-                    self._synced(partial(segment.sync, segment.open_to_read()))
+                    self._segment_synced(segment, segment.open_to_read())
                     with self._noting:
                         if not self._given_up and segment in self._unsealed:
                             segment.save_index()
@@ -229,7 +240,7 @@ class SegmentLog:
 
         def trust() -> None:
             with self._sealing:
-                self._synced(partial(active.sync, file))
+                self._segment_synced(active, file)
                 with self._noting:
                     if not self._given_up and active is self._segments[-1]:  # else it is sealed, or gone
                         self._folder.store(active.index_name, index)
@@ -256,7 +267,7 @@ class SegmentLog:
             self.seal()
             if self._dirty and self._segments:
                 active = self._segments[-1]
-                self._synced(partial(active.sync, active.open_to_write()))
+                self._segment_synced(active, active.open_to_write())
                 with self._noting:
                     active.save_index()
                     self._save_snapshot(active.next_offset, self._derived.snapshot())
@@ -267,7 +278,7 @@ class SegmentLog:
     def abandon(self) -> None:
         """Release the files, and write and remove nothing more once this returns: someone else has the log
         now, or its folder is being removed."""
-        with self._noting:
+        with self._noting, self._rewriting:
             self._abandoned = True
         with suppress(OSError):
             self.remove_files()  # the next opening would take them for a part of the log

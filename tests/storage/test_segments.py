@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from errno import EIO, ENOSPC
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -16,6 +18,7 @@ from muster.coordinator.storage.records import Limits, Recovery
 from muster.coordinator.storage.segments import SegmentLog
 from muster.protocol import record_batch
 from muster.protocol.record_batch import Header, Record
+from tests.support.facts import DEADLINE_S
 
 SMALL = Limits(segment_bytes=1_000, segment_ms=10_000, index_interval_bytes=200)
 
@@ -603,6 +606,137 @@ def test_what_the_system_dropped_at_a_failed_sync_is_written_again(syncing: str)
     file = folder.open("00000000000000000000.log")
     assert isinstance(file, DroppingFile)
     assert file.on_disk == set(range(synced + stored))
+
+
+def test_a_failed_sync_is_known_to_others_while_its_records_are_written_again() -> None:
+    class OnceFailingFile(MemoryFile):
+        def sync(self) -> None:
+            if not folder.reported:
+                folder.reported = True  # as Linux does, the next sync of the file succeeds
+                raise OSError(EIO, "Input/output error")
+
+    class HeldFolder(MemoryFolder):
+        reported = False
+
+        def new_file(self) -> MemoryFile:
+            return OnceFailingFile()
+
+        def rewrite(self, name: str, start: int, end: int) -> None:
+            rewriting.set()
+            assert go.wait(DEADLINE_S)
+            ended.append("rewrite")
+
+    folder, rewriting, go, ended = HeldFolder(), Event(), Event(), list[str]()
+    log, _ = Place(folder).open(Limits())
+    append(log)
+    log.roll()
+
+    def run(call: Callable[[], None], begun: Event, name: str) -> None:
+        begun.set()
+        try:
+            call()
+        finally:
+            ended.append(name)
+
+    with ThreadPoolExecutor() as pool:
+        try:
+            sealing = pool.submit(log.seal)
+            assert rewriting.wait(DEADLINE_S)
+            assert log.failed
+            others = []
+            for call, name in ((log.sync, "sync"), (log.abandon, "abandon")):
+                others.append(pool.submit(run, call, begun := Event(), name))
+                assert begun.wait(DEADLINE_S)
+        finally:
+            go.set()
+        with pytest.raises(OSError, match="Input/output error"):
+            sealing.result(DEADLINE_S)
+        with pytest.raises(OSError, match="an earlier sync or write failed"):
+            others[0].result(DEADLINE_S)
+        others[1].result(DEADLINE_S)
+    assert ended.index("rewrite") < ended.index("abandon")
+
+
+def test_a_sync_of_a_file_waits_for_another_which_alone_is_told_of_its_failure() -> None:
+    syncing, go, begun = Event(), Event(), Event()
+
+    class OnceFailingFile(MemoryFile):
+        def sync(self) -> None:
+            if syncing.is_set():
+                return  # as on Linux
+            syncing.set()
+            assert go.wait(DEADLINE_S)
+            raise OSError(EIO, "Input/output error")
+
+    class Folder(MemoryFolder):
+        def new_file(self) -> MemoryFile:
+            return OnceFailingFile()
+
+    log, _ = Place(Folder()).open(Limits())
+    append(log)
+
+    def sync() -> None:
+        begun.set()
+        log.sync()
+
+    with ThreadPoolExecutor() as pool:
+        try:
+            marking = pool.submit(log.mark())
+            assert syncing.wait(DEADLINE_S)
+            second = pool.submit(sync)
+            assert begun.wait(DEADLINE_S)
+        finally:
+            go.set()
+        with pytest.raises(OSError, match="Input/output error"):
+            marking.result(DEADLINE_S)
+        with pytest.raises(OSError, match="an earlier sync or write failed"):
+            second.result(DEADLINE_S)
+
+
+def test_a_sync_that_fails_after_the_log_was_abandoned_writes_nothing() -> None:
+    class FailingFile(MemoryFile):
+        def sync(self) -> None:
+            log.abandon()
+            raise OSError(EIO, "Input/output error")
+
+    class Folder(MemoryFolder):
+        def new_file(self) -> MemoryFile:
+            return FailingFile()
+
+        def rewrite(self, name: str, start: int, end: int) -> None:
+            raise AssertionError("another leader may have the file")
+
+    log, _ = Place(Folder()).open(Limits())
+    append(log)
+    with pytest.raises(OSError, match="Input/output error"):
+        log.mark()()
+
+
+def test_a_failed_sync_stays_known_when_an_append_fails_later() -> None:
+    class FailingFile(MemoryFile):
+        def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+            if folder.failing:
+                raise OSError(ENOSPC, "No space left on device")
+            super().append(buffers)
+
+        def sync(self) -> None:
+            raise OSError(EIO, "Input/output error")
+
+    class Folder(MemoryFolder):
+        failing = False
+
+        def new_file(self) -> MemoryFile:
+            return FailingFile()
+
+    folder = Folder()
+    log, _ = Place(folder).open(Limits())
+    append(log)
+    with pytest.raises(OSError, match="Input/output error"):
+        log.sync()
+    folder.failing = True
+    with pytest.raises(OSError, match="No space left"):
+        append(log)
+    assert log.failed
 
 
 def test_compaction_can_be_cut_short_anywhere() -> None:
