@@ -108,11 +108,17 @@ class Look:
 
 
 async def look(
-    cluster: Cluster, options: SourceOptions, until: float, known: Iterable[TopicPartition] = ()
+    cluster: Cluster,
+    options: SourceOptions,
+    until: float,
+    known: Iterable[TopicPartition] = (),
+    *,
+    await_named: bool = False,
 ) -> Look:
     """Look up everything that the options name. If its leader does not know a partition that Metadata lists,
     it is about to appear or to disappear; it is left out if it does not appear soon. So is one that was
-    `known` and is not there: one broker alone may have old metadata."""
+    `known` and is not there, and with `await_named` what the options name: one broker alone may have old
+    metadata."""
     patience = deadline(APPEARS_S)
     topics = options.topics
     names = set(topics.names) | {where.topic for where in topics.partitions}
@@ -140,9 +146,11 @@ async def look(
         listed = await _listed(cluster, options, dict.fromkeys(there, LATEST), until)
         ends = _present(listed)
         unknown = sorted(listed.keys() - ends.keys())
-        absent = sorted({*unknown, *known} - ends.keys())
+        absent = [str(each) for each in sorted({*unknown, *known} - ends.keys())]
+        if await_named:
+            absent += missing
         if absent and deadline(0) < patience:
-            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=str(absent[0]))
+            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=absent[0])
         missing += [str(each) for each in unknown if each.topic in names]
         return Look(
             {where: Place(end.offset, end.leader_epoch) for where, end in ends.items() if end is not None},

@@ -144,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._commits = Commits(options.group_id, clock)
         self._initial: Offsets | None = None
         self._is_start_planned = options.starts_the_same
-        self._target: Look | None = None
+        self._target: dict[TopicPartition, int] | None = None
         self._seen: Look | None = None
         self._idle_at: Offsets | None = None
         self._look_again_at = 0.0
@@ -173,7 +173,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Limit this run to what is there now."""
-        self._target = self._look()
+        found = self._look(await_named=True)
+        self._target = {where: end.offset for where, end in found.ends.items()}
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
         """Where the next batch ends. Everything before `start` is finished, so it is committed."""
@@ -189,12 +190,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = self._starts(begun, seen)
         ends = {where: max(starts[where], end.offset) for where, end in seen.ends.items()}
         if self._target is not None:
-            targets = {where: end.offset for where, end in self._target.ends.items()}
-            # What is in neither came later. What is only in the position stays there.
+            # What is only in the position was missed, and has its target from now on. What is in neither
+            # came later.
+            missed = {where: end for where, end in ends.items() if where in begun.places}
+            self._target = targets = missed | self._target
             ends = {
-                where: max(starts[where], min(end, targets.get(where, 0)))
+                where: max(starts[where], min(end, targets[where]))
                 for where, end in ends.items()
-                if where in targets or where in begun.places
+                if where in targets
             }
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)
@@ -250,10 +253,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._connected = BlockingCluster(self._options)
         return self._connected
 
-    def _look(self, begun: Offsets | None = None) -> Look:
+    def _look(self, begun: Offsets | None = None, *, await_named: bool = False) -> Look:
         """What there is, for a batch that begins there."""
         known = () if begun is None else begun.places.keys()
-        return self._cluster.ask(lambda asked, until: look(asked, self._options, until, known))
+        return self._cluster.ask(
+            lambda asked, until: look(asked, self._options, until, known, await_named=await_named)
+        )
 
     def _finished(self, offsets: Offsets, *, is_last: bool = False) -> None:
         if self._commits is not None:

@@ -578,6 +578,55 @@ def test_one_broker_that_does_not_know_a_topic_is_not_believed_at_once(
         assert fault.fired == 1
 
 
+@pytest.mark.parametrize("named", [{"subscribe": "orders"}, {"subscribePattern": "orders"}], ids=str)
+def test_one_broker_that_does_not_know_a_topic_does_not_empty_a_run_of_what_is_there_now(
+    broker: Broker, stream: Streams, named: dict[str, str]
+) -> None:
+    fill(broker, "orders", 5)
+    place = stream(**named).initialOffset()
+    add(broker, "orders", [5, 6])
+    reader = stream(**named)
+    with broker.faults.add(api="Metadata", topic="orders", error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
+        reader.prepareForTriggerAvailableNow()
+        assert fault.fired == 1
+    end, values = step(reader, place)
+    assert values == [5, 6]
+    add(broker, "orders", [7])  # which the run leaves to the next one
+    assert reader.latestOffset(end, ALL) == end
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"subscribe": "orders,orders-eu"}, {"assign": '{"orders":[0],"orders-eu":[0]}'}],
+    ids=str,
+)
+def test_a_run_of_what_is_there_now_waits_for_a_named_topic_that_one_broker_does_not_know(
+    broker: Broker, stream: Streams, named: dict[str, str]
+) -> None:
+    fill(broker, "orders", 5)
+    place = stream().initialOffset()
+    fill(broker, "orders-eu", 2)
+    reader = stream(**named)
+    with broker.faults.add(api="Metadata", topic="orders-eu", error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
+        reader.prepareForTriggerAvailableNow()
+        assert fault.fired == 1
+    assert step(reader, place)[1] == [0, 1]
+
+
+def test_only_the_beginning_of_a_run_waits_for_a_named_topic_that_is_not_there(
+    broker: Broker, stream: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, "orders", 5)
+    place = stream().initialOffset()
+    add(broker, "orders", [5])
+    reader = stream(subscribe="orders,orders-eu")
+    monkeypatch.setattr("muster.pipeline.asking.APPEARS_S", 0.1)
+    reader.prepareForTriggerAvailableNow()
+    monkeypatch.setattr("muster.pipeline.asking.APPEARS_S", 3600.0)  # a batch that waits fails
+    end, values = step(reader, place)
+    assert (offsets(end), values) == ({"orders": {"0": 6}}, [5])
+
+
 def test_a_log_that_is_shorter_than_what_was_read_was_cut(broker: Broker, stream: Streams) -> None:
     fill(broker, "orders", 5)
     reader = stream()
