@@ -66,9 +66,8 @@ class SegmentLog:
         self._unsealed: dict[Segment, bytes | None] = {}  # closed, oldest first, with what was derived then
         self._gone: deque[Segment] = deque()  # removed, oldest first, with files left
         self._removing = Lock()  # held while the files of one of them are removed
-        self._sealing = Lock()
-        self._noting = Lock()  # held while an index or a snapshot is stored; none is after `abandon`
-        self._rewriting = Lock()  # held while what a sync may have lost is written again; not after `abandon`
+        self._sealing = Lock()  # held while anything is synced beside the writer
+        self._noting = Lock()  # held while an index or a snapshot is stored
         self._abandoned = False
         self._snapshot_offset = 0  # how far the stored snapshot reaches
         self._segment_since_ms = now_ms()
@@ -193,11 +192,9 @@ class SegmentLog:
             sync()
         except OSError:
             # What could not be written may be lost, and the next sync would still succeed.
-            with self._rewriting:
-                self.failed = True  # before the rewrite, which may take long: others sync meanwhile
-                if not self._abandoned:
-                    with suppress(OSError):
-                        rewrite()
+            self.failed = True  # before the rewrite, which may take long: others sync meanwhile
+            with suppress(OSError):
+                rewrite()
             raise
 
     def roll(self) -> None:
@@ -240,6 +237,8 @@ class SegmentLog:
 
         def trust() -> None:
             with self._sealing:
+                if self._abandoned:
+                    return
                 self._segment_synced(active, file)
                 with self._noting:
                     if not self._given_up and active is self._segments[-1]:  # else it is sealed, or gone
@@ -278,8 +277,9 @@ class SegmentLog:
     def abandon(self) -> None:
         """Release the files, and write and remove nothing more once this returns: someone else has the log
         now, or its folder is being removed."""
-        with self._noting, self._rewriting:
-            self._abandoned = True
+        self._abandoned = True  # first: no further segment is sealed
+        with self._sealing:  # if the sync under way fails, what it lost is written again
+            pass
         with suppress(OSError):
             self.remove_files()  # the next opening would take them for a part of the log
         with self._removing:

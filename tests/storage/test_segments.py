@@ -18,7 +18,7 @@ from muster.coordinator.storage.records import Limits, Recovery
 from muster.coordinator.storage.segments import SegmentLog
 from muster.protocol import record_batch
 from muster.protocol.record_batch import Header, Record
-from tests.support.facts import DEADLINE_S
+from tests.support.facts import DEADLINE_S, until
 
 SMALL = Limits(segment_bytes=1_000, segment_ms=10_000, index_interval_bytes=200)
 
@@ -693,10 +693,14 @@ def test_a_sync_of_a_file_waits_for_another_which_alone_is_told_of_its_failure()
             second.result(DEADLINE_S)
 
 
-def test_a_sync_that_fails_after_the_log_was_abandoned_writes_nothing() -> None:
+@pytest.mark.parametrize("syncing", ["seal", "mark"])
+async def test_a_log_is_not_given_up_before_what_a_sync_loses_is_written_again(syncing: str) -> None:
+    reached, go, ended = Event(), Event(), list[str]()
+
     class FailingFile(MemoryFile):
         def sync(self) -> None:
-            log.abandon()
+            reached.set()
+            assert go.wait(DEADLINE_S)
             raise OSError(EIO, "Input/output error")
 
     class Folder(MemoryFolder):
@@ -704,12 +708,50 @@ def test_a_sync_that_fails_after_the_log_was_abandoned_writes_nothing() -> None:
             return FailingFile()
 
         def rewrite(self, name: str, start: int, end: int) -> None:
-            raise AssertionError("another leader may have the file")
+            ended.append("rewrite")
+
+    log, _ = Place(Folder()).open(Limits())
+    for _ in range(2):
+        append(log)
+        log.roll()
+    append(log)
+    sync = log.seal if syncing == "seal" else log.mark()
+
+    def abandon() -> None:
+        log.abandon()
+        ended.append("abandon")
+
+    with ThreadPoolExecutor() as pool:
+        try:
+            failing = pool.submit(sync)
+            assert reached.wait(DEADLINE_S)
+            abandoning = pool.submit(abandon)
+            await until(lambda: log._abandoned)
+        finally:
+            go.set()
+        with pytest.raises(OSError, match="Input/output error"):
+            failing.result(DEADLINE_S)
+        abandoning.result(DEADLINE_S)
+    assert ended == ["rewrite", "abandon"]
+
+
+def test_nothing_is_synced_once_the_log_was_abandoned() -> None:
+    class Syncless(MemoryFile):
+        def sync(self) -> None:
+            raise AssertionError("another leader may have the file, and must be told of its failure")
+
+    class Folder(MemoryFolder):
+        def new_file(self) -> MemoryFile:
+            return Syncless()
 
     log, _ = Place(Folder()).open(Limits())
     append(log)
-    with pytest.raises(OSError, match="Input/output error"):
-        log.mark()()
+    log.roll()
+    append(log)
+    trust = log.mark()
+    log.abandon()
+    trust()
+    log.seal()
 
 
 def test_a_failed_sync_stays_known_when_an_append_fails_later() -> None:
