@@ -201,6 +201,7 @@ class SegmentLog:
         """Begin a new segment at the log end. The old one is closed for writing, and sealed later
         (`seal`)."""
         segment = Segment(self._folder, self.next_offset, self.limits.index_interval_bytes)
+        self._folder.remove(segment.index_name)  # one left behind, of another file, would be trusted
         segment.open_to_write()
         if self._segments:
             self._unsealed[self._segments[-1]] = self._derived.snapshot()
@@ -443,8 +444,9 @@ class SegmentLog:
         with suppress(OSError):  # a start can do without
             draft.save_index()
         self._segments = (*self._segments[: place.start], draft, *self._segments[place.stop :])
-        for segment in gone:
-            segment.remove_files()
+        self._gone += gone
+        with suppress(OSError):  # retention removes what is left, or reports it
+            self.remove_files()
 
     def discard(self, draft: RecordDraft) -> None:
         """Discard a draft that is no longer needed. Harmless after `replace`."""
@@ -461,7 +463,8 @@ class SegmentLog:
         for name in names:
             widowed = name.endswith(_INDEX) and name.removesuffix(_INDEX) + LOG_ENDING not in names
             if name.endswith(DRAFT) or widowed:
-                self._folder.remove(name)
+                with suppress(OSError):  # no draft is read; `roll` trusts no such index
+                    self._folder.remove(name)
         self._snapshot_offset = snapshot_offset = self._restore_snapshot(names)
         self._load_segments(names, snapshot_offset)
         if snapshot_offset > self.next_offset:
@@ -478,8 +481,7 @@ class SegmentLog:
             gone, self._segments, self._unsealed, self._unsynced_messages = self._segments, (), {}, 0
             self._forget_derived()
             self.recovery = self.recovery._replace(known_end=max(self.recovery.known_end, start))
-            for segment in gone:
-                segment.remove_files()
+            self._gone += gone
         self.start_offset = start
         self.cleaned_offset = self._stored_offset(_CLEANED_NAME)
         if self.cleaned_offset > self.next_offset:
@@ -497,11 +499,12 @@ class SegmentLog:
             found
         )  # several generations: a compaction was interrupted after it had put its file in place
         self._segments, self._unsealed, self._unsynced_messages = (), {}, 0
+        self._gone.clear()
         self.recovery = Recovery()
         for number, (base_offset, generation) in enumerate(found):
             segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
             if generation != newest[base_offset] or (self._segments and base_offset < self.next_offset):
-                segment.remove_files()  # compacted into a segment before it
+                self._gone.append(segment)  # compacted into a segment before it
                 continue
             if self._segments:  # the one before is closed
                 self._note_gap(base_offset)

@@ -806,6 +806,51 @@ def test_compaction_can_be_cut_short_anywhere() -> None:
         assert again.start_offset == 0
 
 
+class StuckFolder(MemoryFolder):
+    """Removes nothing until it is `sound`."""
+
+    sound = False
+
+    def remove(self, name: str) -> None:
+        if name in self.names() and not self.sound:
+            raise PermissionError(name)
+        super().remove(name)
+
+
+def test_leftovers_of_compaction_keep_a_log_neither_from_opening_nor_are_they_read() -> None:
+    folder = StuckFolder()
+    log, _ = Place(folder).open()
+    stored = append(log)
+    index, draft = f"{log.next_offset:020d}.index", f"{0:020d}-1.log.new"
+    folder.store(index, log.segments[0].encoded_index())
+    folder.store(draft, b"half")
+    again, _ = Place(folder).open()
+    assert everything(again) == stored
+    with pytest.raises(PermissionError):
+        again.roll()  # a start would take the index for that of the new file
+    assert (len(again.segments), everything(again)) == (1, stored)
+    folder.sound = True
+    again.roll()
+    assert index not in folder.names()
+    Place(folder).open()
+    assert draft not in folder.names()
+
+
+def test_records_lost_before_the_log_start_stay_out_though_their_file_cannot_be_removed() -> None:
+    folder = StuckFolder()
+    log, _ = Place(folder).open()
+    append(log)
+    folder.store("start", b"10")  # as when what came after was lost
+    again, observed = Place(folder).open()
+    assert (again.start_offset, again.next_offset, observed.offsets) == (10, 10, [])
+    stored = append(again)
+    last, _ = Place(folder).open()
+    assert (last.start_offset, everything(last)) == (10, stored)
+    folder.sound = True
+    last.remove_files()
+    assert [name for name in folder.names() if name.endswith(".log")] == [f"{10:020d}.log"]
+
+
 def test_readers_keep_a_file_that_is_removed_under_them(tmp_path: Path) -> None:
     log, _ = Place(DiskFolder(tmp_path)).open()
     stored = [append(log, size=300) for _ in range(3)]

@@ -11,6 +11,7 @@ from threading import Event
 import pytest
 
 from muster.coordinator.storage.files import DiskFolder, MemoryFolder
+from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.retention import expire
 from tests.support.facts import DEADLINE_S
@@ -223,3 +224,27 @@ def test_records_whose_files_cannot_be_removed_stay_deleted_after_a_start() -> N
     folder.sound = True
     expire(one.log, NOW_MS)
     assert len([name for name in folder.names() if name.endswith(".log")]) == 2
+
+
+@pytest.mark.files
+def test_a_compacted_log_can_be_opened_though_its_old_files_cannot_be_removed() -> None:
+    folder = StuckFolder()
+    one = OneLog(folder, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    for value in (b"1", b"2"):
+        one.append(value, value, keys=[b"a", value])
+        one.log.segments.roll()
+    one.log.seal()
+    assert compact(one.log, NOW_MS)
+    kept = one.records()
+    assert [record.offset for record in kept] == [1, 2, 3]
+    for _ in range(2):
+        one.log.close()
+        one.reopen()
+        assert one.records() == kept
+    folder.sound = True
+    assert expire(one.log, NOW_MS) == 0
+    assert sorted(name for name in folder.names() if name.endswith(".log")) == [
+        "00000000000000000000-1.log",
+        "00000000000000000004.log",
+    ]
+    assert one.records() == kept
