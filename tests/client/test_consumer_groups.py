@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -508,7 +509,12 @@ async def test_what_another_task_has_in_hand_is_not_handled_if_one_before_it_ret
     assert await committed(broker) == 1
 
 
-async def test_draining_takes_no_longer_than_its_timeout(broker: Broker) -> None:
+@asynccontextmanager
+async def _with_a_record_in_hand(
+    broker: Broker,
+) -> AsyncIterator[tuple[Consumer[Any, Any], asyncio.Task[None]]]:
+    """A consumer, and the task that reads with it and keeps the record at offset 3 in hand. Afterwards, the
+    group has no member, and the records before that one are committed."""
     broker.create_topic("t")
     await send(broker.bootstrap, "t", 10)
     async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
@@ -523,34 +529,24 @@ async def test_draining_takes_no_longer_than_its_timeout(broker: Broker) -> None
         reader = asyncio.create_task(read())
         async with asyncio.timeout(LONG_S):
             await at_work.wait()
-            await consumer.drain(8.0)
+            yield consumer, reader
         reader.cancel()
         await asyncio.wait([reader])
     assert broker.group("g").facts == ("Empty", 0)
     assert await committed(broker) == 3
 
 
+async def test_draining_takes_no_longer_than_its_timeout(broker: Broker) -> None:
+    async with _with_a_record_in_hand(broker) as (consumer, _):
+        await consumer.drain(8.0)
+
+
 async def test_draining_does_not_wait_for_a_reader_that_has_ended(broker: Broker) -> None:
-    broker.create_topic("t")
-    await send(broker.bootstrap, "t", 10)
-    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
-        at_work = asyncio.Event()
-
-        async def read() -> None:
-            async for record in consumer:
-                if record.offset == 3:
-                    at_work.set()
-                    await asyncio.Event().wait()
-
-        reader = asyncio.create_task(read())
-        async with asyncio.timeout(LONG_S):
-            await at_work.wait()
-            draining = asyncio.create_task(consumer.drain(1_000 * LONG_S))
-            await until(lambda: consumer.health().state == "stopping")
-            reader.cancel()
-            await draining
-    assert broker.group("g").facts == ("Empty", 0)
-    assert await committed(broker) == 3
+    async with _with_a_record_in_hand(broker) as (consumer, reader):
+        draining = asyncio.create_task(consumer.drain(1_000 * LONG_S))
+        await until(lambda: consumer.health().state == "stopping")
+        reader.cancel()
+        await draining
 
 
 @pytest.mark.parametrize("ends", ["returns", "fails"])
