@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pytest
 
@@ -40,14 +40,9 @@ from tests.support.wire_configs import (
     describing,
     replacing,
 )
-from tests.support.wire_topics import create_topics
+from tests.support.wire_topics import create_topics, settled
 
 pytestmark = pytest.mark.kafka
-
-_SETTLED_SECONDS_MAX: Final = 30.0
-_PAUSE_SECONDS: Final = 0.02  # between two checks of a fact
-
-T = TypeVar("T")
 
 _TOO_LARGE: Final = ErrorCode.MESSAGE_TOO_LARGE
 _INVALID_RECORD: Final = ErrorCode.INVALID_RECORD
@@ -131,19 +126,6 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
 """By step and fact, both with wildcards: why muster answers differently."""
 
 
-def _settled(step: str, ask: Callable[[], T], settled: Callable[[T], bool]) -> T:
-    """The first of `ask`'s answers that is `settled`.
-
-    :raises TimeoutError: after `_SETTLED_SECONDS_MAX`.
-    """
-    deadline = time.monotonic() + _SETTLED_SECONDS_MAX
-    while not settled(answer := ask()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{step}: still {answer!r:.300} after {_SETTLED_SECONDS_MAX:g} s")
-        time.sleep(_PAUSE_SECONDS)
-    return answer
-
-
 class Story:
     """One broker's answers so far: the facts of each step."""
 
@@ -160,11 +142,11 @@ class Story:
             (result,) = self._connection.call(request, 4, DescribeConfigsResponse).results
             return result
 
-        def settled(result: DescribeConfigsResponse.DescribeConfigsResult) -> bool:
+        def as_wanted(result: DescribeConfigsResponse.DescribeConfigsResult) -> bool:
             values = {config.name: config.value for config in result.configs}
             return all(values.get(name) == value for name, value in (until or {}).items())
 
-        _settled(step, described, settled)
+        settled(described, as_wanted, step)
         result = described()  # again: the first of them may have been described amid the change
         self.facts[step, "error"] = result.error_code
         for config in result.configs:
@@ -234,7 +216,7 @@ class Story:
             response = self._connection.call(request, 9, ProduceResponse)
             return response.responses[0].partition_responses[0].error_code
 
-        self.facts[step, "error"] = _settled(step, answered, lambda error: until in (None, error))
+        self.facts[step, "error"] = settled(answered, lambda error: until in (None, error), step)
 
 
 def tell(story: Story, broker: str) -> None:

@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from muster.coordinator.cluster.placement import shard_of
@@ -45,6 +45,8 @@ from muster.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from tests.support.wire_blocking import WireConnection
+
+T = TypeVar("T")
 
 _SECONDS_MAX: Final = 30.0
 _PAUSE_SECONDS: Final = 0.02  # between two checks of a fact
@@ -274,8 +276,14 @@ def _metadata(connection: WireConnection, names: Sequence[str]) -> MetadataRespo
 
 def until(fact: Callable[[], bool], what: str) -> None:
     """Poll until `fact()` is true. Raises TimeoutError if that takes too long."""
+    settled(fact, bool, what)
+
+
+def settled(ask: Callable[[], T], holds: Callable[[T], object], what: str) -> T:
+    """Poll `ask` until an answer `holds`, and return it. Raises TimeoutError if that takes too long."""
     deadline = time.monotonic() + _SECONDS_MAX
-    while not fact():
+    while not holds(answer := ask()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {_SECONDS_MAX:g} s")
+            raise TimeoutError(f"{what}: not within {_SECONDS_MAX:g} s, still {answer!r:.300}")
         time.sleep(_PAUSE_SECONDS)
+    return answer
