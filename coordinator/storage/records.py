@@ -302,7 +302,7 @@ class RecordLog(Protocol):
 
     def replace(self, old: Sequence[RecordSegment], draft: RecordDraft) -> None:
         """Replace `old` with `draft` (compaction). Raises ValueError unless they are adjacent closed
-        segments."""
+        segments. Then call `remove_files`."""
 
     def discard(self, draft: RecordDraft) -> None:
         """Discard a draft that is no longer needed. Harmless after `replace`."""

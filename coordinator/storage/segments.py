@@ -434,19 +434,22 @@ class SegmentLog:
         gone = self._segments[place]
         draft.open_to_write().sync()
         draft.release()
+        reaches_last = draft.next_offset > gone[-1].base_offset
+        # Even if its last records were removed: the next segment begins there.
+        draft.next_offset = gone[-1].next_offset
+        draft.written_ms = gone[-1].written_ms
+        try:
+            draft.save_index()
+        except OSError:
+            # Unless its batches reach the last old file, only the index tells an opening to drop that one.
+            if len(gone) > 1 and not reaches_last:
+                raise
         draft_name = draft.log_name
         draft.draft = False
         self._folder.rename(draft_name, draft.log_name)  # from here on recovery takes the new file
         self._synced(self._folder.sync)
-        # Even if its last records were removed: the next segment begins there.
-        draft.next_offset = gone[-1].next_offset
-        draft.written_ms = gone[-1].written_ms
-        with suppress(OSError):  # a start can do without
-            draft.save_index()
         self._segments = (*self._segments[: place.start], draft, *self._segments[place.stop :])
         self._gone += gone
-        with suppress(OSError):  # retention removes what is left, or reports it
-            self.remove_files()
 
     def discard(self, draft: RecordDraft) -> None:
         """Discard a draft that is no longer needed. Harmless after `replace`."""
@@ -599,7 +602,8 @@ class SegmentLog:
     def _store_snapshot(self, offset: int, body: bytes) -> None:
         self._folder.store(_snapshot_name(offset), SNAPSHOT_CRC.pack(google_crc32c.value(body)) + body)
         self._snapshot_offset = offset
-        self._drop_snapshots(keep=offset)
+        with suppress(OSError):  # the newest counts; the next time removes what is left
+            self._drop_snapshots(keep=offset)
 
     def _forget_derived(self) -> None:
         self._drop_snapshots(keep=-1)

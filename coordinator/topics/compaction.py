@@ -18,6 +18,7 @@ at the end of the log, so that consumers get there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from muster.coordinator.storage.records import Batch, RecordDraft, RecordSegment
@@ -146,16 +147,18 @@ def _rewrite(cleaning: _Cleaning, group: Sequence[RecordSegment]) -> bool:
         for segment in group:
             _clean(cleaning, segment, draft)
         with log.lock:
-            if not log.closed:
-                log.forget_aborted(cleaning.transactions.emptied)
-                log.segments.replace(group, draft)
-                return True
+            if log.closed:
+                return False
+            log.forget_aborted(cleaning.transactions.emptied)
+            log.segments.replace(group, draft)
     except ValueError:
-        pass  # removed meanwhile
+        return False  # removed meanwhile
     finally:
         with log.lock:
             log.segments.discard(draft)
-    return False
+    with suppress(OSError):  # retention removes what is left, or reports it
+        log.segments.remove_files()
+    return True
 
 
 def _clean(cleaning: _Cleaning, segment: RecordSegment, draft: RecordDraft) -> None:

@@ -806,6 +806,53 @@ def test_compaction_can_be_cut_short_anywhere() -> None:
         assert again.start_offset == 0
 
 
+class FolderAtRenames(MemoryFolder):
+    """Keeps what was there after each rename of a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[MemoryFolder] = []
+
+    def rename(self, name: str, to: str) -> None:
+        super().rename(name, to)
+        self.copies.append(copied(self, {}))
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_records_that_compaction_removed_stay_out_if_the_process_dies_once_its_file_is_in_place(
+    kept: int,
+) -> None:
+    """The new file's batches end before the last of the old files begins."""
+    folder = FolderAtRenames()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(4)]
+    log.seal()
+    draft = log.new_draft(0, 1)
+    for batch in stored[:kept]:
+        draft.append([batch], record_batch.peek(batch))
+    log.replace(log.segments[:3], draft)
+    (crashed,) = folder.copies
+    again, _ = Place(crashed).open()
+    assert everything(again) == b"".join([*stored[:kept], stored[3]])
+
+
+def test_compaction_replaces_nothing_if_a_start_could_not_tell_which_files_it_replaced() -> None:
+    folder = FullFolder()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(4)]
+    log.seal()
+    draft = log.new_draft(0, 1)
+    draft.append([stored[0]], record_batch.peek(stored[0]))
+    folder.full = True
+    with pytest.raises(OSError, match="No space left"):
+        log.replace(log.segments[:2], draft)
+    log.discard(draft)
+    assert everything(log) == b"".join(stored)
+    assert not [name for name in folder.names() if "-1" in name]
+    again, _ = Place(folder).open()
+    assert everything(again) == b"".join(stored)
+
+
 class StuckFolder(MemoryFolder):
     """Removes nothing until it is `sound`."""
 
@@ -849,6 +896,20 @@ def test_records_lost_before_the_log_start_stay_out_though_their_file_cannot_be_
     folder.sound = True
     last.remove_files()
     assert [name for name in folder.names() if name.endswith(".log")] == [f"{10:020d}.log"]
+
+
+def test_an_older_snapshot_that_cannot_be_removed_fails_nothing_and_is_not_read() -> None:
+    folder = StuckFolder()
+    log, _ = Place(folder).open()
+    for _ in range(3):
+        append(log, size=300)
+        log.note_derived()
+    assert len([name for name in folder.names() if name.endswith(".snapshot")]) == 3
+    assert Place(folder).open()[1].offsets == [0, 2, 4]
+    folder.sound = True
+    append(log, size=300)
+    log.note_derived()
+    assert [name for name in folder.names() if name.endswith(".snapshot")] == [f"{8:020d}.snapshot"]
 
 
 def test_readers_keep_a_file_that_is_removed_under_them(tmp_path: Path) -> None:
