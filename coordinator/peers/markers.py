@@ -200,6 +200,10 @@ class Markers:
                 _log.warning("failed to read topics, retrying", why=str(error))
                 self._send_later(unknown)
                 return
+            except Exception as error:
+                _log.error("failed to read topics, retrying", exc_info=error)
+                self._send_later(unknown)
+                return
             found: _Batch = {}
             for owed, partitions in unknown.items():
                 gone = [each for each in partitions if self._leader(*each) is Whereabouts.UNKNOWN]

@@ -25,6 +25,7 @@ _ABORTABLE_FROM: Final = 11
 _ADDS_FROM: Final = 12
 """The first Produce version whose clients leave it to the broker to add partitions."""
 _ASKED_LATER: Final = (
+    ErrorCode.REQUEST_TIMED_OUT,  # nothing was written yet: to producers it would mean that it may have been
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -51,7 +51,7 @@ class Cluster:
         """Number of questions still to go unanswered."""
         self.answering = asyncio.Event()
         self.answering.set()
-        self.store_fails = 0
+        self.store_failures: list[Exception] = []
         self.serving = True
         self.marked: list[tuple[int, int, str, list[tuple[str, int]]]] = []
         self.holds = MarkerHolds()
@@ -71,9 +71,8 @@ class Cluster:
         return self.leaders.get((topic, partition), Whereabouts.UNKNOWN)
 
     async def read_topics(self) -> None:
-        if self.store_fails:
-            self.store_fails -= 1
-            raise StoreError("away")
+        if self.store_failures:
+            raise self.store_failures.pop()
         self.leaders.update(self.unheard)
 
     def note(self, shard: int, epoch: int, due: MarkersDue, partitions: Iterable[tuple[str, int]]) -> None:
@@ -285,9 +284,12 @@ async def test_a_partition_that_is_gone_needs_no_marker(cluster: Cluster) -> Non
     assert cluster.sent() == [(1, [(40, ["a-0"])])]
 
 
-async def test_a_partition_that_was_not_heard_of_yet_is_not_gone(cluster: Cluster) -> None:
+@pytest.mark.parametrize("failure", [StoreError("away"), ValueError("unreadable")], ids=["store", "other"])
+async def test_a_partition_that_was_not_heard_of_yet_is_not_gone(
+    cluster: Cluster, failure: Exception
+) -> None:
     cluster.unheard["new", 0] = 2
-    cluster.store_fails = 1
+    cluster.store_failures = [failure]
     cluster.markers.observe(SHARD, EPOCH, [due(("new", 0))])
     await until(cluster.passing(lambda: cluster.marked))
     assert cluster.sent() == [(2, [(40, ["new-0"])])]

@@ -181,7 +181,8 @@ def told(code: ErrorCode, version: int) -> ErrorCode:
         case ErrorCode.TRANSACTION_ABORTABLE:
             return code if version >= 11 else ErrorCode.INVALID_TXN_STATE
         case (
-            ErrorCode.NETWORK_EXCEPTION
+            ErrorCode.REQUEST_TIMED_OUT
+            | ErrorCode.NETWORK_EXCEPTION
             | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             | ErrorCode.COORDINATOR_NOT_AVAILABLE
             | ErrorCode.NOT_COORDINATOR
@@ -197,6 +198,7 @@ def told(code: ErrorCode, version: int) -> ErrorCode:
     [
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -86,6 +86,8 @@ def _told(refusal: KafkaError, version: int) -> KafkaError:
             code = ErrorCode.INVALID_TXN_STATE
         case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if version < _LOADING_FROM:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.REQUEST_TIMED_OUT:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # it was not the client's own request that timed out
         case _:
             return refusal
     return KafkaError(code, refusal.why)
