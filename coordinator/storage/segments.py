@@ -536,7 +536,10 @@ class SegmentLog:
         file = segment.open_to_write()
         file_size = file.size()
         segment.written_ms = min(file.modified_ms(), self._now_ms())
-        if segment.load_index(file_size) and segment.next_offset > snapshot_offset:
+        if not segment.load_index(file_size):
+            # One left behind would be trusted once the file has grown again, with other batches.
+            self._folder.remove(segment.index_name)
+        elif segment.next_offset > snapshot_offset:
             for batch in segment.batches():
                 if batch.position >= segment.size:
                     break

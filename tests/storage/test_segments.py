@@ -304,6 +304,32 @@ def test_a_snapshot_ahead_of_the_log_is_not_believed(place: Place) -> None:
     assert observed.offsets == [0]
 
 
+def test_an_index_of_what_was_lost_is_not_believed_once_other_records_take_its_place(place: Place) -> None:
+    log, _ = place.open(Limits())
+    stored = [append(log) for _ in range(3)]
+    log.close()
+    place.folder.open("00000000000000000000.log").truncate(len(stored[0]))
+    log, _ = place.open(Limits())
+    stored[1:] = [append(log, size=70) for _ in range(4)]
+    again, observed = place.open(Limits())
+    assert everything(again) == b"".join(stored)
+    assert observed.offsets == [0, 2, 4, 6, 8]
+
+
+def test_a_log_with_an_index_of_what_was_lost_opens_once_that_can_be_removed() -> None:
+    folder = StuckFolder()
+    place = Place(folder)
+    log, _ = place.open(Limits())
+    stored = append(log)
+    append(log)
+    log.close()
+    folder.open("00000000000000000000.log").truncate(len(stored))
+    with pytest.raises(PermissionError, match=r"\.index"):
+        place.open(Limits())
+    folder.sound = True
+    assert everything(place.open(Limits())[0]) == stored
+
+
 def test_what_was_closed_and_then_grew_is_scanned_from_there(place: Place) -> None:
     log, _ = place.open(Limits())
     append(log)
