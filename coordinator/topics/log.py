@@ -612,11 +612,13 @@ class PartitionLog:
             offset = self.high_watermark if before_offset == -1 else before_offset
             if not 0 <= offset <= self.high_watermark:
                 raise self._out_of_range(offset)
-            try:
-                self._segments.set_start_offset(offset)
-            except OSError as error:
-                raise self._storage_error("write", error) from error
-            self._state.forget_before(self.start_offset)
+            if offset > self.start_offset:
+                try:
+                    self._segments.set_start_offset(offset)
+                except OSError as error:
+                    raise self._storage_error("write", error) from error
+                # Only now: until the log start is stored, a start reads what retention could not remove.
+                self._state.forget_before(self.start_offset)
             start_offset = self.start_offset
         with suppress(OSError):  # the log start is stored; retention removes what is left, or reports it
             self._segments.remove_files()

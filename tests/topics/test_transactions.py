@@ -504,6 +504,31 @@ def test_what_a_crash_leaves_of_expired_records_stays_known_as_aborted() -> None
     assert [tuple(each) for each in again.log.aborted] == [(P, 0, 1)]
 
 
+@pytest.mark.files
+def test_a_delete_that_deletes_nothing_forgets_no_aborted_transaction_whose_file_is_still_there() -> None:
+    class StuckFolder(MemoryFolder):
+        def remove(self, name: str) -> None:
+            if name.endswith(".log"):
+                raise PermissionError(name)
+            super().remove(name)
+
+    one = Transactions(StuckFolder(), retention_ms="1000")
+    one.put(P)
+    one.end(P, False)
+    one.log.segments.roll()
+    one.put(Q)
+    one.now_ms += 10_000
+    one.end(Q, True)
+    with pytest.raises(PermissionError):
+        expire(one.log, one.now_ms)
+    assert one.log.delete_records(one.log.start_offset) == 2
+    one.put(Q)
+    one.log.close()
+    one.reopen()
+    assert one.log.start_offset == 0
+    assert [tuple(each) for each in one.log.aborted] == [(P, 0, 1)]
+
+
 # --- compaction ---------------------------------------------------------------------------------------------
 
 
