@@ -17,7 +17,6 @@ All calls block. One writer at a time (under the caller's lock); readers need no
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from errno import EIO
@@ -64,7 +63,7 @@ class SegmentLog:
         self._now_ms = now_ms
         self._segments: tuple[Segment, ...] = ()
         self._unsealed: dict[Segment, bytes | None] = {}  # closed, oldest first, with what was derived then
-        self._gone: deque[Segment] = deque()  # removed, oldest first, with files left
+        self._gone: dict[Segment, bool] = {}  # removed, with files left, oldest first; True: by `replace`
         self._removing = Lock()  # held while the files of one of them are removed
         self._sealing = Lock()  # held while anything is synced beside the writer
         self._noting = Lock()  # held while an index or a snapshot is stored
@@ -376,16 +375,25 @@ class SegmentLog:
         self.start_offset = max(self.start_offset, self._segments[0].base_offset)
         for segment in gone:
             self._unsealed.pop(segment, None)
-        self._gone += gone
+            self._gone[segment] = False
 
     def remove_files(self) -> None:
         """See `RecordLog`."""
-        # Oldest first: a crash in between leaves a log without holes.
-        while self._gone:
+        # Oldest first: a crash in between leaves a log without holes, and no file without the one that
+        # replaced it. So a replaced file need not wait for one that cannot be removed, but all others must.
+        first_error: OSError | None = None
+        for segment, replaced in list(self._gone.items()):
+            if first_error and not replaced:
+                continue
             with self._removing:
-                if self._gone:
-                    self._gone[0].remove_files()
-                    self._gone.popleft()
+                if segment in self._gone:  # else removed, or given up, meanwhile
+                    try:
+                        segment.remove_files()
+                        del self._gone[segment]
+                    except OSError as error:
+                        first_error = first_error or error
+        if first_error:
+            raise first_error
 
     def _keep_derived(self, base_offset: int) -> None:
         """Before what is below `base_offset` is removed, make sure that a snapshot covers it. An older one
@@ -449,7 +457,7 @@ class SegmentLog:
         self._folder.rename(draft_name, draft.log_name)  # from here on recovery takes the new file
         self._synced(self._folder.sync)
         self._segments = (*self._segments[: place.start], draft, *self._segments[place.stop :])
-        self._gone += gone
+        self._gone |= dict.fromkeys(gone, True)
 
     def discard(self, draft: RecordDraft) -> None:
         """Discard a draft that is no longer needed. Harmless after `replace`."""
@@ -484,7 +492,7 @@ class SegmentLog:
             gone, self._segments, self._unsealed, self._unsynced_messages = self._segments, (), {}, 0
             self._forget_derived()
             self.recovery = self.recovery._replace(known_end=max(self.recovery.known_end, start))
-            self._gone += gone
+            self._gone |= dict.fromkeys(gone, False)
         self.start_offset = start
         self.cleaned_offset = self._stored_offset(_CLEANED_NAME)
         if self.cleaned_offset > self.next_offset:
@@ -507,7 +515,7 @@ class SegmentLog:
         for number, (base_offset, generation) in enumerate(found):
             segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
             if generation != newest[base_offset] or (self._segments and base_offset < self.next_offset):
-                self._gone.append(segment)  # compacted into a segment before it
+                self._gone[segment] = True  # compacted into a segment before it
                 continue
             if self._segments:  # the one before is closed
                 self._note_gap(base_offset)

@@ -879,6 +879,39 @@ def test_compaction_replaces_nothing_if_a_start_could_not_tell_which_files_it_re
     assert everything(again) == b"".join(stored)
 
 
+def test_a_file_that_cannot_be_removed_keeps_no_others_that_compaction_has_replaced() -> None:
+    class Folder(MemoryFolder):
+        stuck = f"{0:020d}.log"
+
+        def remove(self, name: str) -> None:
+            if name == self.stuck:
+                raise PermissionError(name)
+            super().remove(name)
+
+    def stems() -> list[str]:
+        names = (name for name in folder.names() if name.endswith(".log"))
+        return sorted(name.removesuffix(".log").lstrip("0") for name in names)
+
+    folder = Folder()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(4)]
+    log.seal()
+    draft = log.new_draft(0, 1)
+    draft.append([stored[1]], record_batch.peek(stored[1]))
+    log.replace(log.segments[:2], draft)
+    with pytest.raises(PermissionError):
+        log.remove_files()
+    assert stems() == ["", "-1", "4", "6"]
+    log.remove_first(2)
+    with pytest.raises(PermissionError):
+        log.remove_files()
+    assert stems() == ["", "-1", "4", "6"], "the old file would be read in place of the one that replaced it"
+    assert everything(Place(copied(folder, {})).open()[0]) == b"".join(stored[1:])
+    folder.stuck = ""
+    log.remove_files()
+    assert stems() == ["6"]
+
+
 class StuckFolder(MemoryFolder):
     """Removes nothing until it is `sound`."""
 
