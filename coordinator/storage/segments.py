@@ -478,19 +478,22 @@ class SegmentLog:
                     self._folder.remove(name)
         self._snapshot_offset = snapshot_offset = self._restore_snapshot(names)
         self._load_segments(names, snapshot_offset)
-        if snapshot_offset > self.next_offset:
+        start = self._stored_offset(_START_NAME)
+        if snapshot_offset > max(self.next_offset, start):
             # What it covers is lost: derive everything from what is left.
             self._forget_derived()
             recovery = self.recovery
             self._load_segments(self._folder.names(), 0)
             self.recovery = recovery._replace(known_end=snapshot_offset)
-        start = self._stored_offset(_START_NAME)
         if self._segments:
             start = max(start, self._segments[0].base_offset)
         if start > self.next_offset:
-            # What was derived from the records up to the start is lost, too.
             gone, self._segments, self._unsealed, self._unsynced_messages = self._segments, (), {}, 0
-            self._forget_derived()
+            if self._snapshot_offset != start:
+                # What was derived from the records up to the start is lost, too.
+                self._forget_derived()
+                with suppress(OSError):  # else a later opening derives a part of it, from files still there
+                    self._store_snapshot(start, self._derived.snapshot())
             self.recovery = self.recovery._replace(known_end=max(self.recovery.known_end, start))
             self._gone |= dict.fromkeys(gone, False)
         self.start_offset = start

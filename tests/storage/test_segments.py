@@ -949,9 +949,11 @@ def test_records_lost_before_the_log_start_stay_out_though_their_file_cannot_be_
     folder.store("start", b"10")  # as when what came after was lost
     again, observed = Place(folder).open()
     assert (again.start_offset, again.next_offset, observed.offsets) == (10, 10, [])
+    again, _ = Place(folder).open()
+    assert (again.start_offset, again.next_offset) == (10, 10)
     stored = append(again)
-    last, _ = Place(folder).open()
-    assert (last.start_offset, everything(last)) == (10, stored)
+    last, observed = Place(folder).open()
+    assert (last.start_offset, everything(last), observed.offsets) == (10, stored, [10])
     folder.sound = True
     last.remove_files()
     assert [name for name in folder.names() if name.endswith(".log")] == [f"{10:020d}.log"]
