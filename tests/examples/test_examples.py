@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import runpy
 import signal
 import sqlite3
 import subprocess
 import sys
 import termios
+import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +136,82 @@ def test_the_example_of_the_page_about_the_client(broker: Broker, tmp_path: Path
     broker.create_topic("orders")
     with running("client_page", folder=tmp_path, programs=tmp_path) as example:
         assert example.until(bool) == ["0 0 b'alice' b'tea'"]
+
+
+def blocks(heading: str) -> list[str]:
+    """The Python under a heading of the page about the client."""
+    text = CLIENT.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [textwrap.dedent(each) for each in re.findall(r"^ *```python\n(.*?)^ *```$", text, re.M | re.S)]
+
+
+def as_function(program: str, *parameters: str) -> Callable[..., Coroutine[None, None, None]]:
+    """The program, which awaits, as a coroutine function of what it takes as given."""
+    names: dict[str, Any] = {"Consumer": Consumer, "Producer": Producer}
+    exec(f"async def run({', '.join(parameters)}):\n{textwrap.indent(program, '    ')}", names)
+    run: Callable[..., Coroutine[None, None, None]] = names["run"]
+    return run
+
+
+async def test_the_transactions_of_the_page_lose_nothing_when_the_first_one_is_aborted(
+    broker: Broker,
+) -> None:
+    broker.create_topic("in")
+    broker.create_topic("out")
+    program = blocks("Transactions")[0]
+    assert program.count('"kafka:9092"') == 2
+    run = as_function(program.replace('"kafka:9092"', f'"{broker.bootstrap}"'), "work")
+
+    def fails(record: ConsumerRecord) -> bytes:
+        raise ArithmeticError
+
+    def works(record: ConsumerRecord) -> bytes:
+        assert record.value is not None
+        return record.value.upper()
+
+    failing = asyncio.create_task(run(fails))
+    while not failing.done():  # for one that begins at the end, too
+        await asyncio.to_thread(send, broker, "in", ("", "tea"))
+    with pytest.raises(ArithmeticError):
+        await failing
+    sent = len(broker.records("in"))
+    working = asyncio.create_task(run(works))
+    try:
+        async with (
+            asyncio.timeout(LONG_S),
+            Consumer(
+                broker.bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+            ) as reader,
+        ):
+            reader.assign([TopicPartition("out", 0)])
+            records = aiter(reader)
+            assert [(await anext(records)).value for _ in range(sent)] == [b"TEA"] * sent
+    finally:
+        working.cancel()
+        await asyncio.wait([working])
+
+
+async def test_a_consumer_continues_after_an_abort_as_the_page_says(broker: Broker) -> None:
+    broker.create_topic("in", 2)
+    await asyncio.to_thread(send, broker, "in", ("", "tea"), partition=0)
+    await asyncio.to_thread(send, broker, "in", ("", "rum"), partition=1)
+    seek_back = as_function(blocks("Transactions")[1], "consumer")
+    async with (
+        asyncio.timeout(LONG_S),
+        Producer(broker.bootstrap, transactional_id="etl-1") as producer,
+        Consumer(broker.bootstrap, group_id="etl", topics=["in"], auto_offset_reset="earliest") as consumer,
+    ):
+        records = aiter(consumer)
+        first = await anext(records)
+        async with producer.transaction() as transaction:
+            await transaction.commit_offsets(consumer)
+        second = await anext(records)
+        transaction = producer.transaction()
+        await transaction.begin()
+        await transaction.commit_offsets(consumer)
+        await transaction.abort()
+        await seek_back(consumer)
+        assert {first.value, second.value} == {b"tea", b"rum"}
+        assert await anext(records) == second
 
 
 def test_producer_and_simplest_consumer(broker: Broker, tmp_path: Path) -> None:
