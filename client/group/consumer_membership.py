@@ -23,7 +23,7 @@ from typing import Any, Final
 from muster.client.assignors import RebalanceProtocol
 from muster.client.errors import ClientError
 from muster.client.group.answers import Action, action_of, reason_of
-from muster.client.group.consumer_answers import refused
+from muster.client.group.consumer_answers import refused, turned_away
 from muster.client.group.consumer_requests import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -374,7 +374,7 @@ class ConsumerMembership(Member):
             case Action.FORGET_MEMBER if (
                 error.code is ErrorCode.GROUP_ID_NOT_FOUND and not self.generation.is_valid
             ):
-                self._turn_away(refused(self.settings, self._regex, error))
+                self._turn_away(error)
             case Action.FORGET_GENERATION | Action.FORGET_MEMBER as action:
                 self.last_error = self._refusal(response.error_code, reason_of(error.code))
                 self._is_known = action is Action.FORGET_GENERATION
@@ -483,7 +483,7 @@ class ConsumerMembership(Member):
             self._wants_join = False
             self.not_offered = self.last_error = error
         else:
-            self._give_up(error)
+            self._give_up(turned_away(self._regex, error))
 
     def _give_up(self, error: Exception) -> None:
         """Joining failed; `join` may start over."""

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from muster.client.assignors import RebalanceProtocol
 from muster.client.errors import ClientError, Closed
 from muster.client.group.choosing import classic_instead, membership_of
-from muster.client.group.consumer_answers import not_offered
+from muster.client.group.consumer_answers import not_offered, turned_away
 from muster.client.group.driver import Driver, now_ms
 from muster.client.group.loop_thread import LoopThread
 from muster.client.group.member import Member
@@ -195,7 +195,7 @@ class Group:
         coordinator finds the topics. Raises KafkaError if it cannot do that."""
         with self._lock:
             if regex is not None and isinstance(self._membership, Membership):
-                raise not_offered("the group's coordinator", "SubscriptionPattern requires it")
+                raise turned_away(regex, not_offered("the group's coordinator"))
             self._membership.subscribe(topics, accepts, regex=regex)
         self._kick()
 

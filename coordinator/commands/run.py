@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import re
 import signal
 import sys
 from argparse import Namespace
@@ -23,6 +24,7 @@ from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
 
 CLIENT_ID: Final = "muster"
 _SIGNALLED: Final = 128  # shells add the signal's number to this
+_SETTINGS_OF_OPTIONS: Final = re.compile(r"\b(group_protocol|group_remote_assignor)=")
 
 Work = Callable[[Cluster, Namespace], Awaitable[int]]
 Words = Callable[[str], str]
@@ -80,16 +82,21 @@ class _Formatter(logging.Formatter):
 
 
 def _in_words(properties: ClientProperties, *, in_file: bool) -> Words:
-    """Put a client's errors in the command's terms: name its settings as properties, and hint at
+    """Put a client's errors in the command's terms: name its settings as options or properties, and hint at
     --command-config if there is no file."""
 
     def said(text: str) -> str:
+        text = _in_options(text)
         of_properties = properties.in_properties(text)
         if of_properties == text or in_file:
             return of_properties
         return f"{of_properties}; properties are in a file, for --command-config"
 
     return said
+
+
+def _in_options(text: str) -> str:
+    return _SETTINGS_OF_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", text)
 
 
 def reported(given: Namespace, body: Callable[[], int], in_words: Words = str) -> int:
@@ -177,7 +184,7 @@ def _explained(error: KafkaError) -> str:
         ErrorCode.UNSUPPORTED_VERSION: "the broker's version does not support this",
     }
     hint = hints.get(error.code)
-    return f"{error.why} ({error.code.name}{'; ' + hint if hint else ''})"
+    return f"{_in_options(error.why)} ({error.code.name}{'; ' + hint if hint else ''})"
 
 
 def report_outcomes(given: Namespace, outcomes: Mapping[str, KafkaError | None], noun: str, done: str) -> int:

@@ -353,7 +353,19 @@ def test_an_assignor_that_the_broker_does_not_have(muster: Muster, t: None) -> N
     said = muster.refused(
         "consume", "t", "--group", "g", "--group-protocol", "consumer", "--group-remote-assignor", "nope"
     )
-    assert "group_remote_assignor='nope'" in said
+    assert "--group-remote-assignor 'nope': it takes one of" in said
+    assert "group_remote_assignor" not in said
+    assert "None" not in said
+
+
+def test_a_protocol_that_the_broker_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker(group_coordinator_rebalance_protocols=("classic",)) as broker:
+        broker.create_topic("t")
+        said = Muster(broker.bootstrap, capsys).refused(
+            "consume", "t", "--group", "g", "--group-protocol", "consumer"
+        )
+    assert "set --group-protocol 'classic', or --group-protocol 'auto' to use" in said
+    assert "group_protocol" not in said
 
 
 @pytest.mark.parametrize("delay_ms", [5_000, 60_000])

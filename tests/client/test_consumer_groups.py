@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from muster.client import (
     Producer,
     RebalanceListener,
     StaleOwner,
+    SubscriptionPattern,
     TopicPartition,
     TransactionAborted,
 )
@@ -822,3 +824,21 @@ async def test_offsets_that_a_transaction_is_committing_are_waited_for(
         assert record is not None
         assert record.offset == 2
         assert await consumer.committed() == {where: OffsetAndMetadata(2)}
+
+
+async def test_a_pattern_for_the_broker_does_not_fall_back_and_one_for_the_client_does() -> None:
+    with Broker(group_coordinator_rebalance_protocols=("classic",)) as broker:
+        broker.create_topic("t")
+        broker.produce("t", [b"0"])
+        settings: dict[str, Any] = {"group_protocol": "auto", "auto_offset_reset": "earliest"}
+        refused = r"requires the consumer protocol: give re\.compile"
+        async with Consumer(
+            broker.bootstrap, group_id="g", topics=SubscriptionPattern("t"), **settings
+        ) as consumer:
+            with pytest.raises(KafkaError, match=refused):
+                await consumer.get_many(1, LONG_S)
+        async with Consumer(broker.bootstrap, group_id="g", topics=re.compile("t"), **settings) as consumer:
+            assert numbers(await consumer.get_many(1, LONG_S)) == [0]
+            await consumer.unsubscribe()
+            with pytest.raises(KafkaError, match=refused):
+                consumer.subscribe(SubscriptionPattern("t"))

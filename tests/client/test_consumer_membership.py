@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Literal
 
 import pytest
 
@@ -529,6 +530,23 @@ def test_a_broker_without_the_protocol_is_an_error_that_says_what_to_do() -> Non
     assert error.code is ErrorCode.UNSUPPORTED_VERSION
     assert "broker 7 at h:9092" in str(error)
     assert "group_protocol='classic'" in str(error)
+    assert classic_instead(hand.membership) is None
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "auto"])
+@pytest.mark.parametrize("why", ["not offered", "not converted"])
+def test_a_pattern_for_the_broker_needs_the_protocol(why: str, protocol: Literal["consumer", "auto"]) -> None:
+    hand = Hand(subscribed=False, group_protocol=protocol)
+    hand.membership.subscribe(frozenset(), regex="t.*")
+    hand.joining()
+    if why == "not offered":
+        hand.fail(Kind.HEARTBEAT, REFUSED, final=True)
+    else:
+        hand.told(code=ErrorCode.GROUP_ID_NOT_FOUND)
+    assert (
+        "topics=SubscriptionPattern('t.*') requires the consumer protocol: give re.compile(...), "
+        "and group_protocol='classic' or group_protocol='auto'"
+    ) in str(hand.membership.take_error())
     assert classic_instead(hand.membership) is None
 
 
