@@ -288,11 +288,12 @@ class Brokers:
         assert self._shared is not None
         return ClusterFaults(self._shared, lambda: self.running)
 
-    async def move_coordinator(self, group_id: str, to: int) -> None:
+    async def move_coordinator(self, group_id: str, to: int, who: str | None = None) -> None:
         """Make the broker of index `to` coordinate the group, with all of its shard, whenever it runs, until
-        `unpin`. Raises FaultError if it cannot, and TimeoutError."""
-        faults = self.shard_faults
-        await faults.move(faults.lease_of(group=group_id), self.brokers[to])
+        `unpin`. Raises FaultError if it cannot, and TimeoutError; `who` names it in the error, otherwise its
+        node id."""
+        faults, target = self.shard_faults, self.brokers[to]
+        await faults.move(faults.lease_of(group=group_id), target, who or f"broker {target.node_id}")
 
     def unpin(self, group_id: str) -> bool:
         """Undo `move_coordinator`; whether there was anything to undo."""

@@ -174,7 +174,7 @@ class ClusterCalls(Calls):
         if index not in range(count):
             there = "its only index is 0" if count == 1 else f"the indexes are 0 to {count - 1}"
             raise LookupError(f"there is no broker of index {index!r}; {there}")
-        self._core.brokers.check_runs(index, f"the broker of index {index}", runs=runs)
+        self._core.brokers.check_runs(index, _of_index(index), runs=runs)
         return index
 
     @both
@@ -207,7 +207,7 @@ class ClusterCalls(Calls):
         """Move the group, with its whole shard, to the broker of index `to`, and keep it there until `unpin`;
         returns when every broker directs clients there. Raises FaultError if the broker cannot take it."""
         check_text("group_id", group_id)
-        await self._core.brokers.move_coordinator(group_id, self._checked(to))
+        await self._core.brokers.move_coordinator(group_id, self._checked(to), _of_index(to))
 
     @both
     async def unpin(self, group_id: str) -> bool:
@@ -249,6 +249,10 @@ class ClusterCalls(Calls):
         """
         # Run to the end even if the caller is cancelled: an intermediate state would be unusable.
         await asyncio.shield(asyncio.ensure_future(put_back(self._core.brokers, snapshot)))
+
+
+def _of_index(index: int) -> str:
+    return f"the broker of index {index}"
 
 
 def _check_given(data: object, clock: object, settings: Mapping[str, Any]) -> None:

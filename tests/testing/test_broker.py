@@ -214,6 +214,14 @@ def test_an_index_that_no_broker_has_is_refused() -> None:
             cluster.move("g", 2)
 
 
+def test_a_broker_that_cannot_take_a_group_over_is_named_by_its_index() -> None:
+    with Cluster(2) as cluster:
+        cluster.pause(1)
+        said = r"^to: the broker of index 1 is paused and cannot take over; resume it first$"
+        with pytest.raises(FaultError, match=said):
+            cluster.move("g", to=1)
+
+
 def test_what_can_only_be_done_to_a_broker_that_runs_or_that_does_not() -> None:
     with Cluster(2) as cluster:
         with pytest.raises(FaultError, match=r"^the broker of index 1 is running; stop or kill it first$"):

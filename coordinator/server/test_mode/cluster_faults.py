@@ -44,20 +44,16 @@ class ClusterFaults:
 
     # --- moving ---------------------------------------------------------------------------------------------
 
-    async def move(self, lease: Lease, target: Broker) -> None:
+    async def move(self, lease: Lease, target: Broker, who: str) -> None:
         """Make `target` take the lease over in good order, and keep it as long as it runs; returns when every
         broker that runs sends clients there. Raises FaultError if it cannot take it, and TimeoutError; then
-        the lease is pinned as before."""
+        the lease is pinned as before. `who` names the broker in the error."""
         if target not in self._running():
-            raise NotAsThingsAre(f"to: broker {target.node_id} is not running; restart it first")
+            raise NotAsThingsAre(f"to: {who} is not running; restart it first")
         if target.paused:
-            raise NotAsThingsAre(
-                f"to: broker {target.node_id} is paused and cannot take over; resume it first"
-            )
+            raise NotAsThingsAre(f"to: {who} is paused and cannot take over; resume it first")
         if target.configs.drained and not all(each.configs.drained for each in self._running()):
-            raise NotAsThingsAre(
-                f"to: broker {target.node_id} is drained and cannot take over; undrain it first"
-            )
+            raise NotAsThingsAre(f"to: {who} is drained and cannot take over; undrain it first")
         before = self._pin(lease, target.node_id)
 
         def moved() -> bool:
@@ -68,8 +64,7 @@ class ClusterFaults:
         except TimeoutError:
             self._pin(lease, before)
             raise TimeoutError(
-                f"timed out after {MOVE_TIMEOUT_S:g} s waiting for broker {target.node_id} to take over "
-                f"shard {lease.number}"
+                f"timed out after {MOVE_TIMEOUT_S:g} s waiting for {who} to take over shard {lease.number}"
             ) from None
 
     def unpin(self, lease: Lease) -> bool:
