@@ -35,8 +35,8 @@ _GARBAGE_THRESHOLDS = (5_000, 5, 40)
 rescans requests in flight over and over, which costs a tenth of the time. Few young collections before one of
 the next generation, because a collection takes 50 ms while thousands of members join; a million objects
 before a full collection, which takes half a second on a heap of that size."""
-_HTTP_VARIABLE = config.variable("http")
-_FROM_VARIABLE = f"the value is from the variable {_HTTP_VARIABLE}, which `muster test` reads too"
+_HTTP_VARIABLE, _TOKEN_VARIABLE = config.variable("http"), config.variable("http_token_file")
+_FROM_VARIABLE = "the value is from the variable {}, which `muster test` reads too"
 _LAST_LINES_S = 1.0  # how long to wait at exit for the log to drain
 
 
@@ -67,7 +67,8 @@ def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> i
     try:
         settings = config.read_settings(given, variables)
     except config.SettingError as error:
-        said = f"{error}; {_FROM_VARIABLE}" if error.given == _HTTP_VARIABLE else str(error)
+        shared = error.given in (_HTTP_VARIABLE, _TOKEN_VARIABLE)
+        said = f"{error}; {_FROM_VARIABLE.format(error.given)}" if shared else str(error)
         return fail("muster serve", said, EXIT_USAGE)
     from_variable = given.get("http") is None and settings.http is not None
     return _serve(settings, began, from_variable)
@@ -184,7 +185,7 @@ async def _prepare_http(brokers: Brokers, from_variable: bool) -> Prepared:
     except BindError as error:
         if not from_variable:
             raise
-        raise BindError(f"{error}; {_FROM_VARIABLE}") from None
+        raise BindError(f"{error}; {_FROM_VARIABLE.format(_HTTP_VARIABLE)}") from None
 
 
 async def _serve_http(prepared: Prepared) -> Running:

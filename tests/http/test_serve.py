@@ -70,6 +70,13 @@ def test_what_is_wrong_with_the_variable_of_muster_test_is_told_with_its_name(
     told = capsys.readouterr().err
     assert told.startswith("muster serve: MUSTER_HTTP: 'https://broker.example:8443' is not allowed; ")
     assert told.endswith(said)
+    assert cli.main(begun, {"MUSTER_HTTP_TOKEN_FILE": "http-token"}) == 2
+    assert capsys.readouterr().err == (
+        "muster serve: MUSTER_HTTP_TOKEN_FILE: 'http-token' is not allowed; it takes nothing without --http; "
+        "the value is from the variable MUSTER_HTTP_TOKEN_FILE, which `muster test` reads too\n"
+    )
+    assert cli.main([*begun, "--http-token-file", "http-token"], {}) == 2
+    assert "variable" not in capsys.readouterr().err
 
 
 def test_without_the_packages_it_says_what_to_install(

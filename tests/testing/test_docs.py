@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from muster.coordinator import command_line
+from muster.coordinator.config import read_settings
+from muster.coordinator.testing import Cluster, Faults, Group, Member, Topic, Transaction
+from tests.support.each import each
 from tests.testing.test_plugin import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,8 +60,6 @@ def test_every_test_of_the_page_passes(tmp_path: Path) -> None:
 
 
 def test_what_the_page_says_of_waits_and_calls_is_there() -> None:
-    from muster.coordinator.testing import Cluster, Faults, Group, Member, Topic, Transaction
-
     page = (DOCS / "testing.md").read_text() + (DOCS / "from-testcontainers.md").read_text()
     of = {"group": Group, "member": Member, "topic": Topic, "cluster": Cluster, "muster_cluster": Cluster}
     of |= {"transaction": Transaction, "faults": Faults}
@@ -71,3 +74,13 @@ def test_what_the_page_says_of_waits_and_calls_is_there() -> None:
 def test_the_page_about_moving_over_has_python_that_parses() -> None:
     for block in blocks("from-testcontainers.md"):
         compile(block, "from-testcontainers.md", "exec")
+
+
+@each("page, brokers", [("testing.md", 1), ("faults.md", 3)])
+def test_a_broker_as_a_process_has_the_settings_of_one_in_a_test(page: str, brokers: int) -> None:
+    (command,) = re.findall(r"^\$ muster (serve .*--test-mode.*)$", (DOCS / page).read_text(), re.MULTILINE)
+    arguments = command.split()
+    given = vars(command_line.parser({"serve"}, arguments).parse_args(arguments))
+    del given["command"]
+    in_test = Cluster(brokers)._core.settings
+    assert replace(read_settings(given, {}), port=in_test.port, http=None) == in_test
