@@ -4,12 +4,15 @@ disturb nobody."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import re
 import shutil
 import socket
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.step import ANONYMOUS
 from muster.coordinator.config import Settings
 from muster.coordinator.security.exchange import SecurityError
-from muster.coordinator.server import certificates, renewed, unserved
+from muster.coordinator.server import certificates, renewed, turned_away, unserved
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.certificates import Certificates, Pem
 from muster.coordinator.server.tls import HANDSHAKE_MS, UNDER_WAY_MAX, Handshakes, Secured
@@ -31,6 +34,7 @@ from tests.server.conftest import StartBrokers
 from tests.server.security.conftest import Keys
 from tests.server.test_unserved import Lines
 from tests.support.certificates import Authority
+from tests.support.each import each
 from tests.support.facts import until
 from tests.support.wire import DEADLINE_S, Wire
 
@@ -142,6 +146,40 @@ async def test_a_client_that_gives_up_without_a_word(broker: Broker, lines: Line
     await until(lambda: bool(lines.why))
     assert lines.why == ["the client closed during the TLS handshake"]
     await until(lambda: broker.doors.shaking_hands == 0)
+
+
+def logged_by_mistake() -> dict[str, list[str]]:
+    """What docs/security.md says is in the log, by the client's mistake."""
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    table = page.partition("| mistake | at the client | in the log |\n")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[1:]]
+    return {mistake: re.split(", (?:with|and) ", logged)[0].split("; ") for mistake, _, logged in rows}
+
+
+def test_the_page_says_of_misconfigured_clients_what_the_log_says() -> None:
+    told = logged_by_mistake()
+    assert len(told) > 8
+    source = inspect.getsource(turned_away) + inspect.getsource(unserved)
+    for phrase in chain.from_iterable(told.values()):
+        assert f'"{phrase}"' in source, phrase
+
+
+@each(
+    "reason, mistake",
+    [
+        ("TLSV1_ALERT_UNKNOWN_CA", "broker's certificate of an authority that the client does not know"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "broker's certificate has expired"),
+        (
+            "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+            "broker's certificate refused for another reason, or for one that the client does not tell",
+        ),
+        ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "no client certificate, or one from an unknown authority"),
+    ],
+)
+def test_the_page_has_the_log_line_of_each_alert(reason: str, mistake: str) -> None:
+    error = ssl.SSLError()
+    error.reason = reason
+    assert turned_away.failed_handshake(error, turned_away.SPOKEN_KAFKA).why in logged_by_mistake()[mistake]
 
 
 async def test_handshakes_count_against_an_address(
