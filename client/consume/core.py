@@ -462,6 +462,8 @@ class ConsumerCore(Generic[K, V]):
 
     def _adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
         """See `Assigned.adopt`."""
+        if self.auto_commit is not None:
+            self.auto_commit.forget(self.assigned.partitions - partitions)
         self.assigned.adopt(partitions, settled=settled)
         self.starting.anew(due=bool(partitions))
 
@@ -517,7 +519,9 @@ class ConsumerCore(Generic[K, V]):
         if result.committed:
             self.committed_at = time.monotonic()
             if self.auto_commit is not None:
-                self.auto_commit.known({where: each.offset for where, each in result.committed.items()})
+                # Nobody would forget the others, which are not ours, or no longer.
+                ours = result.committed.keys() & self.assigned.partitions
+                self.auto_commit.known({where: result.committed[where].offset for where in ours})
         return result
 
     async def position(self, where: TopicPartition, until: float) -> int:

@@ -196,7 +196,5 @@ class Rebalancing:
         return await self._auto_commit.catch_up(commit, until, self._give_up_by)
 
     def _let_go(self, partitions: frozenset[TopicPartition]) -> None:
-        if self._auto_commit is not None:
-            self._auto_commit.forget(partitions)
         self.owned -= partitions
         self._adopt(self.owned, settled=False)

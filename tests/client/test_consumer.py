@@ -533,6 +533,35 @@ async def test_a_partition_assigned_again_continues_behind_its_last_commit(
         assert await position == 2
 
 
+@pytest.mark.parametrize("sought", [False, True])
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_a_partition_assigned_again_is_committed_even_where_its_last_commit_was(
+    broker: Broker, by_hand: bool, sought: bool
+) -> None:
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 3)
+    async with consumer(broker, group_id="g") as reader, Admin(broker.bootstrap) as admin:
+
+        async def read_all() -> None:
+            assert numbers([await reader.get() for _ in range(3)]) == [0, 1, 2]
+            assert await reader.get(0) is None  # the last one is handled
+
+        reader.assign([T0])
+        await read_all()
+        if by_hand:
+            await reader.commit()
+        reader.assign([T1])
+        assert reader._core.auto_commit is not None
+        await reader._core.auto_commit.until_let_go()
+        assert await committed(broker) == 3
+        assert await admin.delete_group_offsets("g", [T0]) == {T0: None}
+        reader.assign([T0])
+        if sought:
+            reader.seek(T0, 0)
+        await read_all()
+    assert await committed(broker) == 3
+
+
 # --- using it wrongly ---------------------------------------------------------------------------------------
 
 
