@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from muster.client.errors import ClientError, RequestTimedOut, refusal
+from muster.client.errors import AuthenticationFailed, ClientError, RequestTimedOut, refusal
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.produce.accumulator import TopicQueues
@@ -139,7 +139,8 @@ class Leaders:
             try:
                 await self._ask(names, deadline(self._request_timeout_s))
             except (ClientError, KafkaError) as error:
-                if self._is_final(error):  # otherwise waiting records have their own timeout
+                # Otherwise waiting records have their own timeout.
+                if isinstance(error, (KafkaError, AuthenticationFailed)) and self._is_final(error):
                     for name in names:
                         self._refused(name, error)
             for name in names:

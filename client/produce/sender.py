@@ -299,7 +299,8 @@ class Sender:
                 raise refusal(response.error_code, about="no producer id for an idempotent producer")
             except (ClientError, KafkaError) as error:
                 self._no_identity = error
-                if self._cluster.is_final(error):
+                # Waiting records outlast an answer that makes no sense: the next one may.
+                if isinstance(error, (KafkaError, AuthenticationFailed)) and self._cluster.is_final(error):
                     if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
                         error = KafkaError(error.code, f"{error.why}; enable_idempotence=False does without")
                     self._fail_waiting(lambda _: True, error)

@@ -95,6 +95,8 @@ class Scripted:
     seen: list[tuple[int, int, int, int, int, list[bytes | None]]] = field(default_factory=list)
     """For every batch: node, partition, producer id, epoch, sequence, values."""
     produced_at: list[float] = field(default_factory=list)
+    foreign: set[int] = field(default_factory=set)
+    """APIs whose next request is answered in another protocol than Kafka's."""
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     leader_epoch: int = 0
     answering: asyncio.Event = field(default_factory=asyncio.Event)
@@ -130,6 +132,10 @@ class Scripted:
         while True:
             head, request = await read_request(reader)
             self.requests[head.api_key] += 1
+            if head.api_key in self.foreign:
+                self.foreign.remove(head.api_key)
+                writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+                continue
             reply: Message | None
             if isinstance(request, MetadataRequest):
                 reply = self._metadata(request)

@@ -235,6 +235,14 @@ async def test_a_leader_that_changed_meanwhile_may_have_left_the_batch_to_the_ne
     assert str(told).endswith("it may have been written all the same")
 
 
+async def test_an_answer_in_another_protocol_fails_no_record_that_waits_for_an_id() -> None:
+    cluster = Scripted(foreign={22})
+    async with cluster.listening() as servers, patient(servers) as producer:
+        (told,) = await send_all(producer, 1)
+        assert told.offset == 0
+    assert cluster.requests[22] == 2
+
+
 async def test_an_id_that_is_refused_fails_what_waits_for_it_and_the_next_try_is_another() -> None:
     cluster = Scripted(identity_errors=deque([ErrorCode.CLUSTER_AUTHORIZATION_FAILED]))
     async with cluster.listening() as servers, patient(servers) as producer:
@@ -308,6 +316,17 @@ async def test_a_leader_that_nobody_names_is_looked_for(refused: ErrorCode) -> N
         told = await send_all(producer, 3, 1)
         assert [each.offset for each in told] == [1, 2, 3]
         assert {each[0] for each in cluster.seen[-3:]} == {2}
+
+
+async def test_an_answer_in_another_protocol_fails_no_record_that_waits_for_a_leader() -> None:
+    cluster = Scripted()
+    async with cluster.listening() as servers, patient(servers) as producer:
+        await send_all(producer, 1)
+        cluster.script.append(Say(cut=True))
+        cluster.foreign.add(3)
+        (told,) = await send_all(producer, 1, 1)
+        assert told.offset == 1
+    assert not cluster.foreign
 
 
 async def test_a_partition_without_a_leader_waits_for_one() -> None:
