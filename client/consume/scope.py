@@ -68,6 +68,8 @@ class Scopes:
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
         self._scopes: dict[TopicPartition, AssignmentScope] = {}
+        self._dropped: set[asyncio.Task[Any]] = set()
+        """Running tasks of dropped scopes: cancelled, but perhaps still cleaning up."""
 
     def of(self, partition: TopicPartition) -> AssignmentScope:
         """The scope of an assigned partition."""
@@ -77,8 +79,8 @@ class Scopes:
         return scope
 
     def has(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether the task runs in one of the scopes."""
-        return any(task in scope.tasks for scope in self._scopes.values())
+        """Whether the task runs in one of the scopes, or in a dropped one that `end` waits for."""
+        return task in self._dropped or any(task in scope.tasks for scope in self._scopes.values())
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Cancel the tasks of these partitions at once."""
@@ -87,9 +89,13 @@ class Scopes:
                 scope.cancel()
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the scopes of these partitions: cancel their tasks at once, and do not wait for them."""
+        """End the scopes of these partitions: cancel their tasks at once, and leave it to `end` to wait for
+        them."""
         for scope in self._known(partitions):
             scope.cancel()
+            for task in scope.tasks:
+                self._dropped.add(task)
+                task.add_done_callback(self._dropped.discard)
             del self._scopes[scope.partition]
 
     async def wait(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
@@ -103,7 +109,8 @@ class Scopes:
         self, partitions: Iterable[TopicPartition], grace_s: float, *, unwind_s: float = 1.0
     ) -> None:
         """End the scopes of these partitions: wait for their tasks, cancel those not done in time, and wait
-        for them to end, up to the longer of the two times. Cancelling this call cancels the tasks."""
+        for them and those of dropped scopes to end, up to the longer of the two times. Cancelling this call
+        cancels the tasks."""
         ending = self._known(partitions)
         try:
             if tasks := _tasks(ending):
@@ -113,8 +120,10 @@ class Scopes:
                 scope.cancel()
                 self._scopes.pop(scope.partition, None)
         # A task that ignores its cancellation is abandoned: the group does not wait forever.
-        if tasks := _tasks(ending):
+        dropped = self._dropped - {asyncio.current_task()}
+        if tasks := _tasks(ending) | dropped:
             await asyncio.wait(tasks, timeout=max(unwind_s, grace_s))
+        self._dropped -= dropped
 
     def _known(self, partitions: Iterable[TopicPartition]) -> list[AssignmentScope]:
         return [scope for partition in partitions if (scope := self._scopes.get(partition)) is not None]

@@ -562,6 +562,31 @@ async def test_a_partition_assigned_again_is_committed_even_where_its_last_commi
     assert await committed(broker) == 3
 
 
+async def test_a_task_of_a_partition_no_longer_assigned_may_clean_up_before_the_consumer_is_closed(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t", 2)
+    refused: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await reader.commit({T0: 2})
+            with pytest.raises(ClientError, match="scopes' tasks are waited for"):
+                await reader.close()
+            refused.append("close")
+
+    async with consumer(broker, group_id="g") as reader:
+        reader.assign([T0])
+        task = reader.scope(T0).create_task(work())
+        await turns()
+        reader.assign([T1])
+    assert task.done()
+    assert refused == ["close"]
+    assert await committed(broker) == 2
+
+
 # --- using it wrongly ---------------------------------------------------------------------------------------
 
 
