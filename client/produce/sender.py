@@ -480,8 +480,9 @@ class Sender:
         """The batch is refused permanently, by its broker or because nobody lets this client in."""
         self._accumulator.give_up(batch)
         if not batch.done:
-            if batch.in_doubt and isinstance(error, AuthenticationFailed):
+            if batch.in_doubt and not (isinstance(error, KafkaError) and error.code in _OUT_OF_ORDER):
                 error = _after_a_try(error)
+                each = {index: _after_a_try(blamed) for index, blamed in (each or {}).items()}
             self._fail(batch, error, each)
 
     def _refused(self, topic: str, error: Exception) -> None:
@@ -541,8 +542,14 @@ def _dead(error: BaseException, then: str) -> ClientError:
     return why
 
 
-def _after_a_try(error: AuthenticationFailed) -> AuthenticationFailed:
-    why = AuthenticationFailed(f"{error}; an earlier try may have been written all the same")
+def _after_a_try(error: Exception) -> Exception:
+    """The error for a batch that was sent before, without an answer that says what became of it."""
+    perhaps = "an earlier try may have been written all the same"
+    why: Exception
+    if isinstance(error, KafkaError):
+        why = KafkaError(error.code, f"{error.why}; {perhaps}")
+    else:
+        why = type(error)(f"{error}; {perhaps}")
     why.__cause__ = error.__cause__
     return why
 

@@ -174,6 +174,36 @@ async def test_what_fails_together_is_one_try() -> None:
         await sending
 
 
+@pytest.mark.parametrize("given", [{}, {"enable_idempotence": False}])
+@pytest.mark.parametrize(
+    "lost", [Say(cut=True, write=True), Say(leave_out=True, write=True), Say(ErrorCode.REQUEST_TIMED_OUT)]
+)
+async def test_a_refusal_after_a_try_without_an_answer_says_that_it_may_have_been_written(
+    lost: Say, given: dict[str, Any]
+) -> None:
+    cluster = Scripted(script=deque([lost, Say(ErrorCode.TOPIC_AUTHORIZATION_FAILED)]))
+    async with cluster.listening() as servers, patient(servers, **given) as producer:
+        (told,) = await send_all(producer, 1)
+        cluster.script.append(Say(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        (refused_at_once,) = await send_all(producer, 1, 1)
+    assert isinstance(told, KafkaError)
+    assert told.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert str(told).endswith("an earlier try may have been written all the same")
+    assert isinstance(refused_at_once, KafkaError)
+    assert "may have been written" not in str(refused_at_once)
+
+
+async def test_a_topic_that_is_refused_after_a_try_without_an_answer_says_so_too() -> None:
+    cluster = Scripted(script=deque([Say(cut=True, write=True)]))
+    async with cluster.listening() as servers, patient(servers) as producer:
+        await producer.partitions_for("t")
+        cluster.topic_error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        (told,) = await send_all(producer, 1)
+    assert isinstance(told, KafkaError)
+    assert told.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert str(told).endswith("an earlier try may have been written all the same")
+
+
 async def test_without_numbers_order_holds_all_the_same() -> None:
     cluster = Scripted()
     async with cluster.listening() as servers, patient(servers, acks=1) as producer:

@@ -280,6 +280,24 @@ async def test_what_is_aborted_may_be_aborted_again(level: int) -> None:
     assert cluster.committed == [b"2"]
 
 
+@pytest.mark.parametrize(
+    ("code", "perhaps"),
+    [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, True), (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, False)],
+)
+async def test_only_numbers_out_of_order_say_that_no_earlier_try_was_written(
+    code: ErrorCode, perhaps: bool
+) -> None:
+    cluster = TransactionCluster(2)
+    async with transactional(cluster) as producer:
+        transaction = await producer.transaction().begin()
+        cluster.script[ApiKey.PRODUCE] += [Say(cut=True), Say(code=code)]
+        with pytest.raises(KafkaError) as refused:
+            await transaction.send("t", b"1")
+        await transaction.abort()
+    assert refused.value.code is code
+    assert ("may have been written" in str(refused.value)) is perhaps
+
+
 async def test_a_commit_that_failed_late_is_told_to_the_next_one_once() -> None:
     cluster = TransactionCluster(2)
     async with transactional(cluster) as producer:
