@@ -512,7 +512,9 @@ class Membership:
         if not leases:
             return False
         sent_ms = self._clock.now_ms()
-        claimed = await self._store.claim(leases, self._self.node_id, self._term_ms)
+        claimed = await self._store.claim(
+            leases, self._self.node_id, self._term_ms, incarnation=self._self.incarnation
+        )
         if self.superseded_by is not None:
             return False
         grants = [grant for grant in claimed if grant is not None]

@@ -44,9 +44,15 @@ class LeaseTable:
 
     # --- leases -----------------------------------------------------------------------------------
 
-    def begin_claim(self, leases: Sequence[Lease], node_id: int, now_ms: int) -> list[Lease]:
-        """Those of `leases` that `node_id` may take; each needs a higher epoch, then `end_claim`."""
+    def begin_claim(
+        self, leases: Sequence[Lease], node_id: int, now_ms: int, incarnation: UUID | None = None
+    ) -> list[Lease]:
+        """Those of `leases` that `node_id` may take; each needs a higher epoch, then `end_claim`. None
+        if `incarnation` is given and is not the registered one, even if that has expired."""
         with self._guard:
+            node, _ = self._nodes.get(node_id, (None, 0))
+            if incarnation is not None and (node is None or node.incarnation != incarnation):
+                return []
             taken = [lease for lease in leases if self._may_take(lease, node_id, now_ms)]
             for lease in taken:
                 self._claiming.setdefault(lease, Counter())[node_id] += 1

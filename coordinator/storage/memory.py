@@ -234,11 +234,13 @@ class MemoryStore:
 
     # --- leases -----------------------------------------------------------------------------------
 
-    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+    async def claim(
+        self, leases: Sequence[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
         self._check_open()
         rows = {lease: self._lease_row(lease) for lease in leases}
         now_ms = self._now_ms()
-        taken = self._lease_table.begin_claim(leases, node_id, now_ms)
+        taken = self._lease_table.begin_claim(leases, node_id, now_ms, incarnation)
         for lease in taken:
             rows[lease].epoch += 1
         epochs = {lease: rows[lease].epoch for lease in taken}

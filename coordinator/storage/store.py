@@ -442,13 +442,19 @@ class Store(Protocol):
 
     # --- leases -----------------------------------------------------------------------------------
 
-    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+    async def claim(
+        self, leases: Sequence[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
         """Take each lease that is free, has expired, or is the node's own; None if another holds it, or if an
         earlier holder's write is still in flight: the claim may be retried soon.
 
         Every grant raises the epoch, even of the node's own lease: a claimer intends to load, and whatever it
         or another had in flight before is fenced. The epoch is durable before anyone sees the grant. Unknown
         leases raise StoreConflict. Grants begin unannounced.
+
+        With an `incarnation`, nothing is granted if the node has none or another one registered: what the
+        node holds is then another process's, or soon will be. A registration that has expired counts until
+        it is replaced.
         """
 
     async def announce(self, grants: Sequence[Grant]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from muster.coordinator.base.clock import ManualClock, PausableClock
 from muster.coordinator.cluster.membership import Membership
@@ -29,6 +29,8 @@ class UnreliableStore(MemoryStore):
         super().__init__(now_ms=now_ms)
         self.answers_claims = asyncio.Event()
         self.answers_claims.set()
+        self.takes_claims = asyncio.Event()
+        self.takes_claims.set()
         self.silent = False
         """Nothing can be announced."""
         self.claims: list[int] = []
@@ -51,11 +53,14 @@ class UnreliableStore(MemoryStore):
             raise StoreError("renew: the disk is gone")
         return await super().renew(grants, term_ms)
 
-    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+    async def claim(
+        self, leases: Sequence[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
         if self.broken:
             raise StoreError("claim: the disk is gone")
         self.claims.append(len(leases))
-        grants = await super().claim(leases, node_id, term_ms)
+        await self.takes_claims.wait()
+        grants = await super().claim(leases, node_id, term_ms, incarnation=incarnation)
         await self.answers_claims.wait()
         return grants
 

@@ -111,6 +111,30 @@ async def test_a_node_replaced_while_it_claims_begins_nothing(cluster: Cluster) 
     assert old.owns() == old.serves() == set()
 
 
+async def test_a_claim_on_its_way_when_its_sender_is_replaced_takes_nothing_from_the_new_one(
+    cluster: Cluster,
+) -> None:
+    first, old = await cluster.start(1, 2)
+    cluster.store.takes_claims.clear()
+    first.membership.kill()
+    cluster.store.claims.clear()
+    await cluster.passes(TERM_MS + 100)
+    await until(lambda: cluster.store.claims, "the claim")
+    old.pause()
+    await cluster.passes(TERM_MS + 100)
+    late, cluster.store.takes_claims = cluster.store.takes_claims, asyncio.Event()
+    cluster.store.takes_claims.set()
+    new = cluster.nodes[2] = Node(2, cluster.store, cluster.clock)
+    await new.start()
+    await until(lambda: new.owns() == ALL, "the new one in its place")
+    epochs = {lease: new.epoch(lease) for lease in ALL}
+    late.set()
+    await cluster.passes(TERM_MS)
+    assert new.serves() == ALL
+    assert {lease: new.epoch(lease) for lease in ALL} == epochs
+    old.membership.kill()
+
+
 async def test_a_node_that_was_replaced_learns_of_it_at_its_next_look_and_claims_nothing_more(
     cluster: Cluster,
 ) -> None:

@@ -357,8 +357,13 @@ class SimulatedStore:
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
         return await self._change(lambda: run(self._durable.memory.trim_journal(lease, epoch, before_offset)))
 
-    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
-        return await self._change(lambda: run(self._durable.memory.claim(leases, node_id, term_ms)))
+    async def claim(
+        self, leases: Sequence[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
+        memory = self._durable.memory
+        return await self._change(
+            lambda: run(memory.claim(leases, node_id, term_ms, incarnation=incarnation))
+        )
 
     async def announce(self, grants: Sequence[Grant]) -> None:
         await self._change(lambda: run(self._durable.memory.announce(grants)), needs_room=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -45,6 +46,22 @@ async def test_claiming_ones_own_lease_raises_the_epoch(store: Store) -> None:
     await store.claim([A], 1, TERM_MS)
     assert await store.claim([A], 1, TERM_MS) == [Grant(A, 1, 2, TERM_MS)]
     assert await store.append([Append(A, 1, [])]) == [Outcome.FENCED]
+
+
+async def test_only_the_registered_incarnation_is_granted_anything(store: Store, clock: StoreClock) -> None:
+    old = NodeRow(1, "127.0.0.1", 9092, None, TERM_MS, uuid4())
+    new = replace(old, incarnation=uuid4())
+    assert await store.claim([A], 1, TERM_MS, incarnation=old.incarnation) == [None]
+    await store.register_node(old)
+    assert await store.claim([A], 1, TERM_MS, incarnation=old.incarnation) == [Grant(A, 1, 1, TERM_MS)]
+    clock.advance(TERM_MS)
+    assert await store.claim([A], 1, TERM_MS, incarnation=old.incarnation) == [Grant(A, 1, 2, TERM_MS)]
+    await store.register_node(new)
+    assert await store.claim([A], 1, TERM_MS, incarnation=new.incarnation) == [Grant(A, 1, 3, TERM_MS)]
+    assert await store.claim([A, B], 1, TERM_MS, incarnation=old.incarnation) == [None, None]
+    assert await store.append([Append(A, 3, [])]) == [Outcome.WRITTEN]
+    await store.remove_node(1, new.incarnation)
+    assert await store.claim([A], 1, TERM_MS, incarnation=new.incarnation) == [None]
 
 
 async def test_a_lease_runs_out_at_its_term_and_not_before(store: Store, clock: StoreClock) -> None:

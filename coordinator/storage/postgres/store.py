@@ -369,7 +369,9 @@ class PostgresStore:
         change = partial(statements.journal.trim, lease_id=lease_id, epoch=epoch, before_offset=before_offset)
         return await self._change_under("trimming a journal", {lease: epoch}, change, lambda: False)
 
-    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+    async def claim(
+        self, leases: Sequence[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
         lease_ids = self._ids(leases)
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
 
@@ -383,6 +385,7 @@ class PostgresStore:
                 term_ms,
                 self._writers.seqs_reserved,
                 self._epochs,
+                incarnation,
             )
             grants = {}
             for lease_id, epoch, first_seq in claimed:

@@ -245,10 +245,12 @@ class SqliteStore:
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
         return await self._change(lambda c: statements.journal.trim(c, lease, epoch, before_offset))
 
-    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+    async def claim(
+        self, leases: Sequence[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
         self._check_known(leases)
         lease_table = self._lease_table
-        taken = lease_table.begin_claim(leases, node_id, self._now_ms())
+        taken = lease_table.begin_claim(leases, node_id, self._now_ms(), incarnation)
         epochs: dict[Lease, int] = {}
         try:
             if taken:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from muster.coordinator.storage.postgres.statements.clauses import NOW, moving
 from muster.coordinator.storage.store import Grant
@@ -21,6 +22,9 @@ free AS MATERIALIZED (
     SELECT lease_id FROM muster.tenancies
     WHERE lease_id = ANY($2::integer[])
         AND (node_id IS NULL OR node_id = $3 OR expires_ms <= (SELECT now_ms FROM clock))
+        AND ($7::uuid IS NULL OR EXISTS (
+            SELECT 1 FROM muster.nodes WHERE nodes.node_id = $3 AND nodes.incarnation = $7
+        ))
     ORDER BY lease_id FOR UPDATE SKIP LOCKED
 ), taken AS MATERIALIZED (
     SELECT lease_id FROM muster.leases WHERE lease_id IN (SELECT lease_id FROM free)
@@ -55,12 +59,14 @@ async def claim(
     term_ms: int,
     seqs: int,
     epochs: Mapping[int, int] = MappingProxyType({}),
+    incarnation: UUID | None = None,
 ) -> tuple[list[Claimed], int | None]:
     """The leases claimed, each with the first of `seqs` numbers for its records. New epochs are higher than
-    those in `epochs`, by lease id: the server may have lost the last ones."""
+    those in `epochs`, by lease id: the server may have lost the last ones. Nothing is claimed if
+    `incarnation` is given and is not the registered one."""
     lease_ids = list(dict.fromkeys(lease_ids))
     known = [epochs.get(lease_id, 0) for lease_id in lease_ids]
-    rows = await connection.fetch(_CLAIM, now_ms, lease_ids, node_id, term_ms, seqs, known)
+    rows = await connection.fetch(_CLAIM, now_ms, lease_ids, node_id, term_ms, seqs, known, incarnation)
     return [Claimed(*row[:3]) for row in rows], rows[0][3] if rows else None
 
 
