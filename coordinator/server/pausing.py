@@ -46,6 +46,10 @@ class PausableStore:
         setattr(self, name, call)
         return call
 
+    @property
+    def era(self) -> int:
+        return self._store.era
+
     def pause(self) -> None:
         self._running.clear()
 

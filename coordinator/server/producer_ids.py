@@ -27,6 +27,8 @@ class ProducerIds:
         self._store = store
         self._patience_s = patience_s
         self._here: list[range] = []
+        self._era = 0
+        """The store's era in which those here were allocated; in a later one, others may get them too."""
         self._refilling: asyncio.Task[None] | None = None
 
     async def allocate(self) -> int:
@@ -60,7 +62,7 @@ class ProducerIds:
 
     @property
     def _left(self) -> int:
-        return sum(map(len, self._here))
+        return sum(map(len, self._here)) if self._era == self._store.era else 0
 
     def _take(self) -> int:
         first, *others = self._here
@@ -78,7 +80,10 @@ class ProducerIds:
         return self._refilling
 
     async def _fetch_block(self) -> None:
+        era = self._store.era
         start = await self._store.allocate_producer_ids(_BLOCK)
+        if era != self._era:
+            self._here, self._era = [], era
         self._here.append(range(start, start + _BLOCK))
 
 

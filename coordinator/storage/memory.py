@@ -99,6 +99,7 @@ class MemoryStore:
     ) -> None:
         counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
         self.changed: list[Callable[[], None]] = []
+        self.era = 0
         self._now_ms = now_ms
         self._open = False
         self._counts = StoreCounts(cluster_id or uuid4(), counts)

@@ -577,7 +577,15 @@ class Store(Protocol):
         """
 
     async def allocate_producer_ids(self, count: int) -> int:
-        """Allocate `count` producer ids never given out before, from 0 upwards. Returns the first."""
+        """Allocate `count` producer ids never given out before, from 0 upwards. Returns the first.
+
+        A new `era` may not know of the last allocations: do not go on with what is left of them.
+        """
+
+    @property
+    def era(self) -> int:
+        """Grows when this object finds that another server has taken the state's place, which may lack what
+        was acknowledged last."""
 
 
 @runtime_checkable

@@ -12,6 +12,8 @@ import asyncpg
 import pytest
 
 from muster.coordinator.base.log import Logger
+from muster.coordinator.server.pausing import PausableStore
+from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.storage.postgres import PostgresStore, eras, statements
 from muster.coordinator.storage.postgres.appends import Writers
 from muster.coordinator.storage.postgres.connect import Link, connect, parse
@@ -298,6 +300,46 @@ async def test_nothing_is_changed_under_an_epoch_of_an_earlier_server(store: str
         assert (await one.holders(LeaseKind.GROUP))[0].announced
         await one.release([grant])
         assert await one.holders(LeaseKind.GROUP) == {}
+
+
+# --- producer ids ---------------------------------------------------------------------------------
+
+
+async def lose_producer_ids(postgres: Postgres, store: str) -> None:
+    loss = "UPDATE muster.store SET next_producer_id = 0"
+    await asyncio.to_thread(postgres.execute, loss, database=store.rpartition("/")[2])
+
+
+async def test_ids_that_another_broker_had_before_are_not_given_out_again(
+    postgres: Postgres, store: str, servers: Servers
+) -> None:
+    async with opened(store) as one, opened(store) as other:
+        others = ProducerIds(PausableStore(other).as_store())
+        assert await others.allocate() == 0
+        assert await one.allocate_producer_ids(1_000) == 1_000
+        await lose_producer_ids(postgres, store)
+        await servers.meet(other._writer, 1, 2)
+        after = [await others.allocate() for _ in range(1_500)]
+        await servers.meet(one._writer, 1, 2)
+        after.append(await one.allocate_producer_ids(1))
+        assert len(set(after)) == len(after)
+        assert min(after) >= 2_000, "not even those that were kept from before"
+        await others.close()
+
+
+async def test_ids_that_were_allocated_here_are_not_allocated_again_however_many_are_lost(
+    postgres: Postgres, store: str, servers: Servers
+) -> None:
+    count = 2**40
+    async with opened(store) as one:
+        assert await one.allocate_producer_ids(count) == 0
+        await lose_producer_ids(postgres, store)
+        assert await one.allocate_producer_ids(1) == count, "even if no failover has been noticed"
+        await lose_producer_ids(postgres, store)
+        await servers.meet(one._writer, 1, 2)
+        first = await one.allocate_producer_ids(1)
+        assert first > count
+        assert await one.allocate_producer_ids(1) == first + 1
 
 
 # --- topic records --------------------------------------------------------------------------------

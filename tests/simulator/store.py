@@ -149,6 +149,7 @@ class SimulatedStore:
         self, loop: asyncio.AbstractEventLoop, rng: random.Random, durable: Durable, weather: Weather
     ) -> None:
         self.changed: list[Callable[[], None]] = []
+        self.era = 0
         self.appending = 0
         """Unanswered appends."""
         self._loop = loop

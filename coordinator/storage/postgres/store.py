@@ -59,6 +59,9 @@ READERS_DEFAULT: Final = 4
 _LOADED_ROWS_MAX: Final = 5_000
 """A shard is loaded in slices, each within the statement timeout, so that a cut connection is noticed soon,
 however much there is to load."""
+_LOST_PRODUCER_IDS: Final = 2**20
+"""So many are left out in each new era: more than other brokers can have allocated that the new server has
+not heard of."""
 _READING_RECORDS: Final = "reading records"
 _READING_JOURNAL: Final = "reading a journal"
 
@@ -97,6 +100,8 @@ class PostgresStore:
         self.eras = Eras(name)
         """For whatever else the process keeps in this database."""
         self._epochs: dict[int, int] = {}  # by lease id, the highest that was seen
+        self._producer_ids_end = 0  # of the last ones allocated here
+        self._producer_ids_era = 0
         self._open = False
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -517,5 +522,17 @@ class PostgresStore:
         return await self._read("reading the revision", statements.meta.revision)
 
     async def allocate_producer_ids(self, count: int) -> int:
-        change = partial(statements.meta.allocate_producer_ids, count=count)
-        return await self._change("allocating producer ids", change)
+        async def allocate(connection: Connection) -> int:
+            era = self._writer.era
+            gap = _LOST_PRODUCER_IDS if era != self._producer_ids_era else 0
+            first = await statements.meta.allocate_producer_ids(
+                connection, count, self._producer_ids_end, gap
+            )
+            self._producer_ids_end, self._producer_ids_era = first + count, era
+            return first
+
+        return await self._change("allocating producer ids", allocate)
+
+    @property
+    def era(self) -> int:
+        return self.eras.current

@@ -94,6 +94,7 @@ class SqliteStore:
         reader: Executor | None = None,
     ) -> None:
         self.changed: list[Callable[[], None]] = []
+        self.era = 0
         self._path = directory
         self._now_ms = now_ms
         self._lease_counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}

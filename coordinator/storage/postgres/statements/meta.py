@@ -13,11 +13,16 @@ async def revision(connection: Connection) -> int:
     return await connection.fetchval("SELECT revision FROM muster.revision")  # type: ignore[no-any-return]
 
 
-async def allocate_producer_ids(connection: Connection, count: int) -> int:
+async def allocate_producer_ids(connection: Connection, count: int, known_end: int, gap: int) -> int:
+    """The first of `count` new ids. The server may have lost allocations, but none from before `known_end`;
+    `gap` ids are left out for further ones."""
     return await connection.fetchval(  # type: ignore[no-any-return]
-        "UPDATE muster.store SET next_producer_id = next_producer_id + $1::bigint "
+        "UPDATE muster.store "
+        "SET next_producer_id = greatest(next_producer_id, $2::bigint) + $3::bigint + $1::bigint "
         "RETURNING next_producer_id - $1::bigint",
         count,
+        known_end,
+        gap,
     )
 
 
