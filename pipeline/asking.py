@@ -50,8 +50,7 @@ _FIRST_ANSWER_S: Final = 10.0
 _ANSWER_S: Final = 60.0
 """How long a cluster that has answered before may be unavailable, for example while a broker restarts."""
 APPEARS_S: Final = 2.0
-"""How long a new topic may take to appear on every broker."""
-_LOOK_AGAIN_S: Final = 0.2
+"""How long a new topic may take to appear on every broker, once one has answered without it."""
 
 
 class BlockingCluster:
@@ -119,11 +118,12 @@ async def look(
     it is about to appear or to disappear; it is left out if it does not appear soon. So is one that was
     `known` and is not there, and with `await_named` what the options name: one broker alone may have old
     metadata."""
-    patience = deadline(APPEARS_S)
+    patience: float | None = None
     topics = options.topics
     names = set(topics.names) | {where.topic for where in topics.partitions}
 
     async def ask() -> Look:
+        nonlocal patience
         response = await cluster.metadata(sorted(names) if topics.pattern is None else None, until)
         found: dict[str, list[int]] = {}
         topic_ids: dict[str, uuid.UUID] = {}
@@ -149,8 +149,11 @@ async def look(
         absent = [str(each) for each in sorted({*unknown, *known} - ends.keys())]
         if await_named:
             absent += missing
-        if absent and deadline(0) < patience:
-            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=absent[0])
+        if absent:
+            if patience is None:
+                patience = deadline(APPEARS_S)
+            if deadline(0) < patience:
+                raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=absent[0])
         missing += [str(each) for each in unknown if each.topic in names]
         return Look(
             {where: Place(end.offset, end.leader_epoch) for where, end in ends.items() if end is not None},
@@ -163,18 +166,11 @@ async def look(
 
 async def first_look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
     """Like `look`, for a reader that has seen nothing yet: raises PipelineError if anything is missing."""
-    patience = deadline(APPEARS_S)
-    while True:
-        found = await look(cluster, options, until)
-        if not found.missing:
-            return found
-        if deadline(_LOOK_AGAIN_S) >= min(patience, until):
-            raise PipelineError(f"{options.bootstrap_servers} has no {_topics(found.missing)}")
-        await asyncio.sleep(_LOOK_AGAIN_S)
-
-
-def _topics(missing: Iterable[str]) -> str:
-    return f"topic or partition {', '.join(missing)}"
+    found = await look(cluster, options, until, await_named=True)
+    if found.missing:
+        missing = ", ".join(found.missing)
+        raise PipelineError(f"{options.bootstrap_servers} has no topic or partition {missing}")
+    return found
 
 
 async def _listed(

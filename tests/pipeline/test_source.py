@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -625,6 +626,34 @@ def test_only_the_beginning_of_a_run_waits_for_a_named_topic_that_is_not_there(
     monkeypatch.setattr("muster.pipeline.asking.APPEARS_S", 3600.0)  # a batch that waits fails
     end, values = step(reader, place)
     assert (offsets(end), values) == ({"orders": {"0": 6}}, [5])
+
+
+@pytest.mark.parametrize("named", [{"subscribe": "orders"}, {"subscribePattern": "orders"}], ids=str)
+def test_nor_is_one_that_takes_longer_to_answer_than_topics_take_to_appear(
+    broker: Broker, stream: Streams, named: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.pipeline.asking.APPEARS_S", 0.05)
+    fill(broker, "orders", 5)
+    place = stream(**named).initialOffset()
+
+    @contextmanager
+    def stalled() -> Iterator[None]:
+        """Metadata answers once late, and without the topic."""
+        unknown = {"api": "Metadata", "topic": "orders", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+        with broker.faults.add(api="Metadata", delay="100ms"), broker.faults.add(**unknown) as fault:
+            yield
+            assert fault.fired == 1
+
+    with stalled():
+        assert stream(**named).latestOffset(place, ALL) == place
+    add(broker, "orders", [5])
+    reader = stream(**named)
+    with stalled():
+        reader.prepareForTriggerAvailableNow()
+    assert step(reader, place)[1] == [5]
+    if "subscribe" in named:
+        with stalled():
+            assert offsets(stream(**named).initialOffset()) == {"orders": {"0": 6}}
 
 
 def test_a_log_that_is_shorter_than_what_was_read_was_cut(broker: Broker, stream: Streams) -> None:
