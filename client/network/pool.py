@@ -241,9 +241,9 @@ class Pool:
         return connection
 
     def _open_to_any(self, lane: str) -> Connection | None:
-        """The open connection with the fewest requests in flight, nodes first. Skips connections on which a
+        """An open connection with the fewest requests in flight, nodes first. Skips connections on which a
         request timed out, and those to a broker that failed later than another candidate: any broker will
-        do."""
+        do. Among equals chance decides: one who asks again, since a broker may not know yet, asks others."""
         best = min((self._rank(each.address) for each in self._candidates()), default=0)
 
         def serves(connection: Connection) -> bool:
@@ -252,7 +252,7 @@ class Pool:
         nodes = (self._open(node_id, lane) for node_id in self._nodes)
         open_to_nodes = [each for each in nodes if each is not None and serves(each)]
         if open_to_nodes:
-            return min(open_to_nodes, key=lambda connection: connection.in_flight)
+            return min(open_to_nodes, key=lambda connection: (connection.in_flight, random.random()))
         given = self._lanes.get((ANY, lane))
         there = None if given is None else given.connection
         return there if there is not None and serves(there) else None

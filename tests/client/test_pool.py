@@ -204,8 +204,9 @@ async def test_a_connection_that_ends_before_anything_was_asked_never_came_about
 
 @pytest.fixture(params=["in order", "reversed"])
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try candidates in one order, or in reverse: nothing is left to chance."""
+    """Try candidates in one order, or in reverse, and of equals take the first: nothing is left to chance."""
     monkeypatch.setattr(random, "shuffle", list.reverse if request.param == "reversed" else lambda _: None)
+    monkeypatch.setattr(random, "random", lambda: 0.5)
 
 
 async def accepts_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -328,6 +329,15 @@ async def test_least_loaded_is_who_has_the_fewest_requests_in_flight() -> None:
                 assert cluster.least_loaded() == idle
         fake.answering.set()
         await asyncio.gather(*waiting)
+
+
+async def test_of_those_with_the_fewest_requests_in_flight_each_is_asked_now_and_then() -> None:
+    """A broker that does not know yet of a new topic is not the only one asked."""
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1]) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        connections = {await cluster.connection(node, deadline(LONG_S)) for node in (1, 2)}
+        assert {await cluster.connection(ANY, deadline(LONG_S)) for _ in range(100)} == connections
 
 
 async def test_when_no_known_node_answers_it_begins_anew_where_it_began() -> None:
