@@ -30,6 +30,7 @@ from muster.coordinator.topics.config import (
     changed,
     defaults_from,
     read,
+    to_check,
     validated,
 )
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -187,9 +188,7 @@ class BrokerConfigs:
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
             configs = changed({} if replace else before, changes, BROKER_SPECS)
-            untouched = before.keys() - {change.name for change in changes}
-            of_newer = {name for name in untouched if not _is_readable(name, before[name])}
-            self._check(broker, {name: text for name, text in configs.items() if name not in of_newer})
+            self._check(broker, to_check(configs, changes, spec_named))
             return configs
 
         await self._rows.change(str(self._node_id) if broker else "", after, validate_only=validate_only)
@@ -268,12 +267,6 @@ _REFUSED_SPECS: Final[Sequence[tuple[Callable[[Setting, str], bool], str]]] = (
     ),
 )
 """Checks that refuse to set a config on `broker`, and their messages."""
-
-
-def _is_readable(name: str, text: str) -> bool:
-    """Whether this muster knows the config `name` and can read its value `text`."""
-    spec = spec_named(name)
-    return spec is not None and spec.read(text) is not None
 
 
 def _synonyms(name: str, layers: Mapping[Source, Mapping[str, str]]) -> list[Synonym]:

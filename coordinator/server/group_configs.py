@@ -12,7 +12,7 @@ from muster.coordinator.server.broker_config_specs import BROKER_SPECS, shown
 from muster.coordinator.server.broker_configs import BrokerConfigs, Source, Synonym
 from muster.coordinator.server.config_rows import ConfigRows, Rows
 from muster.coordinator.server.kept_configs import HIDDEN
-from muster.coordinator.topics.config import ConfigChange, changed, read
+from muster.coordinator.topics.config import ConfigChange, changed, read, to_check
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.settings import Scope, Setting
 
@@ -96,7 +96,8 @@ class KeptGroupConfigs:
     async def alter(
         self, group_id: str, changes: Sequence[ConfigChange], *, replace: bool, validate_only: bool
     ) -> None:
-        """Change what is set on a group; `replace` first drops what is set.
+        """Change what is set on a group; `replace` first drops what is set. What only a newer muster can read
+        stays, unless it is among the changed configs.
 
         Codes: 40 for an unknown config, APPEND to one that is not a list, and an invalid value; 42 for a name
         that no group with configs can have, and when `GROUPS_MAX` is reached. Raises StoreError.
@@ -105,7 +106,7 @@ class KeptGroupConfigs:
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
             configs = changed({} if replace else before, changes, GROUP_SPECS)
-            self._check(configs)
+            self._check(to_check(configs, changes, GROUP_SPECS.get))
             if configs and group_id not in self._of and len(self._of) >= GROUPS_MAX:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,

@@ -35,6 +35,7 @@ from muster.coordinator.topics.config import (
     changed,
     parse,
     readable,
+    to_check,
     validated,
 )
 from muster.coordinator.topics.replicas import Hosts, factor_of, lists_of
@@ -475,8 +476,7 @@ class Catalogue:
 
         def altered(before: Mapping[str, str]) -> dict[str, str]:
             configs = changed({} if replace else before, changes, SPECS)
-            checked = {change.name for change in changes} | readable(before).keys()
-            validated({**self._defaults, **{name: configs[name] for name in configs if name in checked}})
+            validated({**self._defaults, **to_check(configs, changes, SPECS.get)})
             return configs
 
         def altered_row(row: TopicRow) -> TopicRow:

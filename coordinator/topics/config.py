@@ -230,11 +230,7 @@ def parse(configs: Mapping[str, str]) -> TopicConfig:
 
 def readable(configs: Mapping[str, str]) -> dict[str, str]:
     """Those of `configs` that `parse` accepts: a newer muster may have set others."""
-    return {
-        name: text
-        for name, text in configs.items()
-        if (spec := SPECS.get(name)) is not None and spec.read(text) is not None
-    }
+    return to_check(configs, (), SPECS.get)
 
 
 def read(spec: Setting, name: str, text: str) -> Any:
@@ -336,6 +332,21 @@ def changed(
                 ErrorCode.INVALID_CONFIG, f"{name} would become longer than {_TEXT_BYTES_MAX} bytes"
             )
     return result
+
+
+def to_check(
+    configs: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    spec_named: Callable[[str], Setting | None],
+) -> dict[str, str]:
+    """Those of `configs`, the outcome of `changes`, that have to be valid: all but what only a newer muster
+    can read and the changes do not touch."""
+    touched = {change.name for change in changes}
+    return {
+        name: text
+        for name, text in configs.items()
+        if name in touched or ((spec := spec_named(name)) is not None and spec.read(text) is not None)
+    }
 
 
 def _appended(present: Sequence[str], more: Sequence[str]) -> list[str]:

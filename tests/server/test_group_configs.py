@@ -227,6 +227,18 @@ async def test_what_a_newer_muster_kept_does_no_harm(broker: Broker, wire: Wire)
     await broker.configs.refresh()
     assert in_force(broker) == DEFAULT._replace(consumer_heartbeat_interval_ms=6_000)
     assert "of.a.newer.muster" not in await described(wire, "g")
-    assert (await alter(wire, "g", (SESSION, SET, "50000")))[0] == ErrorCode.INVALID_CONFIG
     cleaned = ("of.a.newer.muster", DELETE, None), (SESSION, SET, "50000")
     assert await alter(wire, "g", *cleaned) == (0, None)
+
+
+async def test_what_a_newer_muster_kept_stays_when_others_are_altered(broker: Broker, wire: Wire) -> None:
+    newer = {"of.a.newer.muster": "1", HEARTBEAT: "newer"}
+    await broker.store.update_broker_configs(BrokerConfigsRow("group:g", newer), expected={})
+    await broker.configs.refresh()
+    assert await alter(wire, "g", (SESSION, SET, "50000")) == (0, None)
+    assert in_force(broker) == DEFAULT._replace(consumer_session_timeout_ms=50_000)
+    assert await broker.store.broker_configs() == [BrokerConfigsRow("group:g", {**newer, SESSION: "50000"})]
+    for name in newer:
+        assert (await alter(wire, "g", (name, SET, "newest")))[0] == ErrorCode.INVALID_CONFIG
+    assert await alter(wire, "g", *((name, DELETE, None) for name in newer)) == (0, None)
+    assert await broker.store.broker_configs() == [BrokerConfigsRow("group:g", {SESSION: "50000"})]
