@@ -335,6 +335,9 @@ class Partitions:
                     self._clock.now_ms,
                     lease_epoch=led.lease_epoch,
                 )
+                while led.topic is not topic:  # altered meanwhile, when this log was not known yet
+                    topic = led.topic
+                    led.log.config = topic.config
                 report_recovery(led.log)
             return led.log
 

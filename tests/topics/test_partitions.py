@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,8 +19,9 @@ from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import MemoryFile
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.store import Lease, LeaseKind
-from muster.coordinator.topics.catalogue import Topic
-from muster.coordinator.topics.config import ConfigChange, Operation
+from muster.coordinator.topics.catalogue import Change, Topic
+from muster.coordinator.topics.config import ConfigChange, Operation, parse
+from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import (
     FetchedPartition,
@@ -640,6 +642,31 @@ async def test_changed_configs_hold_for_open_logs(brokers: Brokers) -> None:
         "orders", [ConfigChange("max.message.bytes", Operation.SET, "100")]
     )
     assert await code_of(node.append(topic, 0, batch(b"a" * 100))) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("again", [False, True], ids=["opened", "reopened"])
+async def test_a_config_changed_while_a_log_is_opened_holds_for_it(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    node = await brokers.add()
+    topic = await topic_at(brokers)
+    if again:
+        await node.append(topic, 0, batch(b"a"))
+        log = node._led[topic.topic_id, 0].log
+        assert log is not None
+        monkeypatch.setattr(log.segments, "failed", True)
+    smaller = replace(topic, config=parse({"max.message.bytes": "100"}))
+    opened = brokers.logs.open
+
+    def altered_meanwhile(*arguments: Any, **options: Any) -> PartitionLog:
+        log = opened(*arguments, **options)
+        node._topics_changed(Change(altered=[(topic, smaller)]))
+        return log
+
+    monkeypatch.setattr(brokers.logs, "open", altered_meanwhile)
+    await node.append(topic, 0, batch(b"b"))
+    assert await code_of(node.append(smaller, 0, batch(b"a" * 100))) is ErrorCode.MESSAGE_TOO_LARGE
 
 
 class NeverWalked(dict[Any, Any]):
