@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -182,8 +183,9 @@ class Catalogue:
         self._folded: dict[str, str] = {}  # names with "." as "_", to find those whose metrics would collide
         self._subscribers: list[Callable[[Change], None]] = []
         self._moved: dict[Lease, int] = {}
-        self._refreshes = 0  # begun
-        self._taken = 0  # the one that the present state is from
+        self._refreshes = 0  # asked for
+        self._covered = 0  # of these, how many had been when the read of the present state began
+        self._reading = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Catalogue topics={len(self._by_id)}>"
@@ -192,14 +194,20 @@ class Catalogue:
 
     async def refresh(self) -> Change:
         """Read the store's topics and tell the subscribers what changed. Call it at start, and whenever the
-        store's `revision()` has moved (this object's own changes refresh by themselves)."""
+        store's `revision()` has moved (this object's own changes refresh by themselves).
+
+        Returns what this call's own read found: nothing if a read for another, begun after this call, was
+        enough. There is one read at a time: of two at once, nobody could tell which saw more.
+        """
         self._refreshes += 1
         number = self._refreshes
-        rows = await self._store.topics()
-        if number < self._taken:
-            return Change()  # a refresh that began later was answered sooner, and saw at least as much
-        self._taken = number
-        return self._take(rows)
+        async with self._reading:
+            if number <= self._covered:
+                return Change()
+            covered = self._refreshes
+            rows = await self._store.topics()
+            self._covered = covered
+            return self._take(rows)
 
     @asynccontextmanager
     async def _refreshing(self) -> AsyncIterator[None]:

@@ -257,6 +257,19 @@ def test_a_deleted_topic_leaves_no_rows(rows: TestRows, monkeypatch: pytest.Monk
     assert logs.size(gone, 0) == 0
 
 
+async def test_nothing_is_taken_from_a_topic_that_exists(opened: PostgresStore, rows: TestRows) -> None:
+    topic = TopicRow(uuid4(), "orders", 1)
+    await opened.create_topic(topic)
+    filled(Logs(rows.storage), topic.topic_id)
+    left = count_of(rows)
+    rows.storage.delete(topic.topic_id)
+    assert count_of(rows) == left
+    rows.check_nothing_is_left_over([topic.topic_id])
+    await opened.delete_topic(topic.topic_id)
+    rows.storage.delete(topic.topic_id)
+    assert count_of(rows) == (0, 0, 0)
+
+
 def test_most_of_a_large_topic_is_deleted_later(rows: TestRows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_statements, "_SLICE_ROWS_MAX", 1)
     monkeypatch.setattr(record_storage, "_SLICES_AT_ONCE", 3)

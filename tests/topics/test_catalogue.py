@@ -12,12 +12,14 @@ import pytest
 from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import EVENTS_TOPIC
 from muster.coordinator.server.pausing import PausableStore
+from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import TopicRow
 from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.each import each
+from tests.support.facts import turns, until
 from tests.topics.support import NOW_MS, Brokers
 
 DEADLINE_S = 30
@@ -281,6 +283,73 @@ async def test_changes_of_two_brokers_at_once_are_both_kept(catalogue: Catalogue
     await catalogue.refresh()
     assert catalogue.named("orders") == other.named("orders")
     assert (other.named("orders").partitions, other.named("orders").configs) == (5, {"retention.ms": "1"})
+
+
+class Reads(MemoryStore):
+    """Its reads of the topics are made and answered when the test says so: by default at once."""
+
+    def __init__(self, *waits: tuple[asyncio.Event | None, asyncio.Event | None]) -> None:
+        """`waits`: what each of the first reads waits for before and after it is made."""
+        super().__init__()
+        self.begun = 0
+        self._waits = waits
+
+    async def topics(self) -> list[TopicRow]:
+        self.begun += 1
+        before, after = self._waits[self.begun - 1] if self.begun <= len(self._waits) else (None, None)
+        if before is not None:
+            await before.wait()
+        rows = await super().topics()
+        if after is not None:
+            await after.wait()
+        return rows
+
+
+async def test_a_read_that_is_answered_late_deletes_no_topic(brokers: Brokers) -> None:
+    may_read, may_answer = asyncio.Event(), asyncio.Event()
+    store = Reads((may_read, None), (None, may_answer))
+    await store.open()
+    catalogue = Catalogue(store, brokers.clock)
+    changes: list[Change] = []
+    catalogue.subscribe(changes.append)
+    refreshes = [asyncio.ensure_future(catalogue.refresh()) for _ in range(2)]
+    await turns()
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+    may_read.set()
+    await refreshes[0]
+    may_answer.set()
+    await refreshes[1]
+    assert catalogue.named("orders").topic_id == UUID(int=1)
+    assert changes == [Change(created=(catalogue.named("orders"),))]
+
+
+async def test_refreshes_asked_for_during_a_read_share_the_next(brokers: Brokers) -> None:
+    may_answer = asyncio.Event()
+    store = Reads((None, may_answer))
+    await store.open()
+    catalogue = Catalogue(store, brokers.clock)
+    first = asyncio.ensure_future(catalogue.refresh())
+    await turns()
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 1))
+    others = [asyncio.ensure_future(catalogue.refresh()) for _ in range(3)]
+    await turns()
+    may_answer.set()
+    assert not await first
+    assert [len(change.created) for change in await asyncio.gather(*others)] == [1, 0, 0]
+    assert store.begun == 2
+
+
+async def test_who_is_cancelled_during_a_read_keeps_nobody_waiting(brokers: Brokers) -> None:
+    store = Reads((asyncio.Event(), None))
+    await store.open()
+    catalogue = Catalogue(store, brokers.clock)
+    hung = asyncio.ensure_future(catalogue.refresh())
+    creating = asyncio.ensure_future(catalogue.create("orders"))
+    await turns()
+    assert not creating.done()
+    hung.cancel()
+    await until(creating.done)
+    assert catalogue.named("orders") == creating.result()
 
 
 async def test_creation_races_have_one_winner(catalogue: Catalogue, brokers: Brokers) -> None:

@@ -277,6 +277,18 @@ DELETE FROM muster.batches WHERE segment_id = $1 AND base_offset <= $2
     AND NOT EXISTS (SELECT 1 FROM muster.segments WHERE segment_id = $1 AND state = 1)
 """
 
+# Whatever the caller thinks, take nothing away from a topic that exists.
+_KILL_LOGS: Final = """
+DELETE FROM muster.logs WHERE topic_id = $1
+    AND NOT EXISTS (SELECT 1 FROM muster.topics WHERE topic_id = $1)
+"""
+
+_KILL_SEGMENTS: Final = """
+UPDATE muster.segments SET state = 2, derived = NULL WHERE topic_id = $1
+    AND NOT EXISTS (SELECT 1 FROM muster.topics WHERE topic_id = $1)
+RETURNING segment_id
+"""
+
 # What was not removed with its topic: a process died, or wrote before it had heard of the deletion.
 _LEFT_OVER: Final = """
 SELECT topic_id FROM muster.logs AS l
@@ -406,13 +418,10 @@ async def delete_slice(connection: asyncpg.Connection[Any], segment_id: UUID) ->
 
 
 async def kill_topic(connection: asyncpg.Connection[Any], topic_id: UUID) -> list[UUID]:
-    """Take a topic's logs away from whoever may still write to them. Returns the segments to be deleted."""
-    await connection.execute("DELETE FROM muster.logs WHERE topic_id = $1", topic_id)
-    rows = await connection.fetch(
-        "UPDATE muster.segments SET state = 2, derived = NULL WHERE topic_id = $1 RETURNING segment_id",
-        topic_id,
-    )
-    return [row[0] for row in rows]
+    """Take a deleted topic's logs away from whoever may still write to them. Returns the segments to be
+    deleted."""
+    await connection.execute(_KILL_LOGS, topic_id)
+    return [row[0] for row in await connection.fetch(_KILL_SEGMENTS, topic_id)]
 
 
 async def left_over(connection: asyncpg.Connection[Any]) -> list[UUID]:
