@@ -293,15 +293,19 @@ class Membership:
             await self.register(node)
         self._holders = dict(holders)
         self._counts = await self._store.counts()
+        self._check_not_killed()
         self._store.changed.append(self._wake)
         self._running = True
+        self._renewing.start(self._renew_ms)  # Many claims, or slow ones, may take longer than the term.
         self._announcing.start(None)
         self._handovers.start()
-        while await self._claim_and_give_up():
-            pass
-        if self._killed:
-            raise StoreClosed("the broker was killed")
-        self._renewing.start(self._renew_ms)
+        try:
+            while await self._claim_and_give_up():
+                pass
+        except BaseException:
+            self._renewing.kill()  # The others must not wait for a node that does not serve.
+            raise
+        self._check_not_killed()
         self._placing.start(self._check_again_ms)
 
     async def announced(self) -> None:
@@ -343,6 +347,9 @@ class Membership:
     async def _wait(self, until_ms: int | None) -> None:
         """Wait until leases have come or gone, or until that time."""
         await self._alarm.wait(until_ms)
+        self._check_not_killed()
+
+    def _check_not_killed(self) -> None:
         if self._killed:
             raise StoreClosed("the broker was killed")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from muster.coordinator.cluster.membership import MOVES_AT_ONCE
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreError
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreClosed, StoreError
 from tests.cluster.support import ALL, MARGIN_MS, TERM_MS, Cluster, Holder, Node, share
 from tests.support.facts import turns, until
 
@@ -79,8 +80,39 @@ async def test_a_start_that_fails_can_be_ended(cluster: Cluster) -> None:
     node = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
     with pytest.raises(StoreError):
         await node.start()
+    await turns()
+    assert cluster.clock.next_ms() is None, "it is not renewed"
     node.membership.kill()
     assert cluster.clock.next_ms() is None
+
+
+async def test_a_start_with_slow_claims_keeps_what_it_has_claimed(cluster: Cluster) -> None:
+    node = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
+    claim = cluster.store.claim
+
+    async def slow(leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+        granted = await claim(leases, node_id, term_ms)
+        await cluster.passes(TERM_MS * 2 // 5)
+        return granted
+
+    cluster.store.claim = slow  # type: ignore[method-assign]
+    await node.start()
+    assert len(cluster.store.claims) > 3, "more than a term's worth"
+    assert node.serves() == node.owns() == ALL
+    assert {node.epoch(lease) for lease in ALL} == {1}, "claimed once"
+
+
+async def test_who_is_killed_as_it_starts_is_not_renewed(cluster: Cluster) -> None:
+    node = Node(1, cluster.store, cluster.clock)
+    node.store.pause()
+    starting = asyncio.ensure_future(node.start())
+    await turns()
+    node.membership.kill()
+    node.store.resume()
+    with pytest.raises(StoreClosed):
+        await starting
+    await cluster.passes(TERM_MS)
+    assert await cluster.store.nodes() == []
 
 
 async def test_a_node_that_comes_takes_only_what_it_gets(cluster: Cluster) -> None:
