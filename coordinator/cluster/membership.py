@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
@@ -34,6 +34,8 @@ from muster.coordinator.storage.store import (
     StoreCounts,
     StoreError,
 )
+
+T = TypeVar("T")
 
 TERM_MS_DEFAULT: Final = 3_000
 """How long a broker that died keeps its shards before another may take them."""
@@ -317,15 +319,20 @@ class Membership:
 
     async def stop(self) -> None:
         """Leave: hand over as to a joining node, a few leases at a time, and serve the others meanwhile;
-        leases that nobody is there to take are released at once. Raises StoreError."""
+        leases that nobody is there to take are released at once. A node that has only registered is removed.
+        What the store fails to do is tried again for as long as the registration lasts; then raises
+        StoreError."""
         if not self._running:
+            if self._node is not None and not (self._leaving or self._killed):
+                self._leaving = True
+                await self._retried(self._remove)
             return
         self._leaving = True
         await self._placing.end()  # Waits for a claim under way: nobody would know of its leases.
         await self._hand_over()
         # The registration before the rest, so that the others want the leases when they are released.
         await self._renewing.end()
-        await self._store.remove_node(self._self.node_id, self._self.incarnation)
+        await self._retried(self._remove)
         for grant in self._held.grants():
             self._disown(grant.lease, "the broker was stopped", release=grant)
         await self._handovers.end()
@@ -567,14 +574,35 @@ class Membership:
 
     async def _hand_over(self) -> None:
         """Hand over to the others, as long as any take leases, and as fast as they take them."""
-        if not await self._awaited():
+        if not await self._retried(self._awaited):
             return
         self._node = replace(self._self, drained=True)
-        await self._register()
-        while grants := await self._awaited():
+        await self._retried(self._register)
+        while grants := await self._retried(self._awaited):
             self._give_up(grants[: self._moves.room])
             self._tell_changed()
             await self._wait(self._moves.check_again_ms)
+
+    async def _retried(self, step: Callable[[], Awaitable[T]]) -> T:
+        """The outcome of a step of leaving, which is repeated if the store fails. Once the registration has
+        run out there is nothing left to hand over, and the failure is raised."""
+        failed = False
+        while True:
+            try:
+                return await step()
+            except (NodeIdTaken, StoreClosed):
+                raise
+            except StoreError as error:
+                now_ms = self._clock.now_ms()
+                if not self._held.is_registered(now_ms):
+                    raise
+                if not failed:
+                    failed = True
+                    self._log.warning("the store failed while leaving, retrying", why=str(error))
+                await self._wait(now_ms + self._retry_ms)
+
+    async def _remove(self) -> None:
+        await self._store.remove_node(self._self.node_id, self._self.incarnation)
 
     async def _awaited(self) -> list[Grant]:
         """The leases that another node will take as soon as they are released, as far as can be seen; none

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from muster.coordinator.cluster.membership import CLAIMS_MAX, MOVES_AT_ONCE
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreError
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreBusy, StoreError
 from tests.cluster.support import ALL, KINDS, MARGIN_MS, TERM_MS, Cluster, Node, share
 from tests.support.facts import turns, until
 
@@ -173,6 +175,51 @@ async def test_all_may_leave_at_the_same_time(cluster: Cluster) -> None:
     assert await cluster.store.nodes() == []
 
 
+@pytest.mark.parametrize("failing", ["holders", "nodes", "register_node", "remove_node"])
+async def test_one_failure_of_the_store_does_not_end_a_handover(cluster: Cluster, failing: str) -> None:
+    _, second = await cluster.start(1, 2)
+    failed = fails_once(second, failing)
+    stopping = asyncio.ensure_future(second.membership.stop())
+    await until(failed.is_set, "the failure")
+    await turns()
+    cluster.clock.advance(TERM_MS // 15)
+    await until(stopping.done, "the end")
+    await stopping
+    await until(lambda: cluster.agree(1), "the handover, without any more time passing")
+    assert [node.node_id for node in await cluster.store.nodes()] == [1]
+
+
+async def test_who_leaves_while_the_store_is_away_waits_no_longer_than_its_term(cluster: Cluster) -> None:
+    _, second = await cluster.start(1, 2)
+    for name in ("holders", "register_node"):
+        setattr(second.store, name, cannot)
+    stopping = asyncio.ensure_future(second.membership.stop())
+    await cluster.passes(TERM_MS - MARGIN_MS - 100)
+    assert not stopping.done()
+    await cluster.passes(TERM_MS // 15 + 200)
+    assert stopping.done()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await stopping
+
+
+@pytest.mark.parametrize("failing", [None, "remove_node"])
+async def test_who_leaves_before_it_has_started_is_no_longer_known(
+    cluster: Cluster, failing: str | None
+) -> None:
+    node = Node(1, cluster.store, cluster.clock)
+    await node.membership.register(node.row)
+    failed = fails_once(node, failing) if failing else None
+    stopping = asyncio.ensure_future(node.membership.stop())
+    if failed is not None:
+        await until(failed.is_set, "the failure")
+        await turns()
+        cluster.clock.advance(TERM_MS // 15)
+    await until(stopping.done, "the end")
+    await stopping
+    assert await cluster.store.nodes() == []
+    await node.membership.stop()
+
+
 # --- drained ----------------------------------------------------------------------------------------
 
 
@@ -282,3 +329,16 @@ async def test_a_node_that_stood_still_is_not_cut_off(cluster: Cluster) -> None:
 
 async def cannot(*_: object) -> None:
     raise StoreError("the store cannot be reached")
+
+
+def fails_once(node: Node, name: str) -> asyncio.Event:
+    """Let the node's next call of this name fail; the event is set when it has."""
+    call, failed = getattr(node.store, name), asyncio.Event()
+
+    async def fail(*_: object) -> None:
+        setattr(node.store, name, call)
+        failed.set()
+        raise StoreBusy("the connection was reset")
+
+    setattr(node.store, name, fail)
+    return failed
