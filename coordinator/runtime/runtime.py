@@ -210,8 +210,10 @@ class Runtime(Generic[M]):
     async def call_shards(self, operation: Operation, request: Any, context: RequestContext) -> list[Any]:
         """Send one request to every shard of this broker (ListGroups); return the answers by shard number.
 
-        Shards that stop meanwhile are skipped, like those of other brokers; one that is loading raises
-        COORDINATOR_LOAD_IN_PROGRESS, since an answer without it would look complete.
+        Shards that this broker gives up meanwhile are skipped, like those of other brokers. One that is
+        loading, or failed and will be loaded again, raises COORDINATOR_LOAD_IN_PROGRESS, since an answer
+        without it would look complete. One whose rows cannot be read is skipped: it would keep the others
+        from being listed until it is repaired.
         """
         hosts = self.hosts()
         for host in hosts:
@@ -221,13 +223,22 @@ class Runtime(Generic[M]):
             *(host.call(operation, request, context) for host in hosts), return_exceptions=True
         )
         found = []
-        for answer in answers:
+        for host, answer in zip(hosts, answers, strict=True):
             if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_COORDINATOR:
+                if self._answers_soon(host.lease):
+                    raise KafkaError(
+                        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {host.lease.number} is loaded again"
+                    )
                 continue
             if isinstance(answer, BaseException):
                 raise answer
             found.append(answer)
         return found
+
+    def _answers_soon(self, lease: Lease) -> bool:
+        """Whether a shard that has refused a request is still this broker's, and will be loaded again."""
+        host = self._hosts.get(lease.number)
+        return host is not None and not host.unreadable and self.serving(lease)
 
     def _while_loading(self, host: ShardHost[M], operation: Operation) -> object:
         answer = self._kind.operations.get(operation, NO_TRAITS).while_loading

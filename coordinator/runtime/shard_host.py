@@ -40,7 +40,15 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.appender import Appender
 from muster.coordinator.runtime.machine import NO_TRAITS, M, MachineKind, Notice, Operation
 from muster.coordinator.runtime.recorder import Recorder
-from muster.coordinator.storage.store import JournalRow, Lease, Outcome, StoreBusy, StoreFull
+from muster.coordinator.storage.store import (
+    JournalRow,
+    Lease,
+    Outcome,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+)
 from muster.protocol.errors import ErrorCode, KafkaError
 
 UNWRITTEN: Final = (StoreBusy, StoreFull)
@@ -148,6 +156,8 @@ class ShardHost(Generic[M]):
         self.active_since_ms: int | None = None
         self.steps = 0
         self._unwritten = False
+        self.unreadable = False
+        """Whether it failed because its rows are damaged: loading it again will hardly help."""
         self._log = Logger(part=kind.coordinator.part)
         self._operations = kind.operations
         self._owner = owner
@@ -649,6 +659,9 @@ class ShardHost(Generic[M]):
         unloaded: Sequence[Entry] = ()
         if self.state is HostState.ACTIVE:
             unloaded = self._unloaded("its lease was lost" if why is None else f"{type(why).__name__}: {why}")
+        self.unreadable = isinstance(why, StoreDamaged) or (
+            self.machine is None and not isinstance(why, StoreError)
+        )
         self._stop(HostState.FAILED, why)
         if unloaded and self._recorder is not None:
             self._recorder.show(unloaded)  # nothing can be written any more

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.machine import Traits
 from muster.coordinator.storage.store import Append, Lease, LeaseKind
-from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest
 from muster.protocol.types import ZERO_UUID
 from tests.runtime.support import CONTEXT, GROUP, LEASE, Bench, CounterShard, code
@@ -69,13 +71,40 @@ async def test_a_large_shard_does_not_keep_the_loop_while_it_loads(bench: Bench)
     assert sorted(bench.shard.numbers) == list(range(5_000))
 
 
-async def test_all_shards_answer_and_those_that_stop_are_skipped(bench: Bench) -> None:
+async def test_all_shards_answer_and_those_that_are_given_up_are_skipped(bench: Bench) -> None:
     await bench.claim(Lease(LeaseKind.GROUP, 12))
     await bench.runtime.loaded()
     await bench.ask(CounterShard.write, 5)
     assert await bench.ask_all(CounterShard.read) == [[], [5]]
+    asked = asyncio.ensure_future(bench.ask_all(CounterShard.read))
+    await turns(1)
+    await bench.runtime.disown(12)
+    assert await asked == [[5]]
+    assert await bench.ask_all(CounterShard.read) == [[5]]
+
+
+@pytest.mark.parametrize("serving", [True, False])
+async def test_an_answer_of_all_shards_is_not_given_while_one_waits_to_be_loaded_again(
+    bench: Bench, serving: bool
+) -> None:
+    await bench.claim(Lease(LeaseKind.GROUP, 12))
+    await bench.runtime.loaded()
     broke = bench.call(CounterShard.explode)
     await until(broke.done)
+    bench.leases.lapsed = not serving
+    if serving:
+        with pytest.raises(KafkaError) as refusal:
+            await bench.ask_all(CounterShard.read)
+        assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    else:
+        assert await bench.ask_all(CounterShard.read) == []
+
+
+async def test_an_answer_of_all_shards_goes_without_one_whose_rows_cannot_be_read(bench: Bench) -> None:
+    bench.store.load_error = DecodeError("no such record")
+    await bench.claim(Lease(LeaseKind.GROUP, 12))
+    await bench.runtime.loaded()
+    assert [status.state for status in bench.runtime.shards()] == ["failed", "active"]
     assert await bench.ask_all(CounterShard.read) == [[]]
 
 

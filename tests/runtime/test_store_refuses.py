@@ -20,6 +20,7 @@ from muster.coordinator.storage.store import (
     LeaseKind,
     Outcome,
     StoreBusy,
+    StoreError,
     StoreFull,
     StoreRefused,
 )
@@ -212,6 +213,26 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
     await turns()
     assert await bench.ask(CounterShard.read) == [1, 7]
     assert bench.leases.reclaimed == []
+
+
+# --- an error of another kind -------------------------------------------------------------------------------
+
+
+async def test_an_answer_of_all_shards_does_not_lack_one_that_could_not_write(bench: Bench) -> None:
+    bench.store.hold()
+    write = bench.call(CounterShard.write, 1)
+    await until(lambda: bench.store.transactions)
+    meanwhile = asyncio.ensure_future(bench.ask_all(CounterShard.read))  # it waits for the write
+    await turns()
+    assert not meanwhile.done()
+    bench.store.error = StoreError("the connection was lost")
+    bench.store.let_go()
+    await until(lambda: write.done() and meanwhile.done())
+    assert code(write) == ErrorCode.NOT_COORDINATOR
+    afterwards = asyncio.ensure_future(bench.ask_all(CounterShard.read))
+    await until(afterwards.done)
+    assert [code(meanwhile), code(afterwards)] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
+    assert bench.leases.reclaimed == [], "it still waits"
 
 
 # --- what is never accepted ---------------------------------------------------------------------------------
