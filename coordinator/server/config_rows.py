@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from muster.coordinator.base.listeners import call_all
@@ -55,8 +56,7 @@ class ConfigRows:
 
         Raises REQUEST_TIMED_OUT if that keeps happening, and StoreError.
         """
-        if not validate_only:
-            await self._know(name, after)
+        await self._know(name, after)
         if await self._replace(name, after, validate_only=validate_only):
             await self.refresh()
 
@@ -75,11 +75,12 @@ class ConfigRows:
                 await self.refresh()
 
     async def _know(self, name: str, after: Callable[[Mapping[str, str]], Mapping[str, str]]) -> bool:
-        """Read the store if `after` would change nothing: another broker may have changed the row since the
-        last read. Returns whether it was read."""
+        """Read the store if `after` would change nothing, or refuse to: another broker may have changed the
+        row since the last read. Returns whether it was read."""
         row = self._rows.get(name, {})
-        if after(row) != row:
-            return False
+        with suppress(KafkaError):
+            if after(row) != row:
+                return False
         await self.refresh()
         return True
 

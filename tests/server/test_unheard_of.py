@@ -1,9 +1,11 @@
-"""How a broker handles topics that another broker created or deleted, and of which it has not heard yet."""
+"""How a broker handles what another broker changed, and of which it has not heard yet: topics that were
+created or deleted, configs and feature levels."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,12 +17,13 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.cluster import ElectLeadersRequest
 from muster.protocol.messages.configs import ResourceType
+from muster.protocol.messages.features import UpdateFeaturesRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest, DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.server.test_metadata import creating
 from tests.support.wire import Wire
-from tests.support.wire_configs import SET, altering, describing, replacing
+from tests.support.wire_configs import BROKER, GROUP, SET, TOPIC, altering, describing, replacing
 
 
 class Asked(NamedTuple):
@@ -77,6 +80,19 @@ def deafen(broker: Broker) -> None:
     broker._catalogue_task.cancel()
 
 
+def counted_reads(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Sequence[object]:
+    """Gets an item for each read of the topics from here on."""
+    read: Callable[[], Any] = broker._store.topics
+    reads: list[object] = []
+
+    async def counted() -> Any:
+        reads.append(None)
+        return await read()
+
+    monkeypatch.setattr(broker._store, "topics", counted)
+    return reads
+
+
 @pytest.mark.parametrize("what", about())
 async def test_nobody_is_refused_for_a_topic_that_another_broker_has_just_made(
     start_brokers: StartBrokers, what: str
@@ -117,13 +133,7 @@ async def test_the_store_is_read_once_for_all_that_a_request_names(
     else:
         asked = about(*names)[what]
     deafen(broker)
-    read, reads = broker._store.topics, []
-
-    async def counted() -> Any:
-        reads.append(1)
-        return await read()
-
-    monkeypatch.setattr(broker._store, "topics", counted)
+    reads = counted_reads(broker, monkeypatch)
     async with await Wire.connect(broker.port) as wire:
         found = codes(await wire.call(asked.request, asked.version), asked.answers)
     wanted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -160,3 +170,104 @@ async def test_a_description_does_not_wait_for_a_store_that_hangs(
         found = codes(await wire.call(request, version), answers)
     hanging.set_result([])
     assert found == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def setting(type: int, resource: str, name: str, value: str, *, validate_only: bool = False) -> Message:
+    return altering((type, resource, [(name, SET, value)]), validate_only=validate_only)
+
+
+def levelling(level: int, *, validate_only: bool = False) -> Message:
+    """Lower `transaction.version` to 0, or raise it."""
+    Update = UpdateFeaturesRequest.FeatureUpdateKey
+    update = Update(
+        feature="transaction.version", max_version_level=level, upgrade_type=2 if level == 0 else 1
+    )
+    return UpdateFeaturesRequest(feature_updates=[update], validate_only=validate_only)
+
+
+def growing(count: int, assignments: Sequence[Sequence[int]] | None = None) -> Message:
+    Growing = CreatePartitionsRequest.CreatePartitionsTopic
+    Assigned = Growing.CreatePartitionsAssignment
+    assigned = None if assignments is None else [Assigned(broker_ids=list(each)) for each in assignments]
+    asked = [Growing(name="t", count=count, assignments=assigned)]
+    return CreatePartitionsRequest(topics=asked, timeout_ms=30_000, validate_only=False)
+
+
+async def told(broker: Broker, request: Message) -> int:
+    """The error code of the answer to a request about one thing."""
+    async with await Wire.connect(broker.port) as wire:
+        if isinstance(request, UpdateFeaturesRequest):
+            answer = await wire.call(request, 2)
+            return int(answer.error_code)
+        if isinstance(request, CreatePartitionsRequest):
+            (code,) = codes(await wire.call(request, 3), "results")
+        else:
+            (code,) = codes(await wire.call(request, 1), "responses")
+        return code
+
+
+HEARTBEAT, SESSION = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(
+    ("change", "next_change"),
+    [
+        (setting(BROKER, "", "num.io.threads", "16"), partial(setting, BROKER, "", "num.io.threads", "32")),
+        (setting(GROUP, "g", SESSION, "60000"), partial(setting, GROUP, "g", HEARTBEAT, "50000")),
+        (levelling(0), partial(levelling, 1)),
+        (
+            setting(TOPIC, "t", "max.compaction.lag.ms", "2000"),
+            partial(setting, TOPIC, "t", "min.compaction.lag.ms", "1500"),
+        ),
+    ],
+    ids=["broker", "group", "feature", "topic"],
+)
+async def test_nobody_is_refused_for_what_was_set_before_another_broker_changed_it(
+    start_brokers: StartBrokers, change: Message, next_change: Callable[..., Message], validate_only: bool
+) -> None:
+    brokers = await start_brokers(brokers=2, group_consumer_max_heartbeat_interval_ms=60_000)
+    first, second = brokers.brokers
+    await first.catalogue.create("t", configs={"max.compaction.lag.ms": "1000"})
+    await second.catalogue.refresh()
+    deafen(second)
+    assert await told(first, change) == ErrorCode.NONE
+    assert await told(second, next_change(validate_only=validate_only)) == ErrorCode.NONE
+
+
+async def test_a_topic_grows_from_the_partitions_that_another_broker_gave_it(
+    start_brokers: StartBrokers,
+) -> None:
+    first, second = await two(start_brokers)
+    topic = await first.catalogue.create("t", partitions=5)
+    await second.catalogue.refresh()
+    await first.catalogue.delete(topic)
+    await first.catalogue.create("t", partitions=1)
+    assert await told(second, growing(3)) == ErrorCode.NONE
+    await first.catalogue.add_partitions("t", 4)
+    assert await told(second, growing(5, [[second.node_id]])) == ErrorCode.NONE
+    assert second.catalogue.named("t").partitions == 5
+
+
+@pytest.mark.parametrize("what", ["alter configs", "replace configs", "create partitions"])
+async def test_the_store_is_read_once_for_all_refusals_of_a_request(
+    start_brokers: StartBrokers, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = (await start_brokers()).brokers
+    names = [f"t-{number}" for number in range(30)]
+    for name in names:
+        await broker.catalogue.create(name, partitions=2)
+    bad = {"retention.ms": "never"}
+    asked = {
+        "alter configs": altering(*((TOPIC, name, [("retention.ms", SET, "never")]) for name in names)),
+        "replace configs": replacing(*((TOPIC, name, bad) for name in names)),
+        "create partitions": about(*names)["create partitions"].request,
+    }[what]
+    _, version, answers = about("t")[what]
+    deafen(broker)
+    reads = counted_reads(broker, monkeypatch)
+    async with await Wire.connect(broker.port) as wire:
+        found = codes(await wire.call(asked, version), answers)
+    refused = ErrorCode.INVALID_PARTITIONS if what == "create partitions" else ErrorCode.INVALID_CONFIG
+    assert set(found) == {refused}
+    assert len(reads) == 1

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from muster.coordinator.base import log
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
+from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all, make_heard
 from muster.coordinator.server.broker_config_specs import shown
 from muster.coordinator.server.broker_configs import (
     Source,
@@ -342,7 +343,10 @@ async def _alter_each(
             if times[_resource(asked)] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             resource = _resource_type(asked.resource_type), asked.resource_name
-            await attempts.make(_alter(broker, resource, changes(asked), replace, request.validate_only))
+            alter = partial(_alter, broker, resource, changes(asked), replace, request.validate_only)
+            # What is set on other resources is read again where it is kept.
+            doubtful = {ErrorCode.INVALID_CONFIG} if resource[0] is ResourceType.TOPIC else ()
+            await make_heard(broker, attempts, alter, doubtful)
         except KafkaError as error:
             refusals.append(error)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -63,6 +63,8 @@ class Attempts:
         self._api_key = api_key
         self._context = context
         self._failure: KafkaError | None = None
+        self.heard = False
+        """Whether the topics were read for the request."""
         self._until: float | None = None
         if timeout_ms is not None:
             self._until = asyncio.get_running_loop().time() + timeout_ms / 1_000
@@ -112,8 +114,27 @@ async def heard_of_all(broker: Broker, attempts: Attempts, known: bool) -> None:
     not refuse a change because of what it has not heard of yet. At most one read for a request; if the store
     fails, the attempts report it."""
     if not known:
+        attempts.heard = True
         with suppress(KafkaError):
             await attempts.make(broker.read_topics())
+
+
+async def make_heard(
+    broker: Broker,
+    attempts: Attempts,
+    attempt: Callable[[], Coroutine[Any, Any, T]],
+    doubtful: Collection[ErrorCode],
+) -> T:
+    """Make an attempt to change a topic. If it is refused with one of the `doubtful` codes, another broker
+    may have changed the topic a moment ago: read the topics, unless that was done for this request, and try
+    again."""
+    try:
+        return await attempts.make(attempt())
+    except KafkaError as refusal:
+        if attempts.heard or refusal.code not in doubtful:
+            raise
+    await heard_of_all(broker, attempts, known=False)
+    return await attempts.make(attempt())
 
 
 _MADE: Final[set[asyncio.Task[Any]]] = set()

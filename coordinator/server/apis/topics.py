@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.reassignments import until_new_are_led
-from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
+from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all, make_heard
 from muster.coordinator.server.broker_configs import Source, source_of
 from muster.coordinator.server.names import TOPICS, Listed, Names, itself
 from muster.coordinator.server.needs import Needs, Twice, decided_by_handler
@@ -37,6 +38,15 @@ _CREATION_STRICT_FROM: Final = 6
 _DELETION_STRICT_FROM: Final = 5
 _GROWTH_STRICT_FROM: Final = 3
 """First versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+_OF_PRESENT_PARTITIONS: Final = frozenset(
+    {
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    }
+)
+"""Refusals of growth that depend on the partitions that a topic has."""
 
 CREATED_MAX: Final = 10_000
 """Topics, partitions and configs by one request, as in Kafka."""
@@ -268,8 +278,8 @@ async def create_partitions(
         try:
             _refuse_repeated(asked.name, times)
             before = broker.catalogue.by_name(asked.name)
-            growth = _add_partitions(broker, asked, mutations.use, validate_only=request.validate_only)
-            topic = await attempts.make(growth)
+            grow = partial(_add_partitions, broker, asked, mutations.use, validate_only=request.validate_only)
+            topic = await make_heard(broker, attempts, grow, _OF_PRESENT_PARTITIONS)
         except KafkaError as error:
             results[asked.name] = entry(_Grown, context.api_version, error, name=asked.name)
         else:
