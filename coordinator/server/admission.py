@@ -132,5 +132,5 @@ class _Held(asyncio.Protocol):
 
 def overrides_of(text: str) -> dict[str, int]:
     """The limits by address in `max.connections.per.ip.overrides`."""
-    pairs = (each.rpartition(":") for each in text.split(",") if each)
+    pairs = (each.rpartition(":") for each in text.strip().split(",") if each)
     return {address.strip("[]"): int(number) for address, _, number in pairs}

@@ -570,7 +570,11 @@ class Broker:
             await self._catalogue_stale.wait()
             self._catalogue_stale.clear()
             try:
-                await self.configs.refresh()
+                try:
+                    await self.configs.refresh()
+                except Exception:
+                    await self.catalogue.refresh()  # configs that cannot be applied withhold no topics
+                    raise
                 await self.catalogue.refresh()
                 if failure is not None:
                     failure = None

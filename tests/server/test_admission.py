@@ -12,10 +12,12 @@ from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.server.admission import Admission, overrides_of
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.unserved import Unserved
+from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.connection import ApiVersionsRequest
 from tests.server.conftest import StartBrokers
 from tests.support.facts import until
 from tests.support.wire import Wire
+from tests.support.wire_configs import BROKER, SET, altering
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 
@@ -98,7 +100,13 @@ def test_rates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "overrides"), [("", {}), ("127.0.0.1:5,[::1]:7", {"127.0.0.1": 5, "::1": 7})]
+    ("text", "overrides"),
+    [
+        ("", {}),
+        (" ", {}),
+        ("127.0.0.1:5,[::1]:7", {"127.0.0.1": 5, "::1": 7}),
+        (" 127.0.0.1:5 ", {"127.0.0.1": 5}),
+    ],
 )
 def test_overrides(text: str, overrides: dict[str, int]) -> None:
     assert overrides_of(text) == overrides
@@ -135,6 +143,16 @@ async def test_connections_of_an_address(start_brokers: StartBrokers) -> None:
     for each in (again, *others):
         if each is not None:
             await each.close()
+
+
+async def test_blank_overrides_are_none(start_brokers: StartBrokers) -> None:
+    first, second = (await start_brokers(brokers=2)).brokers
+    blank = ("max.connections.per.ip.overrides", SET, " ")
+    async with await Wire.connect(first.port) as wire:
+        (answer,) = (await wire.call(altering((BROKER, "", [blank])), 1)).responses
+    assert answer.error_code == ErrorCode.NONE
+    await first.catalogue.create("t")
+    await until(lambda: second.catalogue.by_name("t"), "the other broker to hear of the topic")
 
 
 async def test_a_quota_of_an_address(start_brokers: StartBrokers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -13,6 +14,7 @@ from muster.coordinator.server import broker as broker_module
 from muster.coordinator.server import shards
 from muster.coordinator.server.shards import DataShards
 from muster.coordinator.storage.store import Lease, LeaseKind
+from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.partitions import Partitions
 from tests.server.conftest import StartBrokers
 from tests.support.facts import until
@@ -45,15 +47,25 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-async def test_a_broker_hears_of_topics_after_a_read_has_failed(
+async def test_a_broker_hears_of_configs_after_a_read_has_failed(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     first, second = (await start_brokers(brokers=2)).brokers
     said.clear()
     monkeypatch.setattr(second.configs, "refresh", failing(3, second.configs.refresh))
+    change = ConfigChange("log.retention.ms", Operation.SET, "1000")
+    await first.configs.alter("", [change], replace=False, validate_only=False)
+    await until(lambda: second.configs.altered(""), "the other broker to hear of the config")
+    assert said == ["failed to read topics and configs, retrying"], "once, not for each try"
+
+
+async def test_a_broker_hears_of_topics_while_it_cannot_apply_configs(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    first, second = (await start_brokers(brokers=2)).brokers
+    monkeypatch.setattr(second.configs, "refresh", failing(sys.maxsize, second.configs.refresh))
     await first.catalogue.create("t")
     await until(lambda: second.catalogue.by_name("t"), "the other broker to hear of the topic")
-    assert said == ["failed to read topics and configs, retrying"], "once, not for each try"
 
 
 class Owned:
