@@ -120,6 +120,25 @@ async def test_a_name_is_free_once_another_broker_has_deleted_the_topic(start_br
     assert (created.error_code, created.topic_id == topic.topic_id) == (ErrorCode.NONE, False)
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_topic_is_deleted_by_its_name_even_if_another_broker_has_made_it_again(
+    start_brokers: StartBrokers, again: bool
+) -> None:
+    first, second = await two(start_brokers)
+    topic = await first.catalogue.create("t")
+    await second.catalogue.refresh()
+    await first.catalogue.delete(topic)
+    if again:
+        await first.catalogue.create("t")
+    assert second.catalogue.by_name("t") == topic
+    request, version, answers = about("t")["delete topics"]
+    async with await Wire.connect(second.port) as wire:
+        found = codes(await wire.call(request, version), answers)
+    assert found == [ErrorCode.NONE if again else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    await first.catalogue.refresh()
+    assert first.catalogue.by_name("t") is None
+
+
 @pytest.mark.parametrize("what", [*about(), "create topics"])
 async def test_the_store_is_read_once_for_all_that_a_request_names(
     start_brokers: StartBrokers, what: str, monkeypatch: pytest.MonkeyPatch
