@@ -18,6 +18,7 @@ from muster.protocol.message import Message
 from muster.protocol.messages.cluster import ElectLeadersRequest
 from muster.protocol.messages.configs import ResourceType
 from muster.protocol.messages.features import UpdateFeaturesRequest
+from muster.protocol.messages.reassignments import AlterPartitionReassignmentsRequest as Alter
 from muster.protocol.messages.topics import CreatePartitionsRequest, DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
@@ -137,6 +138,30 @@ async def test_a_topic_is_deleted_by_its_name_even_if_another_broker_has_made_it
     assert found == [ErrorCode.NONE if again else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     await first.catalogue.refresh()
     assert first.catalogue.by_name("t") is None
+
+
+@pytest.mark.parametrize("what", ["elect leaders", "reassign"])
+async def test_nobody_is_refused_for_a_partition_that_another_broker_has_just_added(
+    start_brokers: StartBrokers, what: str
+) -> None:
+    first, second = await two(start_brokers)
+    await first.catalogue.create("t")
+    await second.catalogue.refresh()
+    await first.catalogue.add_partitions("t", 2)
+    assert second.catalogue.named("t").partitions == 1
+    async with await Wire.connect(second.port) as wire:
+        if what == "reassign":
+            added = Alter.ReassignablePartition(partition_index=1, replicas=[1, 2])
+            topic = Alter.ReassignableTopic(name="t", partitions=[added])
+            (moved,) = (await wire.call(Alter(topics=[topic]), 1)).responses
+            code = moved.partitions[0].error_code
+            assert list(second.catalogue.named("t").assignments) == [1]
+        else:
+            partition = ElectLeadersRequest.TopicPartitions(topic="t", partitions=[1])
+            request = ElectLeadersRequest(topic_partitions=[partition], timeout_ms=30_000)
+            (elected,) = (await wire.call(request, 2)).replica_election_results
+            code = elected.partition_result[0].error_code
+    assert code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize("what", [*about(), "create topics"])

@@ -12,7 +12,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.lease import placeable
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.reassignments import named_partition
+from muster.coordinator.server.apis.reassignments import has_partitions, named_partition
 from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.names import TOPICS_BY_TOPIC, Listed, Names, by
 from muster.coordinator.server.needs import Needs
@@ -135,7 +135,8 @@ async def elect_leaders(
             ElectLeadersRequest.TopicPartitions(topic=topic.name, partitions=list(range(topic.partitions)))
             for topic in broker.catalogue.topics()
         ]
-    await heard_of_all(broker, attempts, None not in (broker.catalogue.by_name(each.topic) for each in asked))
+    known = all(has_partitions(broker, each.topic, each.partitions) for each in asked)
+    await heard_of_all(broker, attempts, known)
     until = asyncio.get_running_loop().time() + request.timeout_ms / 1_000
     response = ElectLeadersResponse(replica_election_results=[])
     turns = Turns()

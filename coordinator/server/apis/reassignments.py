@@ -7,7 +7,7 @@ complete when the previous leader has heard of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -39,6 +39,12 @@ _LOOK_AGAIN_S: Final = 0.05
 """Pause between attempts while leases move, whether or not this broker hears of that."""
 _LED_S: Final = 2.0
 """How long the answer about new partitions waits for their leaders."""
+
+
+def has_partitions(broker: Broker, name: str, partitions: Iterable[int]) -> bool:
+    """Whether this broker has heard of the topic, and of partitions up to the highest of these."""
+    topic = broker.catalogue.by_name(name)
+    return topic is not None and max(partitions, default=-1) < topic.partitions
 
 
 def named_partition(broker: Broker, name: str, partition: int) -> Topic:
@@ -81,7 +87,10 @@ async def alter_partition_reassignments(
     attempts = Attempts(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context, request.timeout_ms)
     if request.topics:
         attempts.check()
-    known = None not in (broker.catalogue.by_name(each.name) for each in request.topics)
+    known = all(
+        has_partitions(broker, each.name, (partition.partition_index for partition in each.partitions))
+        for each in request.topics
+    )
     await heard_of_all(broker, attempts, known)
     until = asyncio.get_running_loop().time() + request.timeout_ms / 1_000
     response = AlterPartitionReassignmentsResponse(
