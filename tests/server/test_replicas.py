@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.server.apis import reassignments
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.broker_configs import DRAINED
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.storage.store import Grant
+from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.cluster import ElectLeadersRequest
@@ -369,6 +372,43 @@ async def test_whoever_led_a_partition_stops_before_its_new_leader_begins(
     await until_told(brokers, [(1, [1], [1]), (2, [2], [2])])
     assert second.partitions.leader_epoch(topic, 0) is None
     assert await values(first) == [b"a", b"b"]
+
+
+async def test_a_topic_that_cannot_be_reassigned_in_time_holds_back_no_other(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (await start_brokers(brokers=3)).brokers
+    await create(first, "moving", assigned=[[1]])
+    await create(first, "stuck", assigned=[[2]])
+    await create(first, "fine", assigned=[[1]])
+    await until(lambda: third.catalogue.by_name("fine"), "the third broker to hear of the topics")
+    heard = asyncio.Event()
+    refresh, led_under = second.catalogue.refresh, reassignments._led_under
+
+    async def deaf() -> Any:
+        await heard.wait()
+        return await refresh()
+
+    def moving(broker: Broker, topic: Topic, partition: int) -> Grant | None:
+        return None if topic.name == "moving" else led_under(broker, topic, partition)
+
+    monkeypatch.setattr(second.catalogue, "refresh", deaf)
+    monkeypatch.setattr(reassignments, "_led_under", moving)
+    to_third = Alter.ReassignablePartition(partition_index=0, replicas=[3])
+    asked = [
+        Alter.ReassignableTopic(name=name, partitions=[to_third]) for name in ("moving", "stuck", "fine")
+    ]
+    answer = await call(first, Alter(topics=asked, timeout_ms=2_000), 1)
+    heard.set()
+    found = [(each.partitions[0].error_code, each.partitions[0].error_message) for each in answer.responses]
+    late = ErrorCode.REQUEST_TIMED_OUT
+    assert found == [
+        (late, "leases are moving, so nothing was reassigned; try again"),
+        (late, "reassigned, but the new leader did not take over within the request's timeout"),
+        (ErrorCode.NONE, None),
+    ]
+    assert await told(first, "moving") == [(1, [1], [1])]
+    assert await told(first, "fine") == [(3, [3], [3])]
 
 
 async def test_a_dead_leader_is_not_waited_for_beyond_its_lease(start_brokers: StartBrokers) -> None:

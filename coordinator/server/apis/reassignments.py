@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -81,57 +82,72 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     """Assign partitions to other brokers. Each is checked on its own; those of a topic are changed together.
 
-    What has been assigned but is not led within the request's timeout is refused with REQUEST_TIMED_OUT, and
-    stays assigned. A request that allows no time is refused as a whole.
+    All topics are assigned before any is waited for. What has been assigned but is not led within the
+    request's timeout is refused with REQUEST_TIMED_OUT, and stays assigned. A request that allows no time is
+    refused as a whole.
     """
     attempts = Attempts(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context, request.timeout_ms)
     if request.topics:
         attempts.check()
+    until = asyncio.get_running_loop().time() + request.timeout_ms / 1_000
     known = all(
         has_partitions(broker, each.name, (partition.partition_index for partition in each.partitions))
         for each in request.topics
     )
     await heard_of_all(broker, attempts, known)
-    until = asyncio.get_running_loop().time() + request.timeout_ms / 1_000
-    response = AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change,
-        error_message=None,
-        responses=[],
-    )
     turns = Turns()
+    changes = []
     for asked in request.topics:
-        refused: dict[int, KafkaError] = {}
-        lists: dict[int, Replicas] = {}
+        change = _Change(asked.name, {}, {})
+        changes.append(change)
         for each in asked.partitions:
             await turns.next()
             try:
-                lists[each.partition_index] = _checked(
+                change.lists[each.partition_index] = _checked(
                     broker, asked.name, each, may_resize=request.allow_replication_factor_change
                 )
             except KafkaError as error:
-                refused[each.partition_index] = error
-        if lists:
-            try:
-                await attempts.make(_reassign(broker, asked.name, lists, until))
-            except KafkaError as error:
-                refused |= dict.fromkeys(lists, error)
-        response.responses.append(
+                change.refused[each.partition_index] = error
+    await _assign(broker, attempts, changes, until)
+    await _wait_for_leaders(broker, changes, until)
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=[
             AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
                 name=asked.name,
                 partitions=[
                     entry(
                         PartitionReassignment,
                         context.api_version,
-                        refused[each.partition_index],
+                        change.refused[each.partition_index],
                         partition_index=each.partition_index,
                     )
-                    if each.partition_index in refused
+                    if each.partition_index in change.refused
                     else PartitionReassignment(partition_index=each.partition_index, error_message=None)
                     for each in asked.partitions
                 ],
             )
-        )
-    return response
+            for asked, change in zip(request.topics, changes, strict=True)
+        ],
+    )
+
+
+@dataclass(slots=True)
+class _Change:
+    """What a request changes in one topic."""
+
+    name: str
+    lists: dict[int, Replicas]
+    """Of the partitions that are not refused."""
+    refused: dict[int, KafkaError]
+    topic: Topic | None = None
+    """With the new lists, once they are assigned."""
+
+    def refuse(self, error: KafkaError) -> None:
+        """Refuse what has not been refused yet."""
+        self.refused |= dict.fromkeys(self.lists, error)
+        self.lists = {}
 
 
 def _checked(
@@ -162,23 +178,46 @@ def _checked(
     return replicas
 
 
-async def _reassign(broker: Broker, name: str, lists: dict[int, Replicas], until: float) -> None:
-    """Return when the partitions are led by their new brokers; REQUEST_TIMED_OUT."""
+async def _assign(broker: Broker, attempts: Attempts, changes: Sequence[_Change], until: float) -> None:
+    """Make each change, or refuse it. Where leases are moving, try again in time."""
     loop = asyncio.get_running_loop()
+    left = [each for each in changes if each.lists]
     while True:
-        topic = await broker.catalogue.reassign(
-            broker.catalogue.named(name), lists, partial(_led_under, broker)
-        )
-        if topic is not None:
+        for each in left:
+            try:
+                each.topic = await attempts.make(_reassign(broker, each.name, each.lists))
+            except KafkaError as error:
+                each.refuse(error)
+        left = [each for each in left if each.lists and each.topic is None]
+        if not left:
+            return
+        if loop.time() + _LOOK_AGAIN_S >= until:
             break
-        if loop.time() >= until:
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, "leases are moving, so nothing was reassigned; try again"
-            )
         await broker.membership.until(lambda: False, _LOOK_AGAIN_S)
-    if not await until_led(broker, [(topic, partition) for partition in lists], until - loop.time()):
-        why = "reassigned, but the new leader did not take over within the request's timeout"
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, why)
+    why = "leases are moving, so nothing was reassigned; try again"
+    for each in left:
+        each.refuse(KafkaError(ErrorCode.REQUEST_TIMED_OUT, why))
+
+
+async def _reassign(broker: Broker, name: str, lists: dict[int, Replicas]) -> Topic | None:
+    """The topic with its new lists; None while its leases are moving."""
+    topic = named_partition(broker, name, max(lists))
+    return await broker.catalogue.reassign(topic, lists, partial(_led_under, broker))
+
+
+async def _wait_for_leaders(broker: Broker, changes: Sequence[_Change], until: float) -> None:
+    """Return when the partitions are led by their new brokers, and refuse those that are not in time."""
+    loop = asyncio.get_running_loop()
+    why = "reassigned, but the new leader did not take over within the request's timeout"
+    for each in changes:
+        topic = each.topic
+        if topic is None or await until_led(
+            broker, [(topic, partition) for partition in each.lists], until - loop.time()
+        ):
+            continue
+        for partition in each.lists:
+            if broker.leader(topic, partition).node_id < 0:
+                each.refused[partition] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, why)
 
 
 def _led_under(broker: Broker, topic: Topic, partition: int) -> Grant | None:
