@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from muster.client.network.cluster import Cluster
 from muster.coordinator.arguments import printable
@@ -17,7 +17,7 @@ from muster.coordinator.commands.group_events import GroupEvents
 from muster.coordinator.commands.options import command
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain import Finding, describe, diagnosed, rebalances
+from muster.coordinator.journal.explain import Finding, Rebalance, describe, diagnosed, rebalances
 from muster.coordinator.journal.explain.facts import everybody, present
 from muster.coordinator.journal.explain.names import names_in
 
@@ -32,8 +32,9 @@ prints one line per event, the cause first. Exit codes: 0 shown; 1 no events of 
 not muster.
 
 JSON: one line per event, the object of docs/journal.schema.json with "name": the member's short
-name or null, "text": text, and in rebalance_completed "diagnosis": text and
-"certainty": "certain", "likely" or "possible"."""
+name or null, "text": text, and in rebalance_completed "diagnosis": text,
+"certainty": "certain", "likely" or "possible", and "began_with": the cause that is
+diagnosed if the rebalance restarted and the event tells of another one, or null."""
 
 
 def declare(below: Any) -> None:
@@ -75,6 +76,18 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
     return 0
 
 
+class _Diagnosed(NamedTuple):
+    """Why a completed rebalance began."""
+
+    finding: Finding
+    began_with: str | None
+    """What began it, if the event of its end names what restarted it last."""
+
+    def __str__(self) -> str:
+        began = "" if self.began_with is None else f"began with {self.began_with}: "
+        return f"{began}{self.finding.diagnosis} ({self.finding.certainty})"
+
+
 class _Told:
     """The events so far, and the diagnoses of their rebalances."""
 
@@ -93,14 +106,21 @@ class _Told:
         self.entries = [*self.entries, *entries][-_REMEMBERED_MAX:]
         self.names = names_in(self.entries, self._there)
 
-    def diagnoses(self) -> dict[int, Finding]:
+    def diagnoses(self) -> dict[int, _Diagnosed]:
         """Diagnoses by the id of the event that completed the rebalance."""
         now = max((each.at_ms for each in self.entries), default=0)
         return {
-            id(each.completed): diagnosed(each, now, self.names)
+            id(each.completed): _Diagnosed(diagnosed(each, now, self.names), self._began_with(each))
             for each in rebalances(self.entries)
             if each.completed is not None
         }
+
+    def _began_with(self, rebalance: Rebalance) -> str | None:
+        first, told = rebalance.starts[0], rebalance.completed
+        if told is None or (first.trigger, first.member) == (told.trigger, told.member):
+            return None
+        who = "" if first.member is None else f" ({self.names.short(first.member)})"
+        return f"{first.trigger or 'unknown cause'}{who}"
 
 
 async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> None:
@@ -108,15 +128,17 @@ async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> Non
     names, diagnoses = told.names, told.diagnoses()
     lines: list[str] = []
     for entry in entries:
-        said, finding = describe(entry, names), diagnoses.get(id(entry))
+        said, diagnosis = describe(entry, names), diagnoses.get(id(entry))
         if given.output == "json":
             who = None if entry.member is None else names.short(entry.member)
             shown = json.loads(entry.to_json()) | {"name": who, "text": said}
-            if finding is not None:
-                shown |= {"diagnosis": finding.diagnosis, "certainty": finding.certainty}
+            if diagnosis is not None:
+                found = diagnosis.finding
+                shown |= {"diagnosis": found.diagnosis, "certainty": found.certainty}
+                shown["began_with"] = diagnosis.began_with
             lines.append(output.line(shown))
         else:
-            meant = "" if finding is None else f" → {finding.diagnosis} ({finding.certainty})"
+            meant = "" if diagnosis is None else f" → {diagnosis}"
             who = f" [{entry.member.id}]" if given.verbose and entry.member is not None else ""
             lines.append(f"{_time(entry.at_ms)}  {printable(said + meant + who)}")
     if lines:

@@ -112,15 +112,14 @@ def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> d
 
 
 def _last(request: web.Request, group: Group, digest: Digest | None) -> dict[str, Any] | None:
-    """The last completed rebalance, as recorded, and its diagnosis once the journal has been read."""
+    """The last completed rebalance: as explained, or as recorded until the journal has been read."""
     tally = request.app[TALLIES].groups.get(group.group_id)
     known = None if digest is None else digest.last
     if tally is None or tally.last is None:
         return known
-    recorded = _recorded(group, tally.last)
-    if known is not None and known["generation"] == recorded["generation"]:
-        return {**known, **recorded}
-    return {**recorded, "diagnosis": None, "certainty": None, "meaning": None}
+    if known is not None and known["at_ms"] >= tally.last.at_ms:
+        return known
+    return {**_recorded(group, tally.last), "diagnosis": None, "certainty": None, "meaning": None}
 
 
 def _recorded(group: Group, last: LastRebalance) -> dict[str, Any]:

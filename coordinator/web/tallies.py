@@ -85,6 +85,7 @@ class GroupTally:
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.last: LastRebalance | None = None
+        """Since the shard was loaded; those before are in the journal."""
         self.rebalances: Counter[tuple[str, str]] = Counter()
         """By trigger and diagnosis."""
         self.unexplained: deque[Unexplained] = deque()
@@ -134,8 +135,9 @@ class Tallies:
         """Count entries, in the order they happened."""
         for entry in entries:
             if entry.group is None:
-                continue
-            if entry.type == "group_removed":
+                if entry.type == "shard_loaded":
+                    self._loaded(entry.shard)
+            elif entry.type == "group_removed":
                 self.groups.pop(entry.group, None)
             else:
                 self._of_group(entry.group, entry)
@@ -150,6 +152,12 @@ class Tallies:
         for group_id in [each for each in self.groups if each not in groups]:
             if self.groups[group_id].shard not in shards:
                 del self.groups[group_id]
+
+    def _loaded(self, shard: int) -> None:
+        """Its groups may have rebalanced elsewhere meanwhile."""
+        for tally in self.groups.values():
+            if tally.shard == shard:
+                tally.last = None
 
     def _of_group(self, group_id: str, entry: Entry) -> None:
         tally = self.groups.pop(group_id, None) or GroupTally(entry.shard)

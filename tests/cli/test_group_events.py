@@ -16,8 +16,10 @@ import pytest
 
 from muster.client import Consumer
 from muster.coordinator.commands.group_events import partition_of
+from muster.coordinator.commands.group_timeline import _Told
 from muster.coordinator.testing import Broker, Cluster
 from tests.cli.running import DEADLINE_S, Muster, environment, started
+from tests.journal.explain.writing import WEB_2, WEB_3, Life
 from tests.support.leases import TERM_MS, die
 
 
@@ -136,6 +138,20 @@ def test_a_timeline_for_programs(muster: Muster, broker: Broker) -> None:
         (1, "new-member"),
         (2, "clean-shutdown"),
     ]
+    assert [each["began_with"] for each in ends] == [None, None]
+
+
+def test_a_diagnosis_stands_beside_the_cause_that_it_is_about() -> None:
+    life = Life().add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000, connected=True)
+    life.preparing(WEB_2, "session expired").at(100).joined().at(200)
+    life.add("member_added", WEB_3, trigger="member joined")
+    life.preparing(WEB_3, "member joined", from_state="CompletingRebalance").at(250).joined()
+    life.at(300).stable(WEB_3, "member joined", 0, 250, restarts=1)
+    life.at(60_000).rebalanced(WEB_3, "member left")
+    told = _Told("billing", life.entries, None).diagnoses()
+    restarted, simple = [str(told[id(each)]) for each in life.entries if each.type == "rebalance_completed"]
+    assert restarted == "began with session expired (web-2): stalled (likely)"
+    assert "began" not in simple
 
 
 def test_another_group_of_the_same_partition_is_passed_over(muster: Muster, broker: Broker) -> None:

@@ -13,7 +13,7 @@ from muster.coordinator.web.trends import Trends, thinned
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Shown
 from tests.http.member import Member
-from tests.journal.explain.writing import T0, WEB_1, Life
+from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
 from tests.support.each import each
 
 
@@ -36,6 +36,51 @@ async def test_the_list_has_the_last_diagnosis(shown: Shown, member: Member) -> 
     assert last["cause"] == "member joined"
     assert (last["diagnosis"], last["certainty"]) == ("new-member", "certain")
     assert last["meaning"] == "the first member of the group joined"
+
+
+def life_of(shown: Shown) -> Life:
+    """More of the group's life, from a second on."""
+    journal = shown.broker.journal
+    shard = next(each.shard for each in journal.of("billing") if each.group is not None)
+    return Life(shard=shard).at(shown.broker.clock.now_ms() + 1_000 - T0)
+
+
+async def test_the_cause_is_the_one_that_is_diagnosed_if_the_rebalance_restarted(
+    shown: Shown, member: Member
+) -> None:
+    await shown.journalled("all_synced")
+    life = life_of(shown)
+    began = life.at_ms - T0
+    expired = {"silent_ms": 45_000, "session_timeout_ms": 45_000, "connected": True}
+    life.add("member_removed", WEB_2, trigger="session expired", **expired)
+    life.preparing(WEB_2, "session expired").at(began + 100).joined().at(began + 200)
+    life.add("member_added", WEB_3, trigger="member joined")
+    life.preparing(WEB_3, "member joined", from_state="CompletingRebalance").at(began + 250).joined()
+    life.at(began + 300).stable(WEB_3, "member joined", began, began + 250, restarts=1)
+    shown.broker.journal.add(life.entries)
+    last = (await listed(shown))["last_rebalance"]
+    assert isinstance(last, dict)
+    assert (last["cause"], last["member"]["name"], last["diagnosis"]) == (
+        "session expired",
+        "web-2",
+        "stalled",
+    )
+
+
+async def test_the_last_rebalance_is_the_newest_also_after_the_group_was_elsewhere(
+    shown: Shown, member: Member
+) -> None:
+    await shown.journalled("all_synced")
+    life = life_of(shown)
+    life.generation, began = 4, life.at_ms - T0
+    shown.broker.journal.add(life.rebalanced(WEB_1, "leader rejoined").entries)
+    for second in range(1, 4):  # elsewhere
+        life.at(began + 1_000 * second).rebalanced(WEB_1, "leader rejoined")
+    shown.broker.journal.restore(life.shard, life.entries)
+    last = (await listed(shown))["last_rebalance"]
+    assert isinstance(last, dict)
+    assert (last["generation"], last["at_ms"]) == (8, life.at_ms)
+    assert last["diagnosis"] is not None
 
 
 async def test_rebalances_are_counted_over_an_hour_or_what_is_known(shown: Shown, member: Member) -> None:

@@ -301,6 +301,16 @@ def test_groups_that_another_process_has_are_forgotten_and_those_on_the_move_are
     assert set(made.groups) == {"audit"}
 
 
+def test_the_last_rebalance_before_a_takeover_is_left_to_the_journal() -> None:
+    made = Tallies()
+    made.observe([entry("rebalance_completed", trigger="member left")])
+    assert made.groups["billing"].last is not None
+    made.observe([entry("shard_loaded", None)._replace(shard=8)])
+    assert made.groups["billing"].last is not None, "it is of another shard"
+    made.observe([entry("shard_loaded", None)])
+    assert made.groups["billing"].last is None
+
+
 def test_a_copy_stays_as_it_was() -> None:
     made = Tallies()
     made.observe([entry("rebalance_completed", trigger="member left", join_ms=30, assignment_ms=5)])
