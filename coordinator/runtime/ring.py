@@ -38,7 +38,8 @@ _SHORT_TEXT: Final = 128
 
 
 _Kept = tuple[int, int, Entry]
-"""An entry, preceded by its time and an increasing number, by which rings are merged."""
+"""An entry, preceded by its time and an increasing number, by which rings are merged. The time is that of an
+earlier entry of the shard if that is later: the clock of a former broker may have been ahead."""
 
 
 class Journal:
@@ -57,6 +58,8 @@ class Journal:
         self._weight = 0
         self._groups: dict[str, _OfGroup] = {}  # the one with the newest entry comes last
         self._shards: dict[int, deque[_Kept]] = {}
+        self._newest_ms: dict[int, int] = {}
+        """By shard, the latest time of its entries."""
         self._number = count()
 
     def __repr__(self) -> str:
@@ -105,6 +108,7 @@ class Journal:
 
     def _take(self, shard: int) -> list[Entry]:
         groups = [group_id for group_id, group in self._groups.items() if group.shard == shard]
+        self._newest_ms.pop(shard, None)
         rings = [self._shards.pop(shard, deque())]
         for group in map(self._drop, groups):
             rings += group.rings
@@ -112,7 +116,9 @@ class Journal:
 
     def _add(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            kept = entry.at_ms, next(self._number), entry
+            at_ms = max(entry.at_ms, self._newest_ms.get(entry.shard, entry.at_ms))
+            self._newest_ms[entry.shard] = at_ms
+            kept = at_ms, next(self._number), entry
             if entry.group is None:
                 self._shards.setdefault(entry.shard, deque(maxlen=SHARD_ENTRIES_MAX)).append(kept)
                 continue
@@ -168,15 +174,15 @@ class _OfGroup:
 def together(journals: Sequence[Sequence[Entry]]) -> list[Entry]:
     """Merge the journals of several brokers by time, without duplicates: a broker that takes a shard over
     reads the entries of its predecessors, and every broker notes that the clock was moved."""
+    some = [each for each in journals if each]
+    if len(some) == 1:
+        return list(some[0])
     found: list[Entry] = []
     seen: set[bytes] = set()
-    for entries in filter(None, journals):
-        if len(journals) > 1:
-            keys = [_without_broker(each).to_json() for each in entries]
-            found += [each for each, key in zip(entries, keys, strict=True) if key not in seen]
-            seen.update(keys)
-        else:
-            found += entries
+    for entries in some:
+        keys = [_without_broker(each).to_json() for each in entries]
+        found += [each for each, key in zip(entries, keys, strict=True) if key not in seen]
+        seen.update(keys)
     return sorted(found, key=_at_ms)
 
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from itertools import count
 
 from muster.coordinator.journal.entries import WHOLE_BROKER, Entry
-from muster.coordinator.runtime.ring import LAG_ENTRIES_MAX, OUTLINE_ENTRIES_MAX, SHARD_ENTRIES_MAX, Journal
+from muster.coordinator.runtime.ring import (
+    LAG_ENTRIES_MAX,
+    OUTLINE_ENTRIES_MAX,
+    SHARD_ENTRIES_MAX,
+    Journal,
+    together,
+)
 
 _number = count()
 
@@ -156,6 +162,22 @@ def test_what_is_read_back_is_put_in_order_with_what_is_known_and_nobody_is_told
     assert journal.of("b") == [entries[1], entries[3]]
     assert journal.of("c") == [elsewhere]
     assert heard == []
+
+
+def test_entries_stay_in_order_if_the_clock_of_the_former_broker_was_ahead() -> None:
+    journal = Journal()
+    stored = [entry("a", 2_000), entry("a", 3_000)]
+    journal.restore(0, stored)
+    loaded, later = entry(None, 1_600), entry("a", 1_700)
+    journal.add([loaded])
+    journal.add([later])
+    assert journal.of("a") == together([journal.of("a")]) == [*stored, loaded, later]
+    assert together([[], journal.of("a")]) == journal.of("a")
+    journal.restore(0, [*stored, loaded, later])
+    assert journal.of("a") == [*stored, loaded, later]
+    journal.forget(0)
+    journal.add([loaded, later])
+    assert [each.at_ms for each in journal.of("a")] == [1_600, 1_700]
 
 
 def test_what_another_broker_has_is_forgotten() -> None:

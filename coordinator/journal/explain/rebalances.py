@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import merge
 from typing import Final
 
 from muster.coordinator.journal.entries import Entry, Member
@@ -174,8 +175,9 @@ def kind_before(stream: Sequence[Entry], index: int) -> Kind:
 
 def rebalances(entries: Iterable[Entry]) -> list[Rebalance]:
     """All rebalances of all groups, oldest first, those in progress last."""
-    found = [each for stream in streams(entries).values() for each in cut(stream)]
-    return sorted(found, key=lambda each: (each.ended_ms is None, each.started_ms))
+    of_groups = map(cut, streams(entries).values())
+    # Those of one group stay in order, also where a clock was set back.
+    return list(merge(*of_groups, key=lambda each: (each.ended_ms is None, each.started_ms)))
 
 
 def streams(entries: Iterable[Entry]) -> dict[str, list[Entry]]:

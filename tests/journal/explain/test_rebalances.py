@@ -42,6 +42,14 @@ def test_a_rebalance_that_begins_anew_is_one_with_several_starts() -> None:
     assert told.phases.restarts == 1
 
 
+def test_rebalances_of_a_group_stay_in_order_if_the_clock_was_set_back() -> None:
+    life = Life().at(0).rebalanced(WEB_1, "leader rejoined").at(-60_000).rebalanced(WEB_1, "leader rejoined")
+    other = Life("other").at(-30_000).rebalanced(WEB_2, "leader rejoined")
+    assert [each.generation for each in rebalances(life.entries)] == [7, 8]
+    both = [each.group for each in rebalances([*life.entries, *other.entries])]
+    assert both == ["other", "billing", "billing"]
+
+
 def test_who_else_came_and_went_meanwhile() -> None:
     life = Life().at(0).add("member_removed", WEB_2, trigger="member left").preparing(WEB_2, "member left")
     life.at(40).add("member_added", WEB_3, trigger="member joined")
