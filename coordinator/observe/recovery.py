@@ -179,15 +179,31 @@ class Recovery:
         try:
             due = self._take_due()
             if due:
-                await self._lag.read(due)
-                for group_id in due:
-                    self._look_at(group_id)
-                    await asyncio.sleep(0)  # a group may have thousands of partitions
-        except Exception as error:
-            _log.error("failed to watch lag", exc_info=error)
+                await self._look_at_all(due)
         finally:
             self._task = None
             self._arm()
+
+    async def _look_at_all(self, group_ids: Sequence[str]) -> None:
+        try:
+            await self._lag.read(group_ids)
+        except Exception as error:
+            _log.error("failed to read lag", exc_info=error)
+            for group_id in group_ids:
+                self._look_later(group_id)
+            return
+        for group_id in group_ids:
+            try:
+                self._look_at(group_id)
+            except Exception as error:
+                _log.error("failed to watch lag", group=group_id, exc_info=error)
+                self._look_later(group_id)
+            await asyncio.sleep(0)  # a group may have thousands of partitions
+
+    def _look_later(self, group_id: str) -> None:
+        watched = self._watched.get(group_id)
+        if watched is not None:
+            self._put(group_id, watched, self._clock.now_ms() + LOOK_MAX_MS)
 
     def _take_due(self) -> list[str]:
         now_ms = self._clock.now_ms()
@@ -213,8 +229,8 @@ class Recovery:
         if now_ms >= watched.write_ms:
             commits = committed_ms is not None and committed_ms > watched.told_ms
             if commits and total is not None:
-                watched.told_ms = now_ms
                 self._write(group_id, total)
+                watched.told_ms = now_ms
             # The longer a group has committed nothing, the rarer the checks; commits do not trigger them.
             most_ms = RARELY_MS if commits else 2 * max(watched.interval_ms, RARELY_MS)
             watched.interval_ms = min(2 * watched.interval_ms, most_ms)

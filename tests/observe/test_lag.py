@@ -16,7 +16,7 @@ from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.hard_state import UNKNOWN_TIME
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.observe.lag import ASKED_MS, FRESH_MS, SAMPLE_MS, History, Lag, PartitionLag
-from muster.coordinator.observe.recovery import FIRST_MS, RARELY_MS, RECOVERY_MAX_MS, Recovery
+from muster.coordinator.observe.recovery import FIRST_MS, LOOK_MAX_MS, RARELY_MS, RECOVERY_MAX_MS, Recovery
 from muster.coordinator.topics.logs import PartitionId
 from tests.support.facts import turns, until
 from tests.support.journal import check_entry
@@ -384,6 +384,44 @@ async def test_a_group_that_commits_nothing_costs_next_to_nothing(world: World) 
         looks += 1
     assert looks < 60
     assert world.entries == []
+
+
+async def test_a_group_that_cannot_be_told_of_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.log("t", 0, 100)
+    for group_id in ("bad", GROUP):
+        world.commit(98, group_id=group_id)
+        world.recovery.observe([Entry("group_created", world.clock.now_ms(), 1, 0, group_id, 1)])
+    broken = True
+
+    def note(type: str, data: Mapping[str, Any], *, group_id: str) -> None:
+        if group_id == "bad" and broken:
+            raise RuntimeError("planted")
+        world.note(type, data, group_id=group_id)
+
+    monkeypatch.setattr(world.recovery, "_note", note)
+    await world.advance(FIRST_MS)
+    assert [each.group for each in world.entries] == [GROUP]
+    broken = False
+    await world.advance(LOOK_MAX_MS)
+    assert "bad" in [each.group for each in world.entries], "it is looked at again"
+
+
+async def test_a_failed_read_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.told(("group_created", {}))
+
+    async def read(group_ids: Sequence[str]) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.lag, "read", read)
+        await world.advance(FIRST_MS)
+        assert world.entries == []
+    await world.advance(LOOK_MAX_MS)
+    assert world.lags() == [(2, False)]
 
 
 async def test_a_group_that_is_gone_is_forgotten(world: World) -> None:
