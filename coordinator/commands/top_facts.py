@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -67,7 +67,7 @@ class Watched:
         self._cluster = cluster
         self._wanted = list(dict.fromkeys(group_ids))
         self._rates = _Rates()
-        self._journal = _Journal(cluster)
+        self._journal = _Journal(cluster, self._wanted)
 
     async def look(self, timeout_s: float, *, whole_journal: bool = False) -> Look:
         """Refresh. `whole_journal`: wait for the journal's whole last hour instead of taking what is there.
@@ -149,8 +149,10 @@ class _Rates:
 class _Journal:
     """The rebalances of the last hour from muster's journal."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, wanted: Collection[str]) -> None:
+        """`wanted`: the groups to count; empty: all."""
         self._cluster = cluster
+        self._wanted = wanted
         self._fetcher: Fetcher | None = None
         self._absent = False
         self._ends: Mapping[TopicPartition, int] = {}
@@ -162,16 +164,14 @@ class _Journal:
         being read."""
         if self._fetcher is None or self._is_behind():
             return None
-        times = self._completed[group]
         since_ms = wall_ms() - _REBALANCES_WINDOW_MS
-        while times and times[0] < since_ms:
-            times.popleft()
-        return len(times)
+        return sum(at_ms >= since_ms for at_ms in self._completed.get(group, ()))
 
     async def read(self, until: float, *, whole: bool) -> None:
         """Read the entries written since the last call."""
         if self._absent:
             return
+        self._forget_old()
         try:
             if self._fetcher is None:
                 self._fetcher = await self._begin(until)
@@ -224,8 +224,18 @@ class _Journal:
                 entry = Entry.from_json(value)
             except ValueError:
                 continue  # not written by muster, or by a version unknown here
-            if entry.type == "rebalance_completed" and entry.group is not None:
+            if entry.type != "rebalance_completed" or entry.group is None:
+                continue
+            if not self._wanted or entry.group in self._wanted:
                 self._completed[entry.group].append(entry.at_ms)
+
+    def _forget_old(self) -> None:
+        since_ms = wall_ms() - _REBALANCES_WINDOW_MS
+        for group, times in list(self._completed.items()):
+            while times and times[0] < since_ms:
+                times.popleft()
+            if not times:
+                del self._completed[group]
 
     async def close(self) -> None:
         if self._fetcher is not None:

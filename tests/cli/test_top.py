@@ -9,10 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from muster.client.network.cluster import Cluster, parse_bootstrap
+from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
+from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands import top_facts
 from muster.coordinator.commands.top_facts import Row, Watched
 from muster.coordinator.commands.top_rows import SORTS, sort
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.cli.terminal import Terminal
@@ -222,6 +225,22 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_one_look(broker: Broker) -> Non
     with Terminal(broker.bootstrap, "top", "--once") as terminal:
         assert terminal.ended() == 0
         assert b"\x1b" not in terminal.pieces
+
+
+async def test_only_recent_rebalances_of_shown_groups_are_remembered() -> None:
+    now_ms = wall_ms()
+
+    def records(*completed: tuple[str, int]) -> Iterator[tuple[bytes, bytes]]:
+        for group, at_ms in completed:
+            yield group.encode(), Entry("rebalance_completed", at_ms, 1, 0, group, 1).to_json()
+
+    async with Cluster(parse_bootstrap("127.0.0.1:1")) as cluster:
+        named, every = top_facts._Journal(cluster, ["g"]), top_facts._Journal(cluster, [])
+        for journal in (named, every):
+            journal._count(records(("g", now_ms), ("other", now_ms), ("past", now_ms - 2 * 3_600_000)))
+        assert set(named._completed) == {"g"}
+        await every.read(deadline(0), whole=False)
+        assert set(every._completed) == {"g", "other"}
 
 
 def test_it_is_sorted_with_what_is_not_known_at_the_end() -> None:
