@@ -102,7 +102,10 @@ class ClusterCalls(Calls):
         """The group ids, sorted."""
 
         async def known() -> list[str]:
-            hosts = [host for node in self._core.brokers.running for host in node.runtime.hosts()]
+            nodes = self._core.brokers.running
+            hosts = [
+                host for node in nodes for host in node.runtime.hosts() if node.runtime.serving(host.lease)
+            ]
             return sorted(
                 group_id for host in hosts if host.machine is not None for group_id in host.machine.groups
             )

@@ -215,7 +215,10 @@ class Partitions:
         return Deferred(partial(_all_done, self._give_up(lease)))
 
     def leader_epoch(self, topic: Topic, partition: int) -> int | None:
-        """The leader epoch if this broker leads the partition, else None."""
+        """The leader epoch if this broker certainly leads the partition now, else None."""
+        lease = self._lease_of(topic.topic_id, partition)
+        if lease is None or not self._serving(lease):
+            return None
         return self._leader_epoch(topic.topic_id, partition)
 
     def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:

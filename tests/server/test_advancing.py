@@ -421,6 +421,21 @@ async def test_a_broker_that_stood_still_while_time_was_moved_knows_that_it_has_
         assert not stale.membership.serving(stale.topology.group_lease("orders"))
 
 
+async def test_who_has_left_is_not_found_at_a_paused_broker_that_has_lost_its_leases(
+    start_brokers: StartBrokers,
+) -> None:
+    brokers = await three(start_brokers, {})
+    index = coordinator(brokers)
+    async with await Wire.connect(brokers.brokers[index].port) as wire:
+        member_id, _ = await stable_member(wire)
+    brokers.stall("orders", member_id)
+    brokers.brokers[index].pause()
+    await brokers.advance(2 * TERM_MS)
+    with pytest.raises(LookupError, match="group 'orders' has no member"):
+        brokers.stall("orders", member_id)
+    brokers.brokers[index].resume()
+
+
 async def test_live_brokers_keep_their_leases(start_brokers: StartBrokers, kept: dict[str, Any]) -> None:
     brokers = await three(start_brokers, kept)
 

@@ -423,6 +423,23 @@ async def test_writing_and_reading_wait_for_the_next_leader() -> None:
         assert {record.value for record in await reading} <= {b"v"}
 
 
+async def test_a_paused_broker_leads_and_coordinates_nothing_once_its_leases_have_run_out() -> None:
+    async with Cluster(3, lease_term_ms=TERM_MS) as cluster:
+        await cluster.create_topic("t", 12)
+        partition = next(each for each in range(12) if cluster.leader_of("t", each) == 0)
+        await cluster.move("orders", to=0)
+        async with await Wire.connect(cluster.ports[0]) as wire:
+            await stable_member(wire)
+            await cluster.pause(0)
+            await cluster.clock.advance(TERM_MS / 1_000)
+            assert cluster.groups() == ["orders"]
+            assert cluster.leader_of("t", partition) != 0
+            assert await cluster.produce("t", [b"v"], partition=partition) == 0
+            await cluster.topic("t").has_records(timeout=1)
+            assert [record.value for record in await cluster.records("t")] == [b"v"]
+            await cluster.resume(0)
+
+
 async def test_a_topic_is_created_by_a_broker_that_is_not_paused() -> None:
     async with Cluster(2) as cluster:
         await cluster.pause(0)

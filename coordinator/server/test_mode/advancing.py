@@ -118,7 +118,9 @@ class Advancing:
         broker has it."""
         for broker in self._brokers():
             for host in broker.runtime.hosts():
-                group = None if host.machine is None else host.machine.groups.get(group_id)
+                if host.machine is None or not broker.runtime.serving(host.lease):
+                    continue
+                group = host.machine.groups.get(group_id)
                 if group is not None and any(each.member_id == member_id for each in group.identities()):
                     self._stalled.add((group_id, member_id))
                     return
