@@ -408,6 +408,26 @@ async def test_whoever_takes_a_rule_back_lets_go_what_it_holds(staged: Staged, e
     assert (await wire.receive()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize("end", ["remove", "clear"])
+@pytest.mark.parametrize(
+    "other", [{"delay": "1h"}, {"error": "NOT_COORDINATOR"}, {"close_before": True}], ids=str
+)
+async def test_what_a_rule_lets_go_meets_none_that_is_gone(
+    staged: Staged, other: dict[str, Any], end: str
+) -> None:
+    delayed, gone = staged.add(delay="1h"), staged.add(**other)
+    wire = await staged.connect()
+    await wire.send(beat(), 4)
+    await staged.hit(delayed)
+    if end == "clear":
+        staged.faults.clear()
+    else:
+        staged.faults.remove(gone)
+        staged.faults.remove(delayed)
+    assert (await wire.receive()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert [each.rule for each in staged.faults.history] == ([] if end == "clear" else [delayed])
+
+
 async def test_a_delay_goes_before_an_error(staged: Staged) -> None:
     staged.add(error="NOT_COORDINATOR", group="g")
     rule = staged.add(delay="1h", group="g")
@@ -556,6 +576,22 @@ async def test_a_parked_fetch_can_be_cut_and_goes_with_its_connection(staged: St
     await until(lambda: staged.faults.status(gone).matched == 1, "the fetch")
     await another.close()
     await until(lambda: len(staged.broker.connections.alive) == 1, "the fetch to be dropped")  # the producer
+
+
+@pytest.mark.parametrize("action", [{"drop_response": True}, {"close_after": True}, {"truncate": 0}], ids=str)
+async def test_a_parked_fetch_is_answered_when_its_rule_is_gone(
+    staged: Staged, action: dict[str, Any]
+) -> None:
+    rule = staged.add(api="Fetch", topic="t", **action)
+    wire, producer = await staged.connect(), await staged.connect()
+    await wire.send(fetching("t", wait_ms=600_000), 12)
+    await until(lambda: staged.faults.status(rule).matched == 1, "the fetch")
+    staged.faults.clear()
+    part = ProduceRequest.PartitionProduceData(index=0, records=batch(b"v"))
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
+    await producer.call(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[topic]), 9)
+    assert values_in((await wire.receive()).responses[0].partitions[0].records) == [b"v"]
+    assert not staged.faults.history
 
 
 async def test_garbage_and_other_versions_go_past_the_rules(staged: Staged) -> None:

@@ -93,6 +93,8 @@ class FaultGate:
         )
         met = self._faults.meet(about, partial(_applies, about))
         for fault in met:
+            if not self._faults.in_force(fault):
+                continue  # it was removed while another delayed the request
             match fault.action.kind:
                 case Kind.DELAY:
                     self._fired(fault, about, asked)
@@ -105,6 +107,8 @@ class FaultGate:
                     return await self._refused(fault, about, asked)
                 case _:
                     response = await self._applied(asked)
+                    if not self._faults.in_force(fault):
+                        return response  # it was removed while the request waited
                     self._fired(fault, about, asked)
                     return await self._spoiled(fault, asked, response)
         return await self._applied(asked)
