@@ -8,7 +8,7 @@ leader, under the epoch of the shard's lease: when that is over, the next holder
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, Final
@@ -153,11 +153,15 @@ class Markers:
         for task in (*self._tasks.values(), *self._looking):
             task.cancel()
 
-    def under_way(self) -> Iterator[str]:
-        """Describe the work under way."""
-        writing = sum(len(owed.left) > len(self._held.get(owed, ())) for owed in self._owed.values())
+    def under_way(self, live: Collection[int]) -> Iterator[str]:
+        """Describe the work under way, except for markers to nodes that are not `live`."""
+        writing = sum(self._is_writing(owed, live) for owed in self._owed.values())
         if writing:
             yield f"the markers of {writing} transactions are still being written"
+
+    def _is_writing(self, owed: _Owed, live: Collection[int]) -> bool:
+        leaders = (self._leader(*each) for each in owed.left.difference(self._held.get(owed, ())))
+        return any(isinstance(each, Whereabouts) or each in live for each in leaders)
 
     # --- to whom --------------------------------------------------------------------------------------------
 

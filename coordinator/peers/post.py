@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
@@ -299,10 +299,12 @@ class Post:
         if self._warnings.allows(event, self._clock.now_ms()):
             self._log.warning(event, **fields)
 
-    def under_way(self) -> Iterator[str]:
-        """Describe the questions and answers under way; yields nothing when all is at rest."""
+    def under_way(self, live: Collection[int]) -> Iterator[str]:
+        """Describe the questions and answers under way, except for questions to nodes that are not `live`;
+        yields nothing when all is at rest."""
         for asked in (*self._asked.values(), *self._asked_here.values()):
-            yield f"node {asked.node_id} has not answered {asked.api_key.name} yet"
+            if asked.node_id in live:
+                yield f"node {asked.node_id} has not answered {asked.api_key.name} yet"
         serving = Counter(self._serving.values())
         if self._serving_here:
             serving[self.node_id] = len(self._serving_here)

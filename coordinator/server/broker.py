@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -508,11 +508,12 @@ class Broker:
         assert self._missed is not None
         self._missed.move_to(self._missed.now_ms() + ms)
 
-    def under_way(self) -> Iterator[str]:
-        """Describes background work in words; yields nothing when all is at rest and durable."""
+    def under_way(self, live: Collection[int]) -> Iterator[str]:
+        """Describes background work in words; yields nothing when all is at rest and durable, except for what
+        waits for nodes that are not `live`."""
         yield from self.connections.under_way()
         yield from self.runtime.under_way()
-        yield from self.transacting.under_way()
+        yield from self.transacting.under_way(live)
         yield from self.partitions.under_way()
         if not self.membership.at_rest:
             yield "leases are still moving"

@@ -3,7 +3,7 @@ owe, and access to the coordinators of other brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -121,11 +121,12 @@ class TransactionService:
         await self.producer_ids.close()
         self.states.abandon()
 
-    def under_way(self) -> Iterator[str]:
-        """Describes background work in words; yields nothing when all is at rest and durable."""
+    def under_way(self, live: Collection[int]) -> Iterator[str]:
+        """Describes background work in words; yields nothing when all is at rest and durable, except for what
+        waits for nodes that are not `live`."""
         yield from self.runtime.under_way()
-        yield from self._markers.under_way()
-        yield from self._post.under_way()
+        yield from self._markers.under_way(live)
+        yield from self._post.under_way(live)
 
     def _observe(self, shard: int, events: Sequence[Any]) -> None:
         epoch = self.runtime.epoch(shard)

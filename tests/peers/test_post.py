@@ -18,7 +18,7 @@ from muster.coordinator.peers.frame import Frame, Kind, decode_frame
 from muster.coordinator.storage.store import LETTER_BYTES_MAX, Lease, LeaseKind, Letter, StoreError
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.messages.transactions import WriteTxnMarkersResponse
-from tests.peers.support import MARKERS, TIMEOUT_MS, LetterStore, Peer, markers, results
+from tests.peers.support import EVERYONE, MARKERS, TIMEOUT_MS, LetterStore, Peer, markers, results
 from tests.support.facts import turns, until
 
 A = Lease(LeaseKind.GROUP, 0)
@@ -185,8 +185,9 @@ async def test_a_question_times_out_and_its_late_answer_is_nobodys(
     asked.may_answer.clear()
     asking = asyncio.ensure_future(one.ask(node_id, 7))
     await until(lambda: asked.served, "the question")
-    assert set(one.post.under_way()) >= {f"node {node_id} has not answered WRITE_TXN_MARKERS yet"}
-    assert set(asked.post.under_way()) >= {"1 questions of node 1 are still being answered"}
+    assert set(one.post.under_way(EVERYONE)) >= {f"node {node_id} has not answered WRITE_TXN_MARKERS yet"}
+    assert set(asked.post.under_way(EVERYONE)) >= {"1 questions of node 1 are still being answered"}
+    assert not any("has not answered" in what for what in one.post.under_way({3}))
     clock.advance(TIMEOUT_MS - 1)
     await turns()
     assert not asking.done()
@@ -401,7 +402,7 @@ async def test_answers_that_are_ready_are_sent_before_the_end(peers: list[Peer],
     asking = asyncio.ensure_future(one.ask(2, 7))
     await until(lambda: two.served, "the question")
     store.open_gate.clear()
-    await until(lambda: "answers to other brokers are still being sent" in set(two.post.under_way()))
+    await until(lambda: "answers to other brokers are still being sent" in set(two.post.under_way(EVERYONE)))
     closing = asyncio.ensure_future(two.post.close())
     await turns()
     assert not closing.done()
@@ -451,13 +452,13 @@ async def test_what_a_node_asks_itself_is_bounded_where_it_comes_from(
     one.may_answer.clear()
     here = [asyncio.ensure_future(one.ask(1, n)) for n in range(4)]
     await until(lambda: len(one.served) == 4, "the questions")
-    assert "4 questions of node 1 are still being answered" in one.post.under_way()
+    assert "4 questions of node 1 are still being answered" in one.post.under_way(EVERYONE)
     there = asyncio.ensure_future(two.ask(1, 5))
     await until(lambda: len(one.served) == 5, "the question of another")
     assert await one.ask(2, 6) == results(6)
     one.may_answer.set()
     assert await asyncio.gather(*here, there) == [results(n) for n in (0, 1, 2, 3, 5)]
-    assert list(one.post.under_way()) == []
+    assert list(one.post.under_way(EVERYONE)) == []
 
 
 async def test_answers_that_wait_for_the_store_have_a_bound(

@@ -21,6 +21,7 @@ from muster.client import (
     Transaction,
     TransactionAborted,
 )
+from muster.coordinator.peers import markers
 from muster.coordinator.testing import (
     AsyncBroker,
     Broker,
@@ -362,6 +363,28 @@ async def test_the_coordinator_of_an_id_can_be_killed_for_good() -> None:
                 assert cluster.transaction(ID).coordinator not in (None, before)
                 assert await cluster.records("totals", isolation_level="read_committed") == []
             await cluster.no_open_transaction()
+            assert len(await cluster.records("totals", isolation_level="read_committed")) == 1
+
+
+@pytest.mark.parametrize("way", ["kill", "pause"])
+async def test_time_moves_past_the_leases_of_a_broker_that_owes_its_marker(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers, "_ASK_TIMEOUT_MS", 100)
+    async with Cluster(3, lease_term_ms=300_000) as cluster:
+        await cluster.create_topic("totals", 12)
+        async with Producer(cluster.bootstrap, transactional_id=ID) as producer:
+            coordinator = cluster.transaction(ID).coordinator
+            leaders = {each: cluster.leader_of("totals", each) for each in range(12)}
+            partition = next(each for each in range(12) if leaders[each] != coordinator)
+            async with producer.transaction() as transaction:
+                await transaction.send("totals", b"1", partition=partition)
+                await (cluster.kill if way == "kill" else cluster.pause)(leaders[partition])
+            await cluster.clock.advance("1m")  # long before its leases run out
+            assert cluster.transaction(ID).facts.is_open
+            await cluster.clock.advance("5m")
+            await cluster.no_open_transaction(timeout=0)
+            assert cluster.leader_of("totals", partition) != leaders[partition]
             assert len(await cluster.records("totals", isolation_level="read_committed")) == 1
 
 

@@ -11,7 +11,8 @@ time.
 - *Members are presumed alive* while their connections are open (`Shard.presume_alive`), unless they are late,
   or are marked stalled, or everything is to expire. Members not heard from since their shard was loaded are,
   too, if a connection to any of the brokers has their client id.
-- *Live brokers count as having renewed* their leases and registrations; dead and paused ones do not.
+- *Live brokers count as having renewed* their leases and registrations; dead and paused ones do not, and
+  nobody waits for their answers.
 - *Connections stay in real time*, with their idle timers: a live client must not be cut off.
 - *Periodic work* does not run a thousand times for a week. Retention and compaction of logs run once, at the
   end of the move: what they remove depends on the time alone, not on how often they ran before (except that
@@ -287,6 +288,7 @@ class _Move:
         return NotAtRest(f"the clock stopped {left_ms} ms short: {why}")
 
     def _under_way(self) -> Iterator[str]:
+        live_ids = self._live_ids()
         for broker in self._live():
-            for what in broker.under_way():
+            for what in broker.under_way(live_ids):
                 yield f"broker {broker.node_id}: {what}"
