@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from muster.coordinator.base.step import Step
@@ -12,7 +13,7 @@ from muster.coordinator.group.group import MemberView
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as KnownMember
-from muster.coordinator.server.test_mode.faults import CLOSE_BEFORE, Rule
+from muster.coordinator.server.test_mode.faults import CLOSE_BEFORE, FaultError, Rule
 from muster.coordinator.testing.arguments import check_count, check_text, check_whole_number
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
@@ -400,19 +401,25 @@ class MemberCalls(Calls):
             )
         core = self._core
         rule = Rule(client_id=member.client_id, action=CLOSE_BEFORE, times=None)
-        kept_away = core.brokers.faults.add(rule)
-        for node in core.brokers.running:
-            for connection in list(node.connections.open.values()):
-                if connection.client_id == member.client_id:
-                    connection.abort()
+        faults = core.brokers.faults
+        kept_away = faults.add(rule)
 
         async def look() -> tuple[Seen, None]:
             there = [each for each in (await self._group._view()).members if each.id == member.id]
             return Seen(not any(each.connected for each in there), "the connection is still open"), None
 
-        await wait_until(
-            core.news, f"{member} of group {self._group.group_id} to be cut off", look, TIMEOUT_S
-        )
+        try:
+            for node in core.brokers.running:
+                for connection in list(node.connections.open.values()):
+                    if connection.client_id == member.client_id:
+                        connection.abort()
+            await wait_until(
+                core.news, f"{member} of group {self._group.group_id} to be cut off", look, TIMEOUT_S
+            )
+        except BaseException:
+            with suppress(FaultError):  # it may have been removed meanwhile
+                faults.remove(kept_away)
+            raise
         return kept_away, rule
 
     @waits

@@ -123,6 +123,25 @@ async def test_who_cannot_take_a_group_is_told_so(
     brokers.brokers[index_of_coordinator(brokers)].resume()
 
 
+async def test_a_move_or_a_hold_that_is_cancelled_leaves_nothing_in_force(
+    start_brokers: StartBrokers,
+) -> None:
+    brokers = await start_brokers(brokers=2)
+    holder = index_of_coordinator(brokers)
+    faults = brokers.shard_faults
+    brokers.brokers[holder].pause()  # which neither hands over nor loads
+    moving = asyncio.create_task(brokers.move_coordinator(GROUP, 1 - holder))
+    await until(lambda: faults.pinned() != {}, "the move")
+    holding = asyncio.create_task(brokers.hold_load(group=GROUP, reload=True))
+    await until(lambda: faults.held() != [], "the hold")
+    for task in (moving, holding):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (faults.pinned(), faults.held()) == ({}, [])
+    brokers.brokers[holder].resume()
+
+
 async def test_clients_meet_a_coordinator_that_loads_until_it_is_released(
     start_brokers: StartBrokers,
 ) -> None:

@@ -12,7 +12,15 @@ import pytest
 from muster.client import Consumer
 from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.journal.explain.vocabulary import Trigger
-from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster, MemberFacts, WaitFailed
+from muster.coordinator.testing import (
+    AsyncBroker,
+    AsyncCluster,
+    Broker,
+    Cluster,
+    MemberFacts,
+    WaitFailed,
+    groups,
+)
 from muster.coordinator.testing.core import Core
 from muster.protocol.errors import KafkaError
 from tests.support.leases import TERM_MS
@@ -172,6 +180,21 @@ async def test_a_member_that_crashed_stays_until_its_session_expires(
             await group.member("web-3").disconnected(timeout=0)  # was never a member: a typo, say
         await kept_away.remove()
         await group.stable(members=2)  # it was alive all along
+
+
+async def test_a_crash_that_fails_leaves_no_fault_behind(
+    broker: AsyncBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def in_vain(*call: object) -> None:
+        raise WaitFailed("timed out")
+
+    async with reading(broker, "web-1"):
+        await broker.group(GROUP).stable(members=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(groups, "wait_until", in_vain)
+            with pytest.raises(WaitFailed, match="timed out"):
+                await broker.group(GROUP).member("web-1").crash()
+        assert broker.faults.rules() == []
 
 
 async def test_members_that_share_a_client_id_cannot_be_told_apart(broker: AsyncBroker) -> None:

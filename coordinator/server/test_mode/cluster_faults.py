@@ -46,8 +46,8 @@ class ClusterFaults:
 
     async def move(self, lease: Lease, target: Broker, who: str) -> None:
         """Make `target` take the lease over in good order, and keep it as long as it runs; returns when every
-        broker that runs sends clients there. Raises FaultError if it cannot take it, and TimeoutError; then
-        the lease is pinned as before. `who` names the broker in the error."""
+        broker that runs sends clients there. Raises FaultError if it cannot take it, and TimeoutError; then,
+        and if cancelled, the lease is pinned as before. `who` names the broker in the error."""
         if target not in self._running():
             raise NotAsThingsAre(f"to: {who} is not running; restart it first")
         if target.paused:
@@ -60,12 +60,10 @@ class ClusterFaults:
             return all(self._holder(each, lease) == target.node_id for each in self._awake())
 
         try:
-            await self._until(moved)
-        except TimeoutError:
+            await self._until(moved, f"{who} to take over shard {lease.number}")
+        except BaseException:
             self._pin(lease, before)
-            raise TimeoutError(
-                f"timed out after {MOVE_TIMEOUT_S:g} s waiting for {who} to take over shard {lease.number}"
-            ) from None
+            raise
 
     def unpin(self, lease: Lease) -> bool:
         """Let placement decide again; whether the lease was pinned."""
@@ -99,7 +97,8 @@ class ClusterFaults:
         """Hold the next load of the shard open until `release`, at most for `limit_ms` after it began.
 
         With `reload` its coordinator reloads it now, and this returns once it is loading. Clients are sent
-        there meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises TimeoutError.
+        there meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises TimeoutError; then, and if cancelled,
+        nothing is held.
         """
         holds = self._shared.holds
         holds.hold(lease.number, limit_ms)
@@ -113,13 +112,10 @@ class ClusterFaults:
             return not holds.has(lease.number) or (holds.holding(lease.number) and sent_there)
 
         try:
-            await self._until(loading)
-        except TimeoutError:
+            await self._until(loading, f"shard {lease.number} to reload: no broker holds it")
+        except BaseException:
             holds.release(lease.number)
-            raise TimeoutError(
-                f"timed out after {MOVE_TIMEOUT_S:g} s waiting for shard {lease.number} to reload: no broker "
-                "holds it"
-            ) from None
+            raise
 
     def release(self, lease: Lease) -> bool:
         """Let it load; whether there was a hold."""
@@ -143,13 +139,16 @@ class ClusterFaults:
     def _awake(self) -> list[Broker]:
         return [broker for broker in self._running() if not broker.paused]
 
-    async def _until(self, reached: Callable[[], bool]) -> None:
-        """Raises TimeoutError after MOVE_TIMEOUT_S of real time."""
+    async def _until(self, reached: Callable[[], bool], wanted: str) -> None:
+        """Raises TimeoutError, with what was `wanted`, after MOVE_TIMEOUT_S of real time."""
         with self._changes() as changed:
-            async with asyncio.timeout(MOVE_TIMEOUT_S):
-                while not reached():
-                    await changed.wait()
-                    changed.clear()
+            try:
+                async with asyncio.timeout(MOVE_TIMEOUT_S):
+                    while not reached():
+                        await changed.wait()
+                        changed.clear()
+            except TimeoutError:
+                raise TimeoutError(f"timed out after {MOVE_TIMEOUT_S:g} s waiting for {wanted}") from None
 
     @contextmanager
     def _changes(self) -> Iterator[asyncio.Event]:
