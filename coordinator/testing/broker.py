@@ -432,9 +432,9 @@ class AsyncCluster(ClusterCalls, Async):
     async def start(self) -> Self:
         """See `Cluster.start`."""
         core = self._core
-        core.thread.start()
+        starting = core.begin()
         try:
-            await finished(core.thread.submit(core.started, CALL_S))
+            await finished(starting)
         except BaseException:
             # May be cancelled at the very moment everything has started.
             core.thread.end(core.stopped)

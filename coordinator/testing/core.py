@@ -4,7 +4,9 @@ the facts read there."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock
@@ -19,7 +21,7 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.test_mode.faults import NotAsThingsAre
 from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.testing.security import Security
-from muster.coordinator.testing.thread import CALL_S, LoopThread
+from muster.coordinator.testing.thread import CALL_S, LoopThread, result_of
 from muster.coordinator.testing.waiting import TIMEOUT_S
 from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -33,8 +35,8 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class Core:
-    """The brokers of one process and their thread. All but `start`, `close` and `thread` must be used on that
-    thread."""
+    """The brokers of one process and their thread. All but `start`, `begin`, `close` and `thread` must be
+    used on that thread."""
 
     def __init__(self, settings: Settings, clock: Clock | None, security: Security) -> None:
         self.settings = settings
@@ -42,6 +44,8 @@ class Core:
         self.thread = LoopThread("muster")
         self._clock = clock
         self._brokers: Brokers | None = None
+        self._begins = threading.Lock()
+        self._starting: Future[None] | None = None
         self._news: asyncio.Future[None] | None = None
 
     # --- life, from any other thread ------------------------------------------------------------------------
@@ -49,13 +53,21 @@ class Core:
     def start(self) -> None:
         """Returns when every broker accepts connections and has loaded its shards. Raises what
         `Brokers.start` raises, leaving nothing behind."""
-        self.thread.start()
+        starting = self.begin()
         try:
-            self.thread.run(self.started, CALL_S)
+            result_of(starting)
         except BaseException:
             # May be interrupted at the very moment everything has started.
             self.thread.end(self.stopped)
             raise
+
+    def begin(self) -> Future[None]:
+        """Begin to start, or join the start that is under way. Raises as `LoopThread.start`."""
+        with self._begins:
+            self.thread.start()
+            if self._starting is None or self._starting.done():
+                self._starting = self.thread.submit(self._start, CALL_S)
+            return self._starting
 
     def close(self) -> None:
         """Stop all running brokers and the thread. Idempotent."""
@@ -67,7 +79,7 @@ class Core:
 
     # --- life, on the thread --------------------------------------------------------------------------------
 
-    async def started(self) -> None:
+    async def _start(self) -> None:
         if self._brokers is not None:
             return
         self._news = None  # of the previous loop

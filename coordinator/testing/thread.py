@@ -78,12 +78,7 @@ class LoopThread:
     def run(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
         """`submit`, and wait for the result. Ctrl-C cancels the call."""
         __tracebackhide__ = True
-        future = self.submit(call, limit_s)
-        try:
-            return future.result()
-        except BaseException as error:
-            future.cancel()
-            raise told(error)  # noqa: B904 - the same error
+        return result_of(self.submit(call, limit_s))
 
     async def _limited(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
         task = asyncio.current_task()
@@ -124,6 +119,16 @@ class LoopThread:
             await asyncio.wait(calls)
         if last is not None:
             await last()
+
+
+def result_of(future: Future[T]) -> T:
+    """Wait for the result of a call. Ctrl-C cancels the call."""
+    __tracebackhide__ = True
+    try:
+        return future.result()
+    except BaseException as error:
+        future.cancel()
+        raise told(error)  # noqa: B904 - the same error
 
 
 def _run(started: Future[asyncio.AbstractEventLoop]) -> None:

@@ -7,6 +7,7 @@ import errno
 import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 
 from muster.coordinator.config import SettingError
+from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.listener import BindError
 from muster.coordinator.storage.store import StoreError
-from muster.coordinator.testing import Broker, Cluster, FaultError, WaitFailed
+from muster.coordinator.testing import Broker, Cluster, FaultError, WaitFailed, core
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
@@ -73,6 +75,30 @@ def test_starting_what_runs_is_harmless() -> None:
         at = broker.bootstrap
         assert broker.start().bootstrap == at
         assert broker.topic("orders").exists() == 1
+
+
+@pytest.mark.parametrize("awaited", [True, False], ids=["awaited", "blocking"])
+def test_those_who_start_it_at_once_start_it_once(monkeypatch: pytest.MonkeyPatch, awaited: bool) -> None:
+    made: list[Brokers] = []
+
+    def make(*arguments: Any, **more: Any) -> Brokers:
+        made.append(Brokers(*arguments, **more))
+        return made[-1]
+
+    async def both() -> None:
+        await asyncio.gather(broker.aio.start(), broker.aio.start())
+
+    monkeypatch.setattr(core, "Brokers", make)
+    before = threading.active_count()
+    broker = Broker()
+    if awaited:
+        asyncio.run(both())
+    else:
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda _: broker.start(), range(2)))
+    assert len(made) == 1
+    broker.close()
+    assert threading.active_count() == before
 
 
 def test_it_leaves_no_thread_behind_and_may_be_used_again() -> None:
