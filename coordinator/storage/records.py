@@ -357,11 +357,12 @@ class RecordStorage(Protocol):
     def settle(self, topic_ids: set[UUID]) -> Mapping[UUID, str | None]:
         """Remove the records of all topics but these, which are all that the store has, or put them aside if
         their topics may not have been deleted. Returns the topics, each with the place where its records are
-        kept; None: removed."""
+        kept; None: removed. The start of a broker waits for it: a storage that itself knows which topics
+        exist leaves it to `remove_left_over`."""
 
-    def remove_left_over(self) -> list[UUID]:
-        """Remove what deleted topics left behind, if the storage itself knows which topics exist. Returns
-        those topics."""
+    def remove_left_over(self, given_up: Callable[[], bool]) -> list[UUID]:
+        """Remove what deleted topics left behind, if the storage itself knows which topics exist, until done
+        or given up, which it asks before each step. Returns the topics of which nothing is left."""
 
     def close(self) -> None:
         """Close connections. Harmless when repeated."""

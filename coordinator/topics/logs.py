@@ -210,9 +210,10 @@ class Logs:
         process serves, with all topics of the store."""
         return self._storage.settle(set(topic_ids))
 
-    def remove_left_over(self) -> list[UUID]:
-        """Remove what topics deleted since then have left behind; return which. OSError."""
-        return self._storage.remove_left_over()
+    def remove_left_over(self, given_up: Callable[[], bool]) -> list[UUID]:
+        """Remove what deleted topics have left behind since, until done or given up, which is asked before
+        each step of at most 16 MiB. Returns the topics of which nothing is left. OSError."""
+        return self._storage.remove_left_over(given_up)
 
     def close(self) -> None:
         """Release the storage, once no log is open any more. Harmless when repeated."""

@@ -22,6 +22,8 @@ MARK_BYTES: Final = 64 << 20
 """A start after a crash scans about this much of a log, and what was written since the last sweep."""
 _TURN_LOGS_MAX: Final = 100
 """Logs that one turn of a sweep handles, so that sealing and other brokers' sweeps get in between."""
+_TURN_STEPS_MAX: Final = 32
+"""Steps of `Logs.remove_left_over` in one turn, for the same reason."""
 
 _log = Logger(part="topics")
 
@@ -47,7 +49,8 @@ class Upkeep:
     """One broker's upkeep, on the event loop; `run` hands the work to an executor of one thread.
 
     The work comes in turns, since other brokers may share that thread: a sweep is a series of turns, each of
-    a limited number of logs or up to the first compaction.
+    a limited number of logs or up to the first compaction. After them come turns that remove what deleted
+    topics left behind. If that takes longer than the time between two sweeps, the next sweep continues it.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Upkeep:
         self.cleaner_backoff_ms = cleaner_backoff_ms
         self.producer_expiration_ms = producer_expiration_ms
         self._retention_due_ms = clock.now_ms() + retention_check_interval_ms
+        self._left_over = True  # whether deleted topics may have left something behind
         self._sealing: set[PartitionLog] = set()  # logs with a turn waiting or running
         self._sweeping = asyncio.Lock()
         self._timer: Timer | None = None
@@ -151,15 +155,22 @@ class Upkeep:
 
     async def sweep(self, *, retention: bool) -> None:
         """Tend the open logs; with `retention` all led partitions that have files, and records that are in no
-        log: old ones are removed even if nobody reads or writes there."""
+        log: old ones are removed even if nobody reads or writes there. Then remove what deleted topics left
+        behind, of which the first sweep and those with `retention` look for more."""
         async with self._sweeping:
             if retention:
                 self._retention_due_ms = self._clock.now_ms() + self._retention_check_interval_ms
+                self._left_over = True
                 await self._leaderships.expire_elsewhere()
-            ids = await self._run(self._stored) if retention else self._leaderships.in_use()
+            ids = await self._run(self._logs.stored) if retention else self._leaderships.in_use()
             done = 0
             while done < len(ids) and not self._ended:
                 done += await self._turn(ids[done : done + _TURN_LOGS_MAX], retention=retention)
+            end_ms = self._clock.now_ms() + self.cleaner_backoff_ms
+            while self._left_over and not self._ended:
+                self._left_over = await self._run(self._remove_left_over)
+                if self._clock.now_ms() >= end_ms:
+                    break
 
     async def sweep_quietly(self, *, retention: bool) -> None:
         """As `sweep`, but what fails is logged."""
@@ -189,13 +200,6 @@ class Upkeep:
         return borrowed[count] if count < len(borrowed) else len(ids)
 
     # --- in the executor --------------------------------------------------------------------------
-
-    def _stored(self) -> list[PartitionId]:
-        """The stored partitions of existing topics."""
-        gone = self._logs.remove_left_over()
-        if gone:
-            _log.info("removed the logs of deleted topics", topic_ids=[str(topic_id) for topic_id in gone])
-        return self._logs.stored()
 
     def _tend_some(self, logs: Sequence[Callable[[], PartitionLog]], *, retention: bool) -> int:
         """Tend all, or up to the first that took long; return how many. A failure with one of them is logged,
@@ -230,6 +234,25 @@ class Upkeep:
             return False
         _log.info("log compacted", partition=log.name, bytes=log.segments.size)
         return True
+
+    def _remove_left_over(self) -> bool:
+        """Remove some of what deleted topics left behind; return whether there is more. A failure is logged,
+        and the next sweep with retention tries again."""
+        steps = 0
+
+        def given_up() -> bool:
+            nonlocal steps
+            steps += 1
+            return self._ended or steps > _TURN_STEPS_MAX
+
+        try:
+            gone = self._logs.remove_left_over(given_up)
+        except OSError as error:
+            _log.warning("failed to remove the logs of deleted topics", error=str(error))
+            return False
+        if gone:
+            _log.info("removed the logs of deleted topics", topic_ids=[str(topic_id) for topic_id in gone])
+        return steps > _TURN_STEPS_MAX
 
 
 def _expire(log: PartitionLog, now_ms: int) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from muster.coordinator.storage.postgres import PostgresStore, record_log, record_statements, record_storage
 from muster.coordinator.storage.store import Lease, LeaseKind, TopicRow
+from muster.coordinator.topics import upkeep
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs
@@ -22,8 +23,8 @@ from muster.coordinator.topics.retention import expire
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.facts import DEADLINE_S
 from tests.support.postgres import Postgres
-from tests.topics.support import NOW_MS, Brokers, OneLog, TestRows, batch
-from tests.topics.test_partitions import topic_at
+from tests.topics.support import NOW_MS, Brokers, HeldExecutor, InlineExecutor, OneLog, TestRows, batch
+from tests.topics.test_partitions import settled, topic_at
 
 LEASE = Lease(LeaseKind.DATA, 3)
 
@@ -240,6 +241,10 @@ def count_of(rows: TestRows) -> tuple[int, ...]:
     )
 
 
+def removed_left_over(logs: Logs) -> list[UUID]:
+    return logs.remove_left_over(lambda: False)
+
+
 def test_a_deleted_topic_leaves_no_rows(rows: TestRows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_statements, "_SLICE_ROWS_MAX", 3)
     logs = Logs(rows.storage)
@@ -278,9 +283,75 @@ def test_most_of_a_large_topic_is_deleted_later(rows: TestRows, monkeypatch: pyt
     logs.delete(topic_id)
     assert logs.stored() == []
     assert count_of(rows)[2] == 10 - 3
-    assert logs.remove_left_over() == [topic_id]
+    assert logs.settle([]) == {}
+    assert count_of(rows)[2] == 10 - 3, "a start does not wait for the rest"
+    assert logs.remove_left_over(lambda: count_of(rows)[2] <= 10 - 5) == []
+    assert count_of(rows)[2] == 10 - 5
+    assert removed_left_over(logs) == [topic_id]
     assert count_of(rows) == (0, 0, 0)
-    assert logs.remove_left_over() == []
+    assert removed_left_over(logs) == []
+
+
+def test_of_what_is_left_over_only_topics_that_are_gone_are_named(rows: TestRows) -> None:
+    logs = Logs(rows.storage)
+    topic_ids = {uuid4() for _ in range(2)}
+    for topic_id in topic_ids:
+        filled(logs, topic_id)
+    segments = count_of(rows)[1] // 2
+    (first,) = logs.remove_left_over(lambda: count_of(rows)[1] <= segments)
+    assert [each.topic_id for each in logs.stored()] == list(topic_ids - {first})
+    assert removed_left_over(logs) == list(topic_ids - {first})
+    assert count_of(rows) == (0, 0, 0)
+
+
+async def test_upkeep_removes_a_large_deleted_topic_in_turns(
+    rows: TestRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_statements, "_SLICE_ROWS_MAX", 1)
+    monkeypatch.setattr(upkeep, "_TURN_STEPS_MAX", 5)
+    filled(Logs(rows.storage), uuid4())
+    threads = HeldExecutor()
+    brokers = Brokers(upkeep_executor=threads, retention_check_interval_ms=600_000, cleaner_backoff_ms=60_000)
+    await brokers.add()
+
+    async def removed_in_a_turn() -> int:
+        before = count_of(rows)[2]
+        threads.run_one()
+        await settled()
+        return before - count_of(rows)[2]
+
+    brokers.clock.advance(60_000)  # the first sweep, for whose retention it is too early
+    await settled()
+    assert 0 < await removed_in_a_turn() < 5
+    brokers.clock.advance(60_000)  # it is time for the next sweep, which may have to compact
+    assert 0 < await removed_in_a_turn() < 5
+    assert not threads.waiting
+    assert count_of(rows)[2]
+    brokers.clock.advance(60_000)
+    await settled()
+    while threads.waiting:
+        assert await removed_in_a_turn() < 5
+    assert count_of(rows) == (0, 0, 0)
+    await brokers.close()
+
+
+async def test_closing_does_not_wait_for_the_removal_of_deleted_topics(
+    rows: TestRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_statements, "_SLICE_ROWS_MAX", 1)
+    filled(Logs(rows.storage), uuid4())
+    brokers = Brokers(upkeep_executor=InlineExecutor())
+    node = await brokers.add()
+    delete_slice = record_statements.delete_slice
+
+    async def delete_and_end(*asked: Any) -> bool:
+        node._upkeep.end()
+        return await delete_slice(*asked)
+
+    monkeypatch.setattr(record_statements, "delete_slice", delete_and_end)
+    await node.sweep()
+    assert count_of(rows)[2] == 10 - 1
+    await brokers.close()
 
 
 def test_who_has_not_heard_of_the_deletion_cannot_write(rows: TestRows) -> None:
@@ -303,10 +374,10 @@ async def test_what_deleted_topics_left_behind_is_found(opened: PostgresStore, r
     left = count_of(rows)
     lost = uuid4()
     filled(logs, lost)
-    assert logs.settle([]) == {lost: None}  # the database knows itself which topics exist
+    assert removed_left_over(logs) == [lost]
     assert count_of(rows) == left
     await opened.delete_topic(topic.topic_id)
-    assert logs.settle([topic.topic_id]) == {topic.topic_id: None}
+    assert removed_left_over(logs) == [topic.topic_id]
     assert count_of(rows) == (0, 0, 0)
 
 

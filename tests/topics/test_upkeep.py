@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from errno import ENOSPC
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -132,6 +133,47 @@ async def test_files_that_cannot_be_removed_keep_upkeep_from_nothing_else(
     assert await node.offsets(topic, 0) == (2, 2)
     assert said == ["upkeep failed"]
     assert rested == ["orders-0"]
+    await brokers.close()
+
+
+async def test_deleted_topics_that_cannot_be_removed_keep_upkeep_from_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(logs: Logs, given_up: Callable[[], bool]) -> list[UUID]:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(Logs, "remove_left_over", refuse)
+    said: list[str] = []
+    monkeypatch.setattr(Logger, "warning", lambda _, event, **fields: said.append(event))
+    brokers = Brokers(retention_check_interval_ms=120_000, cleaner_backoff_ms=60_000)
+    node = await brokers.add()
+    topic = await topic_at(brokers, retention_ms="1000")
+    await node.append(topic, 0, batch(b"a"))
+    for sweeps in range(1, 4):
+        brokers.clock.advance(60_000)
+        await settled()
+        assert await node.offsets(topic, 0) == ((0, 1) if sweeps == 1 else (1, 1))
+    assert said == ["failed to remove the logs of deleted topics"] * 2, "tried again with retention only"
+    await brokers.close()
+
+
+async def test_logs_are_tended_before_deleted_topics_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = Logs.remove_left_over
+    starts: list[int] = []
+
+    def noted(logs: Logs, given_up: Callable[[], bool]) -> list[UUID]:
+        starts.append(log.start_offset)
+        return remove(logs, given_up)
+
+    monkeypatch.setattr(Logs, "remove_left_over", noted)
+    brokers = Brokers()
+    node = await brokers.add()
+    topic = await topic_at(brokers, retention_ms="1000")
+    await node.append(topic, 0, batch(b"a"))
+    log = node._opened(node._led[topic.topic_id, 0])
+    brokers.clock.advance(2_000)
+    await node.sweep()
+    assert starts == [1]
     await brokers.close()
 
 

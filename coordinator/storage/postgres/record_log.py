@@ -665,10 +665,13 @@ def _write(
     return outcomes
 
 
-def delete_segment(database: RecordDatabase, segment_id: UUID, given_up: Callable[[], bool]) -> None:
-    """Delete a dead segment's batches, a slice at a time, until done or given up."""
-    while not given_up() and delete_slice(database, segment_id):
-        pass
+def delete_segment(database: RecordDatabase, segment_id: UUID, given_up: Callable[[], bool]) -> bool:
+    """Delete a dead segment's batches, a slice at a time, until done or given up. Returns whether it is
+    done."""
+    while not given_up():
+        if not delete_slice(database, segment_id):
+            return True
+    return False
 
 
 def delete_slice(database: RecordDatabase, segment_id: UUID) -> bool:

@@ -283,10 +283,10 @@ DELETE FROM muster.logs WHERE topic_id = $1
     AND NOT EXISTS (SELECT 1 FROM muster.topics WHERE topic_id = $1)
 """
 
+# Not those that are dead: a large topic is killed again in every turn of upkeep.
 _KILL_SEGMENTS: Final = """
-UPDATE muster.segments SET state = 2, derived = NULL WHERE topic_id = $1
+UPDATE muster.segments SET state = 2, derived = NULL WHERE topic_id = $1 AND state <> 2
     AND NOT EXISTS (SELECT 1 FROM muster.topics WHERE topic_id = $1)
-RETURNING segment_id
 """
 
 # What was not removed with its topic: a process died, or wrote before it had heard of the deletion.
@@ -421,7 +421,11 @@ async def kill_topic(connection: asyncpg.Connection[Any], topic_id: UUID) -> lis
     """Take a deleted topic's logs away from whoever may still write to them. Returns the segments to be
     deleted."""
     await connection.execute(_KILL_LOGS, topic_id)
-    return [row[0] for row in await connection.fetch(_KILL_SEGMENTS, topic_id)]
+    await connection.execute(_KILL_SEGMENTS, topic_id)
+    rows = await connection.fetch(
+        "SELECT segment_id FROM muster.segments WHERE topic_id = $1 AND state = 2", topic_id
+    )
+    return [row[0] for row in rows]
 
 
 async def left_over(connection: asyncpg.Connection[Any]) -> list[UUID]:

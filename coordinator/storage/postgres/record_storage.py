@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -90,14 +90,19 @@ class Rows:
         """`remove_left_over` does it: any process may."""
 
     def settle(self, topic_ids: set[UUID]) -> dict[UUID, str | None]:
-        """The database itself knows which topics exist, including those created since."""
-        return dict.fromkeys(self.remove_left_over())
+        """`remove_left_over` does it: the database itself knows which topics exist, including those created
+        since."""
+        return {}
 
-    def remove_left_over(self) -> list[UUID]:
-        gone = self.database.run(statements.left_over, repeatable=True)
-        for topic_id in gone:
-            for segment_id in self._kill(topic_id):
-                delete_segment(self.database, segment_id, lambda: False)
+    def remove_left_over(self, given_up: Callable[[], bool]) -> list[UUID]:
+        gone: list[UUID] = []
+        for topic_id in self.database.run(statements.left_over, repeatable=True):
+            if given_up():
+                break
+            dead = self._kill(topic_id)
+            if not all(delete_segment(self.database, segment_id, given_up) for segment_id in dead):
+                break
+            gone.append(topic_id)
         return gone
 
     def _kill(self, topic_id: UUID) -> list[UUID]:
