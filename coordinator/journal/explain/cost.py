@@ -369,5 +369,7 @@ def is_refused(rebalance: Rebalance, entry: Entry) -> bool:
     """Whether the entry is a refused commit of a generation that this rebalance ended."""
     if entry.type != "commit_refused":
         return False
-    generation = rebalance.generation
-    return generation is None or (whole(entry, "committed_generation_id") or 0) < generation
+    generation, committed = rebalance.generation, whole(entry, "committed_generation_id")
+    if committed is None or committed < 0:
+        return False  # of no generation, as of a consumer that assigns its partitions itself
+    return generation is None or committed < generation

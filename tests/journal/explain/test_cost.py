@@ -242,6 +242,8 @@ def test_refused_commits_of_the_generation_before() -> None:
     life.at(100).joined().at(200).stable(WEB_1, "leader rejoined", 0, 100)
     life.at(900).add("commit_refused", WEB_2, error="ILLEGAL_GENERATION", committed_generation_id=6)
     life.at(950).add("commit_refused", WEB_2, error="OFFSET_METADATA_TOO_LARGE", committed_generation_id=7)
+    life.at(960).add("commit_refused", error="UNKNOWN_MEMBER_ID", committed_generation_id=-1)
+    life.at(970).add("commit_refused", error="UNKNOWN_MEMBER_ID")
     found = explain(life.entries)
     assert found is not None
     assert found.cost is not None
