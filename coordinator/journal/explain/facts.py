@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING
 
 _SAME_INSTANCE: Final = ("member_replaced", "member_fenced")
 """Their old_member_id is a former id of the same member."""
@@ -190,11 +190,36 @@ _THERE: Final = frozenset(
 """Recorded only of current members."""
 
 
+class Joining:
+    """Who is joining a classic group. New members are stored when the group becomes Stable: a coordinator
+    that takes over before does not know them."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self.is_under_way = False
+        """Whether the group rebalances."""
+
+    def see(self, entry: Entry) -> set[str]:
+        """Take the next entry. Returns the ids of those whom the group loses by it."""
+        lost: set[str] = set()
+        match entry.type:
+            case "member_added" if entry.member is not None:
+                self._ids.add(entry.member.id)
+            case "state_changed" if text(entry, "to_state") in (PREPARING, COMPLETING):
+                self.is_under_way = True
+            case "state_changed" | "protocol_migrated" | "shard_loaded":
+                if entry.type == "shard_loaded" and self.is_under_way:
+                    lost = self._ids
+                self.is_under_way, self._ids = False, set()
+        return lost
+
+
 def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
     """The ids of the members in the group after the last entry, as far as known; `before` were in it before
     the first."""
-    there = set(before)
+    there, joining = set(before), Joining()
     for entry in entries:
+        there -= joining.see(entry)
         match entry.type:
             case "state_changed":
                 if text(entry, "to_state") in (EMPTY, DEAD):

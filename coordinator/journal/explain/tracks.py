@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from muster.coordinator.journal.entries import Entry, Member
-from muster.coordinator.journal.explain.facts import counts, members, text
+from muster.coordinator.journal.explain.facts import Joining, counts, members, text
 from muster.coordinator.journal.explain.names import names_in
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from muster.coordinator.journal.names import Names
@@ -73,6 +73,7 @@ class Tracks:
         self.group = Track("", "")
         self._rows: dict[str, Track] = {}
         self._ids: dict[str, str] = {}  # member id -> row key, for current members
+        self._joining = Joining()
         self._first_ms = entries[0].at_ms if entries else 0
         for entry in entries:
             self._see(entry)
@@ -83,7 +84,10 @@ class Tracks:
 
     def _see(self, entry: Entry) -> None:
         at_ms, who = entry.at_ms, entry.member
+        was_joining, lost = self._joining.is_under_way, self._joining.see(entry)
         match entry.type:
+            case "shard_loaded":
+                self._loaded(at_ms, lost, was_joining)
             case "state_changed":
                 self._state_changed(entry)
             case "target_assigned":
@@ -160,6 +164,19 @@ class Tracks:
             for row in self._rows.values():
                 row.turn(entry.at_ms, None)
             self._ids.clear()
+
+    def _loaded(self, at_ms: int, lost: set[str], was_joining: bool) -> None:
+        """Another coordinator knows only members that are stored, and continues no join."""
+        for member_id, key in list(self._ids.items()):
+            row = self._rows[key]
+            standing = row.spans[-1].standing
+            if member_id in lost or standing == Standing.PENDING:
+                row.turn(at_ms, None)
+                del self._ids[member_id]
+            elif was_joining and standing in (Standing.JOINING, Standing.AWAITED, Standing.SYNCING):
+                row.turn(at_ms, Standing.STABLE)
+        if was_joining:
+            self.group.turn(at_ms, STABLE if self._ids else EMPTY)
 
     def _there(self, member_id: str, at_ms: int) -> None:
         """A member of a consumer group: it does not wait for the others."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.coordinator.journal.explain.facts import present
 from muster.coordinator.journal.explain.tracks import Standing, Track, Tracks
-from tests.journal.explain.writing import T0, WEB_1, WEB_2, Life, member
+from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
 
 
 def spans(track: Track) -> list[tuple[int, int | None, str]]:
@@ -102,3 +104,56 @@ def test_an_empty_group_has_nobody() -> None:
     life.at(50).add("state_changed", from_state="PreparingRebalance", to_state="Empty")
     (track,) = Tracks(life.entries).members
     assert not track.is_present
+
+
+def moved_during_a_join(*, state: str = "Stable", with_id: bool = False) -> Life:
+    """The coordinator moves while WEB_3 joins the group, or only has an id."""
+    life = Life().at(-60_000)
+    if state == "Stable":
+        life.add("member_added", WEB_1).rebalanced(WEB_1, "member joined")
+    life.at(0).add("member_id_issued" if with_id else "member_added", WEB_3)
+    who, waiting = (WEB_1, ()) if with_id else (WEB_3, (WEB_1,) if state == "Stable" else ())
+    life.preparing(who, "member joined", from_state=state, waiting_for=waiting)
+    life.broker = 2
+    return life.at(500).shard_event("shard_loaded", epoch=4, groups=1, took_ms=12, from_broker=1)
+
+
+@pytest.mark.parametrize("with_id", [False, True])
+def test_who_was_joining_when_the_coordinator_moved_is_not_known_to_the_next(with_id: bool) -> None:
+    life = moved_during_a_join(with_id=with_id)
+    tracks = Tracks(life.entries)
+    assert spans(tracks.group)[-2:] == [(0, 500, "PreparingRebalance"), (500, None, "Stable")]
+    assert [each.is_present for each in tracks.members] == [True, False]
+    again = member("web-3", "10.0.0.8", tail="222222")
+    life.at(700).add("member_added", again).rebalanced(again, "member joined")
+    one, former, new = Tracks(life.entries).members
+    assert spans(one)[-1][2] == spans(new)[-1][2] == Standing.STABLE
+    assert spans(former) == [(0, 500, Standing.PENDING if with_id else Standing.JOINING)]
+    assert present(life.entries) == {WEB_1.id, again.id}
+
+
+def test_who_waits_for_the_others_is_stable_when_the_coordinator_has_moved() -> None:
+    life = moved_during_a_join()
+    awaited = Tracks(life.entries).members[0]
+    assert spans(awaited)[-2:] == [(0, 500, Standing.AWAITED), (500, None, Standing.STABLE)]
+
+
+def test_a_group_whose_first_join_is_lost_is_empty() -> None:
+    life = moved_during_a_join(state="Empty")
+    tracks = Tracks(life.entries)
+    assert spans(tracks.group)[-1] == (500, None, "Empty")
+    assert not any(each.is_present for each in tracks.members)
+    assert not present(life.entries)
+
+
+def test_a_move_of_a_stable_or_a_consumer_group_loses_nobody() -> None:
+    stable = Life().at(0).add("member_added", WEB_2).rebalanced(WEB_2, "member joined")
+    of_consumers = Life().at(0).add("member_added", WEB_2)
+    of_consumers.add("state_changed", from_state="Empty", to_state="Reconciling")
+    for life in (stable, of_consumers):
+        before = Tracks(life.entries)
+        life.at(500).shard_event("shard_loaded", epoch=4)
+        tracks = Tracks(life.entries)
+        assert [spans(each) for each in tracks.members] == [spans(each) for each in before.members]
+        assert spans(tracks.group) == spans(before.group)
+        assert present(life.entries) == {WEB_2.id}
