@@ -278,12 +278,15 @@ def _thinned(rebalance: Rebalance, newest_ms: int, changes_until_ms: int) -> lis
     kept = rebalance.entries[:ends]
     following = rebalance.entries[ends:]
     telling = _telling(rebalance)
+    # Until its first move, the coordinator knew the connections of members that had left.
+    moved = next((at for at, each in enumerate(following) if each.entry.type in SHARD_TYPES), -1)
+    until_moved = {each.offset for each in following[max(moved - 1, 0) : moved + 1]}
     refused: dict[int | None, int] = {}
     before = next((each for each in reversed(kept) if is_bound(each)), None)
     for each in following:
         type, at_ms = each.entry.type, each.entry.at_ms
         old = at_ms < newest_ms - BEFORE_MS - SKEW_MS and at_ms > changes_until_ms
-        if type == "commit_refused" and at_ms < newest_ms - SKEW_MS:
+        if type == "commit_refused" and at_ms < newest_ms - SKEW_MS and each.offset not in until_moved:
             generation = whole(each.entry, "committed_generation_id")
             first = refused.get(generation)
             if first is None:
@@ -292,7 +295,9 @@ def _thinned(rebalance: Rebalance, newest_ms: int, changes_until_ms: int) -> lis
             else:
                 kept[first] = kept[first]._replace(times=kept[first].times + each.times)
             continue
-        if old and type in SHARD_TYPES:
+        if each.offset in until_moved:
+            is_needed = True
+        elif old and type in SHARD_TYPES:
             is_needed = before is None or before.entry.type == "state_changed"
         elif old and type == "lag_at_commit":
             is_needed = each.offset in telling

@@ -104,6 +104,32 @@ def test_commits_refused_long_after_a_rebalance_are_all_counted() -> None:
     assert counted[-1] == 5
 
 
+@pytest.mark.parametrize("sampled_ms", [None, LOOK_AHEAD_MS + 60_000])
+def test_a_move_long_after_a_member_left_is_remembered_with_what_came_before_it(
+    sampled_ms: int | None,
+) -> None:
+    """How long the connection of one that left is known to have been open depends on them."""
+    facts = {"silent_ms": 1_200, "connected": True, "heartbeat_interval_ms": 3_000}
+    life = Life().at(0).add("member_removed", WEB_2, trigger="member left", **facts)
+    life.rebalanced(WEB_2, "member left")
+    if sampled_ms is not None:
+        life.at(sampled_ms - 60_000).add("lag_at_commit", total=0)
+        life.at(sampled_ms).add("lag_at_commit", total=0)
+    life.at(2 * LOOK_AHEAD_MS).shard_event("shard_loaded", from_broker=1)
+    for number in range(4, 9):
+        life.at(number * LOOK_AHEAD_MS).add("heartbeat_late", WEB_2)
+    rows: list[Row] = [
+        (each.group and each.group.encode(), each.to_json(), 3, offset)
+        for offset, each in enumerate(life.entries)
+    ]
+    replay, found = Replay(), []
+    for batch in batches(rows, 1):
+        for _, piece in replay.take(batch):
+            found = [(each.diagnosis, each.evidence) for each in explain_all(exploded(piece))]
+    assert found == [(each.diagnosis, each.evidence) for each in explain_all(life.entries)]
+    assert found[0][0] == ("clean-shutdown" if sampled_ms is None else "poll-deadline-missed")
+
+
 def told(offset: int, at_ms: int, type: str, **more: Any) -> Row:
     value = {"group": "billing", "at_ms": at_ms, "type": type, **more}
     return b"billing", json.dumps(value).encode(), 3, offset

@@ -227,13 +227,33 @@ def left_and_came_back(case: Case) -> Finding | None:
 
 
 def left_and_stays(case: Case) -> Finding | None:
-    """LeaveGroup with heartbeats on time; the connection has stayed open since."""
-    open_ms = case.now_ms - case.start.entry.at_ms
+    """LeaveGroup with heartbeats on time; the connection stayed open."""
     if case.disconnected_after_ms is not None or not _on_time(case) or _is_told(case):
+        return None
+    open_ms = _open_ms(case)
+    if open_ms is None:
         return None
     certainty = Certainty.LIKELY if open_ms > CLOSING_MS and not _too_early(case) else Certainty.POSSIBLE
     evidence = f"its connection was still open {duration(open_ms)} after it left"
     return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, POLL, (evidence, *_on_time(case)))
+
+
+def _open_ms(case: Case) -> int | None:
+    """How long its connection was open after it left, as far as the journal shows. None: the coordinator
+    moved so soon that the connection may have closed with the LeaveGroup; the next one does not know it."""
+    left_ms = known_ms = case.start.entry.at_ms
+    for each in case.rebalance.later(case.start, None):
+        if each.type == "shard_loaded":
+            # The former coordinator died, some time after its last entry and after it was last heard from.
+            silent_ms = whole(each, "from_silent_ms")
+            known_ms = known_ms if silent_ms is None else max(known_ms, each.at_ms - silent_ms)
+        else:
+            known_ms = each.at_ms
+        if each.type in ("shard_loaded", "shard_unloaded"):
+            return known_ms - left_ms if known_ms - left_ms > CLOSING_MS else None
+        if (each.type == "member_disconnected" and case.is_about(each)) or case.came_back_as(each):
+            return known_ms - left_ms
+    return case.now_ms - left_ms
 
 
 def just_left(case: Case) -> Finding | None:

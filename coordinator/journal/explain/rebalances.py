@@ -151,11 +151,11 @@ class Rebalance:
                 return text(each, "protocol")
         return None
 
-    def later(self, start: Start, window_ms: int) -> Iterator[Entry]:
-        """Entries at most `window_ms` after `start`, including those of later rebalances."""
+    def later(self, start: Start, window_ms: int | None) -> Iterator[Entry]:
+        """Entries at most `window_ms` after `start`, or of any time, including those of later rebalances."""
         for index in range(start.index + 1, min(len(self.stream), start.index + LOOK_ENTRIES_MAX)):
             each = self.stream[index]
-            if each.at_ms > start.entry.at_ms + window_ms:
+            if window_ms is not None and each.at_ms > start.entry.at_ms + window_ms:
                 break
             yield each
 

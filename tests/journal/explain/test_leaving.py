@@ -221,6 +221,50 @@ def test_leave_on_a_connection_that_stays_open_is_likely_a_missed_poll_deadline(
     assert others(why(left(), now=30_000)) == {"clean-shutdown"}
 
 
+def test_a_connection_is_said_to_have_been_open_only_until_it_closed() -> None:
+    life = left().at(3_600_000).add("member_disconnected", WEB_2, after_removal_ms=3_600_000)
+    found = why(life, now=5 * 3_600_000)
+    assert said(found) == ("poll-deadline-missed", "likely")
+    assert found.evidence[0] == "its connection was still open 1 h after it left"
+
+
+def test_a_connection_is_said_to_have_been_open_only_until_it_rejoined() -> None:
+    life = left().at(3_600_000).add("member_id_issued", WEB_3, former_member_id=WEB_2.id)
+    assert why(life, now=5 * 3_600_000).evidence[0] == "its connection was still open 1 h after it left"
+
+
+@pytest.mark.parametrize("handed_over", [True, False])
+def test_what_became_of_a_connection_after_the_coordinator_moved_is_unknown(handed_over: bool) -> None:
+    def moved(ms: int) -> Explanation:
+        life = left().at(ms)
+        if handed_over:
+            life.shard_event("shard_unloaded", epoch=3, why="handed over")
+        else:
+            life.add("lag_at_commit", total=0)  # the last that the former coordinator wrote
+        life.broker = 2
+        life.at(50_000).shard_event("shard_loaded", epoch=4, groups=1, took_ms=12, from_broker=1)
+        found = explain(life.entries, generation=7, now_ms=T0 + 50_000_000)
+        assert found is not None
+        return found
+
+    soon = moved(300)
+    assert said(soon) == ("clean-shutdown", "possible")
+    assert not others(soon)
+    later = moved(20_000)
+    assert said(later) == ("poll-deadline-missed", "likely")
+    assert later.evidence[0] == "its connection was still open 20.0 s after it left"
+
+
+def test_a_coordinator_that_died_is_known_to_have_lived_until_it_was_last_heard_from() -> None:
+    life = left()
+    life.broker = 2
+    life.at(3_600_000).shard_event("shard_loaded", epoch=4, from_broker=1, from_silent_ms=10_000)
+    found = explain(life.entries, generation=7, now_ms=T0 + 50_000_000)
+    assert found is not None
+    assert said(found) == ("poll-deadline-missed", "likely")
+    assert found.evidence[0] == "its connection was still open 59 min 50 s after it left"
+
+
 def test_a_poll_deadline_cannot_be_missed_before_it_has_passed() -> None:
     def after(age_ms: int) -> Explanation:
         life = (
