@@ -239,6 +239,7 @@ class Cluster:
                     raise ConnectionLost(f"{error}; it may have been applied anyway") from error
                 failed = error
             self.forget()
+            self._pool.ask_another()
             wait_s = self.backoff_s(tries)
             tries += 1
             if deadline(wait_s) >= until:

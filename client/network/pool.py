@@ -111,6 +111,7 @@ class Pool:
         self._patient = patient
         self._on_wrong_broker = on_wrong_broker
         self._nodes: Mapping[int, Node] = {}
+        self._turn = 0  # which of several open nodes is asked if any will do
         self._cluster_id: str | None = None
         self._lanes: dict[tuple[int, str], _Lane] = {}
         self._failures: dict[int, _Failures] = {}
@@ -120,6 +121,10 @@ class Pool:
         self._cut_off = False  # no broker responded at the last attempt
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+
+    def ask_another(self) -> None:
+        """What any broker can answer is to be asked of another one than last time, which may not know yet."""
+        self._turn += 1
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class Pool:
     def _open_to_any(self, lane: str) -> Connection | None:
         """An open connection with the fewest requests in flight, nodes first. Skips connections on which a
         request timed out, and those to a broker that failed later than another candidate: any broker will
-        do. Among equals chance decides: one who asks again, since a broker may not know yet, asks others."""
+        do. Among equals it is the one of the last time, until `ask_another`."""
         best = min((self._rank(each.address) for each in self._candidates()), default=0)
 
         def serves(connection: Connection) -> bool:
@@ -252,7 +257,10 @@ class Pool:
         nodes = (self._open(node_id, lane) for node_id in self._nodes)
         open_to_nodes = [each for each in nodes if each is not None and serves(each)]
         if open_to_nodes:
-            return min(open_to_nodes, key=lambda connection: (connection.in_flight, random.random()))
+            turn = self._turn % len(open_to_nodes)
+            return min(
+                open_to_nodes[turn:] + open_to_nodes[:turn], key=lambda connection: connection.in_flight
+            )
         given = self._lanes.get((ANY, lane))
         there = None if given is None else given.connection
         return there if there is not None and serves(there) else None

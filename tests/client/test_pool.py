@@ -13,9 +13,9 @@ import pytest
 
 from muster.client.errors import Closed, ConnectionLost, RequestTimedOut, Unreachable
 from muster.client.network.cluster import ANY, Cluster, ConnectionSettings
-from muster.client.network.connection import Address, deadline
+from muster.client.network.connection import Address, Connection, deadline
 from muster.coordinator import testing
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataRequest
 from tests.client.fake_cluster import VERSIONS, FakeCluster
 from tests.client.listeners import Handle, listener, read_request, shake_hands
@@ -204,9 +204,8 @@ async def test_a_connection_that_ends_before_anything_was_asked_never_came_about
 
 @pytest.fixture(params=["in order", "reversed"])
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try candidates in one order, or in reverse, and of equals take the first: nothing is left to chance."""
+    """Try candidates in one order, or in reverse: nothing is left to chance."""
     monkeypatch.setattr(random, "shuffle", list.reverse if request.param == "reversed" else lambda _: None)
-    monkeypatch.setattr(random, "random", lambda: 0.5)
 
 
 async def accepts_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -331,13 +330,22 @@ async def test_least_loaded_is_who_has_the_fewest_requests_in_flight() -> None:
         await asyncio.gather(*waiting)
 
 
-async def test_of_those_with_the_fewest_requests_in_flight_each_is_asked_now_and_then() -> None:
-    """A broker that does not know yet of a new topic is not the only one asked."""
+async def test_a_request_that_any_broker_can_answer_stays_with_one_until_it_is_repeated() -> None:
+    """Who was told of a new topic by a broker asks that one again; who was not asks another."""
     fake = FakeCluster()
-    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1]) as cluster:
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1], retry_backoff_ms=1) as cluster:
         await cluster.refresh([], deadline(LONG_S))
-        connections = {await cluster.connection(node, deadline(LONG_S)) for node in (1, 2)}
-        assert {await cluster.connection(ANY, deadline(LONG_S)) for _ in range(100)} == connections
+        one, other = [await cluster.connection(node, deadline(LONG_S)) for node in (1, 2)]
+        asked: list[Connection] = []
+
+        async def ask() -> None:
+            asked.append(await cluster.connection(ANY, deadline(LONG_S)))
+            if len(asked) % 2:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+        await cluster.retrying(ask, deadline(LONG_S))
+        assert set(asked) == {one, other}
+        assert {await cluster.connection(ANY, deadline(LONG_S)) for _ in range(9)} == {asked[1]}
 
 
 async def test_when_no_known_node_answers_it_begins_anew_where_it_began() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -90,8 +91,10 @@ async def test_a_start_with_slow_claims_keeps_what_it_has_claimed(cluster: Clust
     node = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
     claim = cluster.store.claim
 
-    async def slow(leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
-        granted = await claim(leases, node_id, term_ms)
+    async def slow(
+        leases: Sequence[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
+        granted = await claim(leases, node_id, term_ms, incarnation=incarnation)
         await cluster.passes(TERM_MS * 2 // 5)
         return granted
 

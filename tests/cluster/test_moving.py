@@ -4,6 +4,7 @@ longer than necessary."""
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
@@ -83,17 +84,21 @@ async def test_what_was_refused_is_asked_for_again_soon(cluster: Cluster) -> Non
     """The store may refuse a free lease while a dead node still holds a lock on it."""
     (node,) = await cluster.start(1)
     lease = Lease(LeaseKind.GROUP, 7)
-    claim = cluster.store.claim
+    claim, refused = cluster.store.claim, list[Lease]()
 
-    async def refuse(leases: list[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
-        granted = await claim([each for each in leases if each != lease], node_id, term_ms)
+    async def refuse(
+        leases: list[Lease], node_id: int, term_ms: int, *, incarnation: UUID | None = None
+    ) -> list[Grant | None]:
+        others = [each for each in leases if each != lease]
+        granted = await claim(others, node_id, term_ms, incarnation=incarnation)
+        refused.append(lease)
         return [*granted, None]
 
     cluster.store.claim = refuse  # type: ignore[method-assign,assignment]
     node.store.__dict__.pop("claim", None)  # it caches the method
     node.membership.reclaim(lease, 1)
     await turns()
-    assert node.epoch(lease) == 1
+    assert (node.epoch(lease), refused) == (1, [lease])
     cluster.store.claim = claim  # type: ignore[method-assign]
     node.store.__dict__.pop("claim", None)
     await cluster.passes(TERM_MS // 15 + 100)

@@ -169,8 +169,12 @@ async def test_the_transactions_of_the_page_lose_nothing_when_the_first_one_is_a
         return record.value.upper()
 
     failing = asyncio.create_task(run(fails))
-    while not failing.done():  # for one that begins at the end, too
-        await asyncio.to_thread(send, broker, "in", ("", "tea"))
+    try:
+        async with asyncio.timeout(LONG_S):
+            while not failing.done():  # for one that begins at the end, too
+                await asyncio.to_thread(send, broker, "in", ("", "tea"))
+    finally:
+        failing.cancel()
     with pytest.raises(ArithmeticError):
         await failing
     sent = len(broker.records("in"))

@@ -398,7 +398,7 @@ async def test_a_topic_that_cannot_be_reassigned_in_time_holds_back_no_other(
     asked = [
         Alter.ReassignableTopic(name=name, partitions=[to_third]) for name in ("moving", "stuck", "fine")
     ]
-    answer = await call(first, Alter(topics=asked, timeout_ms=2_000), 1)
+    answer = await call(first, Alter(topics=asked, timeout_ms=5_000), 1)  # enough for the third to take over
     heard.set()
     found = [(each.partitions[0].error_code, each.partitions[0].error_message) for each in answer.responses]
     late = ErrorCode.REQUEST_TIMED_OUT

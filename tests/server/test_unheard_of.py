@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 
-from muster.coordinator.server.apis import configs
+from muster.coordinator.server.apis import configs, several
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.errors import ErrorCode
@@ -23,6 +24,7 @@ from muster.protocol.messages.topics import CreatePartitionsRequest, DeleteTopic
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.server.test_metadata import creating
+from tests.support.facts import until
 from tests.support.wire import Wire
 from tests.support.wire_configs import BROKER, GROUP, SET, TOPIC, altering, describing, replacing
 
@@ -138,6 +140,32 @@ async def test_a_topic_is_deleted_by_its_name_even_if_another_broker_has_made_it
     assert found == [ErrorCode.NONE if again else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     await first.catalogue.refresh()
     assert first.catalogue.by_name("t") is None
+
+
+async def test_a_deletion_that_goes_on_after_its_time_spares_a_topic_that_was_made_again_since(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await two(start_brokers)
+    topic = await first.catalogue.create("t")
+    await second.catalogue.refresh()
+    goes_on, store = asyncio.Event(), second.catalogue._store
+    delete = store.delete_topic
+
+    async def late(topic_id: UUID) -> bool:
+        await goes_on.wait()
+        return await delete(topic_id)
+
+    monkeypatch.setattr(store, "delete_topic", late)
+    asked = [DeleteTopicsRequest.DeleteTopicState(name="t", topic_id=ZERO_UUID)]
+    async with await Wire.connect(second.port) as wire:
+        answer = await wire.call(DeleteTopicsRequest(topics=asked, timeout_ms=50), 6)
+    assert [each.error_code for each in answer.responses] == [ErrorCode.REQUEST_TIMED_OUT]
+    await first.catalogue.delete(topic)
+    made = await first.catalogue.create("t")
+    goes_on.set()
+    await until(lambda: not several._MADE, "the late attempt to end")
+    await first.catalogue.refresh()
+    assert first.catalogue.by_name("t") == made
 
 
 @pytest.mark.parametrize("what", ["elect leaders", "reassign"])

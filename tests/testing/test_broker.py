@@ -461,7 +461,7 @@ async def test_a_paused_broker_leads_and_coordinates_nothing_once_its_leases_hav
             assert cluster.groups() == ["orders"]
             assert cluster.leader_of("t", partition) != 0
             assert await cluster.produce("t", [b"v"], partition=partition) == 0
-            await cluster.topic("t").has_records(timeout=1)
+            await cluster.topic("t").has_records()
             assert [record.value for record in await cluster.records("t")] == [b"v"]
             await cluster.resume(0)
 

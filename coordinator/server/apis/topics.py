@@ -201,7 +201,7 @@ async def delete_topics(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             topic = _to_delete(broker, rights, each)
             mutations.use(topic.partitions)
-            topic = await attempts.make(_delete(broker, rights, each, topic))
+            topic = await _delete(broker, attempts, rights, each, topic)
         except _NotAllowed as refused:
             results.append(
                 entry(_Deleted, context.api_version, refused, name=refused.topic_name, topic_id=each.topic_id)
@@ -236,13 +236,17 @@ def _named_as(
 
 
 async def _delete(
-    broker: Broker, rights: Rights, asked: DeleteTopicsRequest.DeleteTopicState, topic: Topic
+    broker: Broker,
+    attempts: Attempts,
+    rights: Rights,
+    asked: DeleteTopicsRequest.DeleteTopicState,
+    topic: Topic,
 ) -> Topic:
     """Delete the topic. If another broker has deleted it meanwhile, a name may stand for a new one by now,
-    which is deleted instead."""
+    which is deleted instead; but an attempt that goes on after the request's time spares it."""
     while True:
         try:
-            await broker.catalogue.delete(topic)
+            await attempts.make(broker.catalogue.delete(topic))
         except KafkaError as error:
             if asked.name is None or error.code is not ErrorCode.UNKNOWN_TOPIC_ID:
                 raise
