@@ -442,15 +442,17 @@ class SegmentLog:
         gone = self._segments[place]
         draft.open_to_write().sync()
         draft.release()
-        reaches_last = draft.next_offset > gone[-1].base_offset
+        reached, end = draft.next_offset, gone[-1].next_offset
         # Even if its last records were removed: the next segment begins there.
-        draft.next_offset = gone[-1].next_offset
+        draft.next_offset = end
         draft.written_ms = gone[-1].written_ms
         try:
             draft.save_index()
         except OSError:
-            # Unless its batches reach the last old file, only the index tells an opening to drop that one.
-            if len(gone) > 1 and not reaches_last:
+            # Only the index tells an opening to drop the old files behind its last batch, among them those of
+            # earlier replacements that could not be removed.
+            old_offsets = [segment.base_offset for segment in (*gone, *self._gone)]
+            if any(draft.base_offset < offset < end and offset >= reached for offset in old_offsets):
                 raise
         draft_name = draft.log_name
         draft.draft = False

@@ -879,6 +879,36 @@ def test_compaction_replaces_nothing_if_a_start_could_not_tell_which_files_it_re
     assert everything(again) == b"".join(stored)
 
 
+def test_records_that_compaction_removed_stay_out_though_their_file_cannot_be_removed() -> None:
+    """Only an index tells a start to drop a file that lies behind the last batch of what replaced it."""
+
+    class Folder(FullFolder):
+        def remove(self, name: str) -> None:
+            if name == f"{2:020d}.log":
+                raise PermissionError(name)
+            super().remove(name)
+
+    folder = Folder()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(4)]
+    log.seal()
+    for generation, kept in ((1, stored[:2]), (2, stored[:1])):
+        draft = log.new_draft(0, generation)
+        for batch in kept:
+            draft.append([batch], record_batch.peek(batch))
+        if generation == 2:
+            folder.full = True
+            with pytest.raises(OSError, match="No space left"):
+                log.replace(log.segments[:1], draft)
+            folder.full = False
+            assert everything(log) == b"".join(stored)
+        log.replace(log.segments[: 3 - generation], draft)
+        with pytest.raises(PermissionError):
+            log.remove_files()
+    again, _ = Place(copied(folder, {})).open()
+    assert everything(again) == everything(log) == b"".join([stored[0], *stored[2:]])
+
+
 def test_a_file_that_cannot_be_removed_keeps_no_others_that_compaction_has_replaced() -> None:
     class Folder(MemoryFolder):
         stuck = f"{0:020d}.log"
