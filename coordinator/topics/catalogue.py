@@ -27,6 +27,7 @@ from muster.coordinator.storage.store import (
     Replicas,
     Store,
     StoreConflict,
+    StoreError,
     TopicRow,
 )
 from muster.coordinator.topics.config import (
@@ -185,6 +186,7 @@ class Catalogue:
         self._moved: dict[Lease, int] = {}
         self._refreshes = 0  # asked for
         self._covered = 0  # of these, how many had been when the read of the present state began
+        self._failed: tuple[int, type[StoreError], str] = (0, StoreError, "")  # the same of one that failed
         self._reading = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -197,15 +199,23 @@ class Catalogue:
         store's `revision()` has moved (this object's own changes refresh by themselves).
 
         Returns what this call's own read found: nothing if a read for another, begun after this call, was
-        enough. There is one read at a time: of two at once, nobody could tell which saw more.
+        enough. There is one read at a time: of two at once, nobody could tell which saw more. If it fails, it
+        fails for all who asked before it began: otherwise each would wait for the store in turn.
         """
         self._refreshes += 1
         number = self._refreshes
         async with self._reading:
             if number <= self._covered:
                 return Change()
+            failed, kind, why = self._failed
+            if number <= failed:
+                raise kind(why)
             covered = self._refreshes
-            rows = await self._store.topics()
+            try:
+                rows = await self._store.topics()
+            except StoreError as error:
+                self._failed = covered, type(error), str(error)
+                raise
             self._covered = covered
             return self._take(rows)
 

@@ -13,7 +13,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import EVENTS_TOPIC
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.memory import MemoryStore
-from muster.coordinator.storage.store import TopicRow
+from muster.coordinator.storage.store import StoreBusy, TopicRow
 from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.replicas import Hosts
@@ -337,6 +337,34 @@ async def test_refreshes_asked_for_during_a_read_share_the_next(brokers: Brokers
     assert not await first
     assert [len(change.created) for change in await asyncio.gather(*others)] == [1, 0, 0]
     assert store.begun == 2
+
+
+async def test_a_read_that_fails_does_so_for_all_who_asked_before_it(brokers: Brokers) -> None:
+    class Hung(MemoryStore):
+        begun = 0
+        times_out: asyncio.Future[None]
+
+        async def topics(self) -> list[TopicRow]:
+            self.begun += 1
+            self.times_out = asyncio.get_running_loop().create_future()
+            await self.times_out
+            return await super().topics()
+
+    store = Hung()
+    await store.open()
+    catalogue = Catalogue(store, brokers.clock)
+    refreshes = [asyncio.ensure_future(catalogue.refresh()) for _ in range(5)]
+    for failed in (1, 5):
+        await turns()
+        store.times_out.set_exception(StoreBusy("no answer"))
+        await turns()
+        assert sum(refresh.done() for refresh in refreshes) == failed
+    assert {repr(refresh.exception()) for refresh in refreshes} == {"StoreBusy('no answer')"}
+    assert store.begun == 2
+    again = asyncio.ensure_future(catalogue.refresh())
+    await turns()
+    store.times_out.set_result(None)
+    assert not await again
 
 
 async def test_who_is_cancelled_during_a_read_keeps_nobody_waiting(brokers: Brokers) -> None:
