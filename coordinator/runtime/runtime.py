@@ -212,8 +212,8 @@ class Runtime(Generic[M]):
 
         Shards that this broker gives up meanwhile are skipped, like those of other brokers. One that is
         loading, or failed and will be loaded again, raises COORDINATOR_LOAD_IN_PROGRESS, since an answer
-        without it would look complete. One whose rows cannot be read is skipped: it would keep the others
-        from being listed until it is repaired.
+        without it would look complete. One whose rows cannot be read, or that fails as soon as it is loaded,
+        is skipped: it would keep the others from being listed until it is repaired.
         """
         hosts = self.hosts()
         for host in hosts:

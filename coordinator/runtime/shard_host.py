@@ -157,7 +157,9 @@ class ShardHost(Generic[M]):
         self.steps = 0
         self._unwritten = False
         self.unreadable = False
-        """Whether it failed because its rows are damaged: loading it again will hardly help."""
+        """Whether it failed because its rows are damaged, or as soon as it was loaded: loading it again will
+        hardly help."""
+        self._begun = False  # its first turn has gone well
         self._log = Logger(part=kind.coordinator.part)
         self._operations = kind.operations
         self._owner = owner
@@ -342,6 +344,7 @@ class ShardHost(Generic[M]):
             self.note(self._recorder.of("shard_loaded", self.active_since_ms, self.lease.number, data))
         self._inbox.append(lambda machine, step: machine.loaded(step))
         self._turn()
+        self._begun = self.state is HostState.ACTIVE
 
     def close(self, why: str) -> None:
         """Stop stepping: parked requests get NOT_COORDINATOR, steps taken before are written and answered.
@@ -660,7 +663,7 @@ class ShardHost(Generic[M]):
         if self.state is HostState.ACTIVE:
             unloaded = self._unloaded("its lease was lost" if why is None else f"{type(why).__name__}: {why}")
         self.unreadable = isinstance(why, StoreDamaged) or (
-            self.machine is None and not isinstance(why, StoreError)
+            not self._begun and why is not None and not isinstance(why, StoreError)
         )
         self._stop(HostState.FAILED, why)
         if unloaded and self._recorder is not None:

@@ -108,6 +108,19 @@ async def test_an_answer_of_all_shards_goes_without_one_whose_rows_cannot_be_rea
     assert await bench.ask_all(CounterShard.read) == [[]]
 
 
+async def test_an_answer_of_all_shards_goes_without_one_that_fails_whenever_it_is_loaded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(self: CounterShard, step: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(CounterShard, "loaded", loaded)
+    await bench.claim(Lease(LeaseKind.GROUP, 12))
+    await bench.runtime.loaded()
+    assert [status.state for status in bench.runtime.shards()] == ["failed", "active"]
+    assert await bench.ask_all(CounterShard.read) == [[]]
+
+
 async def test_an_answer_of_all_shards_is_not_given_while_one_is_loading(bench: Bench) -> None:
     bench.store.loading.clear()
     await bench.claim(Lease(LeaseKind.GROUP, 12))
