@@ -29,6 +29,11 @@ class LeaseKeeper(Protocol):
     def reclaim(self, lease: Lease, epoch: int) -> None:
         """State kept under `epoch` is lost: claim and `own` the lease again if it is still this node's."""
 
+    @property
+    def reclaiming(self) -> Set[Lease]:
+        """The leases that are being claimed again. They are not served, and no other node is known to have
+        them."""
+
     def silent_ms(self, node_id: int) -> int | None:
         """How long ago another node last registered, in real ms, as far as was seen; it lived no longer than
         a third of its term after that. None: nothing is known of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -112,6 +112,7 @@ class Membership:
         self._held = HeldLeases(term_ms // 10 if margin_ms is None else margin_ms)
         self._moves = Moves(MOVES_AT_ONCE, term_ms)
         self._wanted = Wanted()
+        self._reclaiming: set[Lease] = set()
         self._holders: Mapping[LeaseKind, LeaseHolder] = {}
         self._node: NodeRow | None = None
         self._drained = False
@@ -226,7 +227,13 @@ class Membership:
             else:
                 self._held.drop(lease)
                 self._topology = None
+                self._reclaiming.add(lease)
         self._placing.wake()
+
+    @property
+    def reclaiming(self) -> Set[Lease]:
+        """See `LeaseKeeper`."""
+        return self._reclaiming
 
     def begin_anew(self, lease: Lease, epoch: int) -> None:
         """Hold the lease under a higher epoch than `epoch`, as after a hand-over: what was served under it
@@ -329,6 +336,7 @@ class Membership:
             return
         self._leaving = True
         await self._placing.end()  # Waits for a claim under way: nobody would know of its leases.
+        self._reclaiming.clear()
         await self._hand_over()
         # The registration before the rest, so that the others want the leases when they are released.
         await self._renewing.end()
@@ -440,6 +448,7 @@ class Membership:
         """Another broker has this node id by now, and may take the node's leases for its own."""
         self._log.error("another broker took this node id; serving stopped", why=str(taken))
         self.superseded_by = taken
+        self._reclaiming.clear()
         for grant in self._held.grants():
             self._disown(grant.lease, "another broker has taken this one's node id")
         self.superseded.set()
@@ -470,10 +479,13 @@ class Membership:
         if LeaseKind.REPLICAS not in self._holders:
             replicas = {}
         no_transactions = without_transactions(nodes.values())
+        wanted = self._wanted.of(
+            node_id, placeable(nodes.values()), counts, self._pins, replicas, no_transactions
+        )
+        of_others = {lease for lease, grant in holders.items() if grant.node_id != node_id}
+        self._reclaiming &= wanted - of_others
         plan = self._held.plan(
-            self._wanted.of(
-                node_id, placeable(nodes.values()), counts, self._pins, replicas, no_transactions
-            ),
+            wanted,
             {lease: grant for lease, grant in holders.items() if lease.kind in self._holders},
             node_id,
             seen_ms,
@@ -534,6 +546,7 @@ class Membership:
         grants = [grant for grant in claimed if grant is not None]
         for grant in grants:
             self._held.granted(grant, sent_ms)
+            self._reclaiming.discard(grant.lease)
             loaded = self._holders[grant.lease.kind].own(grant.lease.number, grant.epoch)
             if loaded is None:
                 self._held.loaded(grant)
@@ -633,6 +646,7 @@ class Membership:
     def _disown(self, lease: Lease, why: str, *, release: Grant | None = None) -> None:
         """Stop serving now, and release the lease when its holder is at rest."""
         self._held.drop(lease)
+        self._reclaiming.discard(lease)
         self._topology = None
         self._handovers.begin(lease, self._holders[lease.kind].disown(lease.number, why), release)
 

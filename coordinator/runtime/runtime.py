@@ -211,14 +211,17 @@ class Runtime(Generic[M]):
         """Send one request to every shard of this broker (ListGroups); return the answers by shard number.
 
         Shards that this broker gives up meanwhile are skipped, like those of other brokers. One that is
-        loading, or failed and will be loaded again, raises COORDINATOR_LOAD_IN_PROGRESS, since an answer
-        without it would look complete. One whose rows cannot be read, or that fails as soon as it is loaded,
-        is skipped: it would keep the others from being listed until it is repaired.
+        loading, or failed and will be claimed and loaded again, raises COORDINATOR_LOAD_IN_PROGRESS, since an
+        answer without it would look complete. One whose rows cannot be read, or that fails as soon as it is
+        loaded, is skipped: it would keep the others from being listed until it is repaired.
         """
         hosts = self.hosts()
         for host in hosts:
             if host.comes_back and isinstance(answer := self._while_loading(host, operation), KafkaError):
                 raise answer
+        for lease in self._leases.reclaiming:
+            if lease.kind is self._lease_kind and self._answers_soon(lease):
+                raise self._loaded_again(lease)
         answers = await asyncio.gather(
             *(host.call(operation, request, context) for host in hosts), return_exceptions=True
         )
@@ -226,9 +229,7 @@ class Runtime(Generic[M]):
         for host, answer in zip(hosts, answers, strict=True):
             if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_COORDINATOR:
                 if self._answers_soon(host.lease):
-                    raise KafkaError(
-                        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {host.lease.number} is loaded again"
-                    )
+                    raise self._loaded_again(host.lease)
                 continue
             if isinstance(answer, BaseException):
                 raise answer
@@ -236,9 +237,15 @@ class Runtime(Generic[M]):
         return found
 
     def _answers_soon(self, lease: Lease) -> bool:
-        """Whether a shard that has refused a request is still this broker's, and will be loaded again."""
+        """Whether a shard that does not answer is still this broker's, and will be loaded again."""
         host = self._hosts.get(lease.number)
-        return host is not None and not host.unreadable and self.serving(lease)
+        if host is None:
+            return lease in self._leases.reclaiming
+        return not host.unreadable and (self.serving(lease) or lease in self._leases.reclaiming)
+
+    @staticmethod
+    def _loaded_again(lease: Lease) -> KafkaError:
+        return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {lease.number} is loaded again")
 
     def _while_loading(self, host: ShardHost[M], operation: Operation) -> object:
         answer = self._kind.operations.get(operation, NO_TRAITS).while_loading

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.cluster.membership import MOVES_AT_ONCE
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreClosed, StoreError
+from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeIdTaken, StoreClosed, StoreError
 from tests.cluster.support import ALL, MARGIN_MS, TERM_MS, Cluster, Holder, Node, share
 from tests.support.facts import turns, until
 
@@ -366,11 +367,38 @@ async def test_a_lease_whose_state_was_lost_is_claimed_under_a_new_epoch(cluster
     lease = Lease(LeaseKind.GROUP, 7)
     node.membership.reclaim(lease, 1)
     assert not node.membership.serving(lease)
+    assert node.membership.reclaiming == {lease}
     await until(lambda: node.epoch(lease) == 2, "the new epoch")
+    assert not node.membership.reclaiming
     node.membership.reclaim(lease, 1)  # Refers to the old epoch; the current one stays.
     await turns()
     assert node.epoch(lease) == 2
     assert node.membership.epoch(lease) == 2
+
+
+async def test_a_lost_lease_is_not_waited_for_once_another_node_has_it(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    lease = Lease(LeaseKind.GROUP, 7)
+    cluster.store.takes_claims.clear()
+    node.membership.reclaim(lease, 1)
+    await cluster.store.release([Grant(lease, 1, 1, 0)])
+    await MemoryStore.claim(cluster.store, [lease], 2, TERM_MS)
+    assert node.membership.reclaiming == {lease}
+    cluster.store.takes_claims.set()
+    await until(lambda: not node.membership.reclaiming, "the other node's claim to be seen")
+    assert not node.membership.serving(lease)
+
+
+@pytest.mark.parametrize("end", ["stop", "supersede"])
+async def test_a_node_that_serves_nothing_any_more_claims_nothing_again(cluster: Cluster, end: str) -> None:
+    (node,) = await cluster.start(1)
+    lease = Lease(LeaseKind.GROUP, 7)
+    node.membership.reclaim(lease, 1)
+    if end == "stop":
+        await node.membership.stop()
+    else:
+        node.membership._supersede(NodeIdTaken(node.row, TERM_MS))
+    assert not node.membership.reclaiming
 
 
 async def test_every_node_knows_who_leads_what(cluster: Cluster) -> None:

@@ -190,13 +190,16 @@ class HandLeases:
     def __init__(self) -> None:
         self.lapsed = False
         self.reclaimed: list[tuple[Lease, int]] = []
+        self.reclaiming: set[Lease] = set()
         self.silent: dict[int, int] = {}
 
     def serving(self, lease: Lease) -> bool:
-        return not self.lapsed
+        return not self.lapsed and lease not in self.reclaiming
 
     def reclaim(self, lease: Lease, epoch: int) -> None:
         self.reclaimed.append((lease, epoch))
+        if not self.lapsed:
+            self.reclaiming.add(lease)
 
     def silent_ms(self, node_id: int) -> int | None:
         return self.silent.get(node_id)
@@ -255,6 +258,7 @@ class Bench:
         epoch = 0
         for grant in await self.store.claim(leases, 1, 3_000):
             assert grant is not None
+            self.leases.reclaiming.discard(grant.lease)
             self.runtime.own(grant.lease.number, grant.epoch)
             epoch = grant.epoch
         return epoch

@@ -235,6 +235,32 @@ async def test_an_answer_of_all_shards_does_not_lack_one_that_could_not_write(be
     assert bench.leases.reclaimed == [], "it still waits"
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+async def test_an_answer_of_all_shards_does_not_lack_one_that_is_claimed_again(
+    bench: Bench, fenced: bool
+) -> None:
+    bench.store.hold()
+    write = bench.call(CounterShard.write, 1)
+    await until(lambda: bench.store.transactions)
+    meanwhile = asyncio.ensure_future(bench.ask_all(CounterShard.read))
+    await turns()
+    if fenced:
+        await bench.store.claim([LEASE], 1, 3_000)
+    else:
+        bench.store.error = StoreError("the connection was lost")
+    bench.store.let_go()
+    await until(lambda: write.done() and meanwhile.done())
+    bench.clock.advance(100)
+    assert bench.leases.reclaimed == [(LEASE, 1)]
+    afterwards = asyncio.ensure_future(bench.ask_all(CounterShard.read))
+    await until(afterwards.done)
+    assert [code(meanwhile), code(afterwards)] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
+    bench.store.error = None
+    await bench.claim(LEASE)
+    await bench.runtime.loaded()
+    assert await bench.ask_all(CounterShard.read) == [[]]
+
+
 # --- what is never accepted ---------------------------------------------------------------------------------
 
 NEVER = StoreRefused("it is too large")
