@@ -171,7 +171,7 @@ def test_the_page_says_of_misconfigured_clients_what_the_log_says() -> None:
         ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "broker's certificate has expired"),
         (
             "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
-            "broker's certificate refused for another reason, or for one that the client does not tell",
+            "broker's certificate refused for another reason, or without a reason given",
         ),
         ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "no client certificate, or one from an unknown authority"),
     ],
