@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.security.quotas import address_of
 from muster.coordinator.security.rates import Rate
 from muster.coordinator.server.hanging_up import hang_up
 from muster.coordinator.server.unserved import Cause, Unserved
@@ -133,4 +134,5 @@ class _Held(asyncio.Protocol):
 def overrides_of(text: str) -> dict[str, int]:
     """The limits by address in `max.connections.per.ip.overrides`."""
     pairs = (each.rpartition(":") for each in text.strip().split(",") if each)
-    return {address.strip("[]"): int(number) for address, _, number in pairs}
+    numbers = {address.strip("[]"): int(number) for address, _, number in pairs}
+    return {address_of(address) or address: number for address, number in numbers.items()}

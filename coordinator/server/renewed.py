@@ -13,7 +13,7 @@ from muster.coordinator.security.exchange import SecurityError
 _LOOK_MS: Final = 1_000
 """Minimum time between checks whether the files have changed, which are made only when they are needed."""
 
-_Stamp = tuple[tuple[int, int, int], ...]
+_Stamp = tuple[tuple[int, int, int, int], ...]
 Content = TypeVar("Content")
 
 
@@ -70,9 +70,10 @@ class Renewed(Generic[Content]):
         return tuple(_stamp_of(option, path) for option, path in self._files.items())
 
 
-def _stamp_of(option: str, path: str) -> tuple[int, int, int]:
+def _stamp_of(option: str, path: str) -> tuple[int, int, int, int]:
     try:
         found = os.stat(path)
     except OSError as error:
         raise SecurityError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    # With the time of the last change of owner or mode: a file that could not be read may be readable now.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

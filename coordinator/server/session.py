@@ -205,7 +205,8 @@ class Session:
                 asked.begin = begin
             elif api.repeats is not None and asked.begin is api.begin and quotas is None:
                 self._remember(asked, frame, offset)
-        if quotas is not None:
+        if quotas is not None and (authentication is None or authentication.is_in):
+            # As in Kafka: who has not logged in could use up the quotas of any client id.
             asked.begin = quotas.metered(asked, len(frame))
         return asked
 

@@ -10,10 +10,10 @@ requests of the same API are begun behind it (`enter_line`), and all others wait
     wire.answered(response)                     what may be sent of it now; then `next` again
     place = wire.enter_line(frame)              `next` again; in the end wire.answered(response, place)
 
-Every queue has a bound. A wire stops reading when it has `QUEUED_FRAMES` requests waiting, or when the broker
-has `queued.max.request.bytes` of requests in memory (`memory`); it begins no request while its peer does not
-take its responses, and none behind a line of `IN_LINE_MAX` requests or `IN_LINE_BYTES_MAX`. TCP then holds
-the client back.
+Every queue has a bound. A wire stops reading when it has `QUEUED_FRAMES` requests waiting (one, until its
+client is `recognised`), or when the broker has `queued.max.request.bytes` of requests in memory (`memory`);
+it begins no request while its peer does not take its responses, and none behind a line of `IN_LINE_MAX`
+requests or `IN_LINE_BYTES_MAX`. TCP then holds the client back.
 
 It has no clock: `elapsed` tells it how much time has passed. `listen` is called with whether to read from the
 socket, when that changes.
@@ -93,6 +93,7 @@ class Wire:
         "_listen",
         "_moved",
         "_outlives",
+        "_queue_max",
         "_queued_bytes",
         "_requests",
         "_responses",
@@ -126,6 +127,7 @@ class Wire:
         self._outlives = traffic.outlives
         self._splitter = FrameSplitter(min(greeting_bytes_max, frame_bytes_max), traffic.admit, SMALL_BYTES)
         self._frames: deque[bytes] = deque()
+        self._queue_max = 1  # of a client that is not `recognised` little is held
         self._queued_bytes = 0
         self._begun_bytes = 0
         self._line: deque[Place] = deque()  # begun, but unanswered or behind an unanswered one
@@ -172,16 +174,16 @@ class Wire:
             self.receiving_ms = 0
             self._stopped = True  # the time until `elapsed` is not all this request's
         self._count()
-        if len(self._frames) >= QUEUED_FRAMES:
+        if len(self._frames) >= self._queue_max:
             self._pause("queue")
 
     def next(self) -> bytes | None:
         """The request to begin now; None if there is none, or it has to wait."""
         if self.busy or self._barred or not self._frames or not self._follows(self._frames[0]):
             return None
-        if len(self._frames) < QUEUED_FRAMES // 2:
-            self._resume("queue")
         frame = self._frames.popleft()
+        if len(self._frames) <= self._queue_max // 2:
+            self._resume("queue")
         self._queued_bytes -= len(frame)
         self._begun_bytes = len(frame)
         self.busy = True
@@ -279,7 +281,8 @@ class Wire:
         return self._finishing and not self.busy and not self._frames and not self._line
 
     def recognised(self) -> None:
-        """A valid request header was seen: from now on, frames may have their full size."""
+        """The client has shown what it is: from now on, frames may have their full size and number."""
+        self._queue_max = QUEUED_FRAMES
         self._splitter.frame_bytes_max = self._frame_bytes_max
 
     # --- responses ------------------------------------------------------------------------------------------
@@ -357,8 +360,9 @@ class Wire:
         self._pause("finishing")
 
     def end(self) -> None:
-        """Answer nothing after what is being answered."""
+        """Answer nothing after what is being answered, and read nothing more."""
         self._last = True
+        self._pause("ending")
 
     def hang_up(self) -> None:
         """The client has closed its side. As in Kafka, it counts as gone and gets no more answers."""

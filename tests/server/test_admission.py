@@ -106,6 +106,7 @@ def test_rates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (" ", {}),
         ("127.0.0.1:5,[::1]:7", {"127.0.0.1": 5, "::1": 7}),
         (" 127.0.0.1:5 ", {"127.0.0.1": 5}),
+        ("[2001:DB8:0:0::1]:3", {"2001:db8::1": 3}),
     ],
 )
 def test_overrides(text: str, overrides: dict[str, int]) -> None:

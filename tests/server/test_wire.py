@@ -36,14 +36,17 @@ class Host:
         self.listening: list[bool] = []
         self._frame_bytes_max = frame_bytes_max
 
-    def wire(self) -> Wire:
-        return Wire(
+    def wire(self, *, recognised: bool = True) -> Wire:
+        wire = Wire(
             self.listening.append,
             self.requests,
             self.responses,
             traffic=Traffic(self._admit, paced=(), outlives={PRODUCE}),
             frame_bytes_max=self._frame_bytes_max,
         )
+        if recognised:
+            wire.recognised()
+        return wire
 
     @staticmethod
     def _admit(api_key: int, size: int) -> None:
@@ -152,7 +155,7 @@ def test_reading_pauses_at_a_full_queue_and_goes_on_at_half_of_it(host: Host) ->
     wire.receive(framed(b"x"))
     assert host.listening == [False]
     left = QUEUED_FRAMES
-    while left >= QUEUED_FRAMES // 2:
+    while left > QUEUED_FRAMES // 2 + 1:
         assert host.listening == [False]
         assert wire.next() is not None
         wire.answered(b"")
@@ -164,11 +167,28 @@ def test_reading_pauses_at_a_full_queue_and_goes_on_at_half_of_it(host: Host) ->
 def test_frames_are_small_until_a_header_was_recognised(host: Host) -> None:
     size = (GREETING_BYTES_MAX + 1).to_bytes(4, "big")
     with pytest.raises(DecodeError):
-        host.wire().receive(size + bytes(2))
+        host.wire(recognised=False).receive(size + bytes(2))
     wire = host.wire()
-    wire.recognised()
     wire.receive(size + bytes(2))
     assert wire.beginning == size + bytes(2)
+
+
+def test_of_a_client_that_was_not_recognised_one_request_waits(host: Host) -> None:
+    wire = host.wire(recognised=False)
+    wire.receive(framed(b"first"))
+    assert wire.next() == b"first"
+    assert wire.reading
+    wire.receive(framed(b"second", b"third"))
+    assert not wire.reading
+    wire.answered(b"1")
+    assert wire.next() == b"second"
+    assert not wire.reading
+    wire.recognised()
+    wire.answered(b"2")
+    assert wire.next() == b"third"
+    assert wire.reading
+    wire.receive(framed(b"x") * (QUEUED_FRAMES - 1))
+    assert wire.reading
 
 
 def test_a_request_too_large_for_its_api_is_refused_at_its_api_key(host: Host) -> None:
@@ -515,6 +535,7 @@ def test_behind_the_end_nothing_is_answered(host: Host) -> None:
     wire.receive(framed(b"first", b"second"))
     wire.next()
     wire.end()
+    assert not wire.reading
     assert wire.answered(b"1") == b"1"
     assert wire.is_done
     assert wire.next() is None

@@ -20,8 +20,10 @@ from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.metadata import MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
+from muster.protocol.messages.quotas import AlterClientQuotasRequest
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.server.conftest import StartBrokers
+from tests.server.test_quotas import producing, setting
 from tests.server.test_unserved import Lines
 from tests.support.facts import turns, until
 from tests.support.wire import DEADLINE_S, Wire
@@ -308,6 +310,24 @@ async def test_another_request_in_place_of_a_token_is_refused_as_its_api_does(se
         await wire.send(HEARTBEAT, 4)
         answer = await server.fails(wire)
     assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+async def test_who_has_not_logged_in_uses_up_nobodys_quota(server: Server) -> None:
+    everybody = setting({"client-id": None}, producer_byte_rate=1_000)
+    async with connected(server) as wire:
+        await log_in(wire)
+        altered = await wire.call(AlterClientQuotasRequest(entries=[everybody], validate_only=False), 1)
+        assert [each.error_code for each in altered.entries] == [ErrorCode.NONE]
+    async with connected(server) as stranger:
+        await handshake(stranger)
+        await stranger.send(producing(50_000), 9)
+        refused = await server.fails(stranger)
+        (partition,) = refused.responses[0].partition_responses
+        assert partition.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    async with connected(server) as wire:
+        await log_in(wire)
+        assert (await wire.call(producing(100), 9)).throttle_time_ms == 0
+        assert (await wire.call(producing(50_000), 9)).throttle_time_ms > 0
 
 
 async def test_it_asks_again_within_a_login(server: Server) -> None:
