@@ -500,10 +500,11 @@ class Consumer(Generic[K, V]):
         return await group.committed(wanted, self._until(timeout)) if wanted else {}
 
     async def offsets_for_transaction(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, began: float
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, since: float
     ) -> tuple[GroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
-        """The group metadata and the offsets that `Transaction.commit_offsets` commits in the transaction
-        that began at this time of the loop's. From the first call on, nothing is committed automatically.
+        """The group metadata and the offsets that `Transaction.commit_offsets` commits in a transaction of
+        what was returned since this time of the loop's. From the first call on, nothing is committed
+        automatically.
         Raises TransactionAborted if the offsets are not this member's to commit, or records were returned
         whose partition has been given up since."""
         group = self._group("commit_offsets")
@@ -527,7 +528,7 @@ class Consumer(Generic[K, V]):
                 f"{min(foreign)} is not this consumer's in generation {group.generation_id} of group"
                 f" {self._settings.group_id}"
             )
-        if is_member and offsets is None and (gone := self._core.assigned.given_up_since(began)):
+        if is_member and offsets is None and (gone := self._core.assigned.given_up_since(since)):
             raise TransactionAborted(
                 f"{gone} was given up in a rebalance after records of it had been returned"
             )

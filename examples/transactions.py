@@ -25,6 +25,7 @@ async def main(bootstrap: str, source: str, target: str, name: str) -> None:
             topics=source,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
+            enable_auto_commit=False,
         ) as consumer,
     ):
         async for batch in consumer.batches():

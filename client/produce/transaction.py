@@ -158,8 +158,9 @@ class Transaction(Generic[K, V]):
     ) -> None:
         """Commit a group's offsets with this transaction (KIP-447): those of all records that the consumer
         has returned, as `Consumer.commit` does, or `offsets`. From the first call on, the consumer no longer
-        commits by itself. For a consumer that runs elsewhere, pass its `group_metadata()`; then `offsets` are
-        required.
+        commits by itself; with `enable_auto_commit=False` it does not before either, when what it commits may
+        be aborted with this transaction. For a consumer that runs elsewhere, pass its `group_metadata()`;
+        then `offsets` are required.
 
         Raises TransactionAborted if the group does not accept them: after a rebalance their records may be
         another member's. Waits up to max_block_ms for the coordinators. After any error but ValueError,
@@ -202,7 +203,7 @@ class _Given:
         self._group = group
 
     async def offsets_for_transaction(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, began: float
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, since: float
     ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
         return self._group, {where: place_of(place) for where, place in (offsets or {}).items()}
 

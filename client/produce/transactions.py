@@ -67,9 +67,9 @@ class Offsets(Protocol):
     """Offsets to commit, and who commits them."""
 
     async def offsets_for_transaction(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, began: float
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None, until: float, since: float
     ) -> tuple[GroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]]:
-        """The current values, for a transaction that began at this time of the loop's. Raises
+        """The current values, for a transaction of what was returned since this time of the loop's. Raises
         TransactionAborted if they must not be committed."""
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:
@@ -141,8 +141,8 @@ class Transactions:
         """Whether this transaction uses the level 2 protocol."""
         self._level = 0
         """The finalized level of the cluster, as last reported by the coordinator."""
-        self._began_at = 0.0
-        """When this transaction began, by the loop's clock."""
+        self._ended_at = -math.inf
+        """When the previous transaction ended, by the loop's clock: what was returned before was its own."""
         self._begun = False
         """Whether the coordinator may know of the transaction."""
         self._renew = False
@@ -222,7 +222,7 @@ class Transactions:
         self._joins_by_writing = joins_by_writing
         self._accumulator.identified(self._identity)
         self._accumulator.joined = None if joins_by_writing else set()
-        self.state, self._began_at, self._offsets = State.OPEN, deadline(0), _UnderWay()
+        self.state, self._offsets = State.OPEN, _UnderWay()
 
     @property
     def _numbered(self) -> bool:
@@ -437,7 +437,7 @@ class Transactions:
         self._to_join.clear()
         self._begun = self._renew = False
         self._failure = self.current = None
-        self.state = State.NONE
+        self.state, self._ended_at = State.NONE, deadline(0)
         if aborted is not None:
             told = TransactionAborted(f"the transaction was aborted: {aborted}")
             told.__cause__ = aborted
@@ -628,7 +628,7 @@ class Transactions:
         before: GroupMetadata | None = None
         refused: _Refused | None = None
         while True:
-            group, places = await source.offsets_for_transaction(offsets, until, self._began_at)
+            group, places = await source.offsets_for_transaction(offsets, until, self._ended_at)
             offsets = places  # what is returned while the group is asked belongs to another call
             self._check_same(token, among)
             if not places:

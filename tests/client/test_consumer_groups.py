@@ -755,8 +755,9 @@ async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_clos
 
 
 @pytest.mark.parametrize("how", ["get", "get_many"])
+@pytest.mark.parametrize("begun", ["before", "after"])
 async def test_a_transaction_of_records_whose_partition_was_given_up_is_aborted(
-    broker: Broker, how: str
+    broker: Broker, how: str, begun: str
 ) -> None:
     """Its results would be stored without the offset, and come from the next owner once more."""
     broker.create_topic("t", 2)
@@ -779,11 +780,14 @@ async def test_a_transaction_of_records_whose_partition_was_given_up_is_aborted(
             await transaction.commit_offsets(first)
         joining = asyncio.create_task(second.get())
         transaction = producer.transaction()
-        await transaction.begin()
+        if begun == "before":
+            await transaction.begin()
         await read()
         async with asyncio.timeout(LONG_S):
             while len(first.assignment) == 2 or not first.assignment:
                 await first.get(0.05)
+        if begun == "after":
+            await transaction.begin()
         with pytest.raises(TransactionAborted, match=r"t-[01] was given up in a rebalance"):
             await transaction.commit_offsets(first)
         await transaction.abort()
