@@ -162,7 +162,7 @@ class Wire:
 
     def receive(self, data: bytes) -> None:
         """Take any bytes. Raises DecodeError for a stream that does not consist of requests."""
-        if self._finishing:
+        if self._finishing or self._last:
             return
         self._moved = True
         frames = self._splitter.feed(data)
@@ -282,7 +282,10 @@ class Wire:
 
     def recognised(self) -> None:
         """The client has shown what it is: from now on, frames may have their full size and number."""
-        self._queue_max = QUEUED_FRAMES
+        if self._queue_max != QUEUED_FRAMES:
+            self._queue_max = QUEUED_FRAMES
+            if len(self._frames) < QUEUED_FRAMES:
+                self._resume("queue")
         self._splitter.frame_bytes_max = self._frame_bytes_max
 
     # --- responses ------------------------------------------------------------------------------------------
@@ -360,9 +363,8 @@ class Wire:
         self._pause("finishing")
 
     def end(self) -> None:
-        """Answer nothing after what is being answered, and read nothing more."""
+        """Answer nothing after what is being answered, and drop what else comes."""
         self._last = True
-        self._pause("ending")
 
     def hang_up(self) -> None:
         """The client has closed its side. As in Kafka, it counts as gone and gets no more answers."""

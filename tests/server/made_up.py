@@ -88,6 +88,7 @@ class MadeUp:
     def begin(self, frame: bytes) -> Response | None:
         connection = self._connection
         assert connection is not None
+        connection.wire.recognised()
         response = None if self._at_once is None else self._at_once(connection, frame)
         if response is None:
             task = asyncio.get_running_loop().create_task(self._respond(connection, frame))

@@ -184,9 +184,9 @@ def test_of_a_client_that_was_not_recognised_one_request_waits(host: Host) -> No
     assert wire.next() == b"second"
     assert not wire.reading
     wire.recognised()
+    assert wire.reading
     wire.answered(b"2")
     assert wire.next() == b"third"
-    assert wire.reading
     wire.receive(framed(b"x") * (QUEUED_FRAMES - 1))
     assert wire.reading
 
@@ -535,7 +535,9 @@ def test_behind_the_end_nothing_is_answered(host: Host) -> None:
     wire.receive(framed(b"first", b"second"))
     wire.next()
     wire.end()
-    assert not wire.reading
+    held_bytes = host.requests.held_bytes
+    wire.receive(framed(b"third"))
+    assert host.requests.held_bytes == held_bytes
     assert wire.answered(b"1") == b"1"
     assert wire.is_done
     assert wire.next() is None
