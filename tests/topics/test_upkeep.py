@@ -22,8 +22,14 @@ from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.retention import expire
 from muster.protocol.errors import ErrorCode
+from tests.support.facts import until
 from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, KindredFolder, batch
 from tests.topics.test_partitions import ask, code_of, fetch, settled, topic_at, values
+
+
+async def swept(brokers: Brokers) -> None:
+    """Let the sweeps that have begun end: in a database they also remove what other tests left behind."""
+    await until(lambda: not any(node._upkeep.sweeping for node in brokers.nodes), "the sweeps to end")
 
 
 async def test_upkeep_goes_on_after_a_lease_had_run_out() -> None:
@@ -39,11 +45,11 @@ async def test_upkeep_goes_on_after_a_lease_had_run_out() -> None:
         await node.append(topic, partition, batch(b"a"))
     lapsed.update(brokers.lease_of(shard) for shard in range(SHARDS))
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     lapsed.clear()
     assert await node.offsets(topic, 0) == (0, 1)
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     assert [await node.offsets(topic, partition) for partition in range(2)] == [(1, 1), (1, 1)]
     await brokers.close()
 
@@ -64,11 +70,11 @@ async def test_upkeep_that_fails_for_one_partition_is_done_for_the_others(
 
     monkeypatch.setattr(upkeep, "expire", expire_or_fail)
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     assert [await node.offsets(topic, partition) for partition in range(3)] == [(1, 1), (0, 1), (1, 1)]
     monkeypatch.undo()
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     assert await node.offsets(topic, 1) == (1, 1)
     await brokers.close()
 
@@ -97,12 +103,12 @@ async def test_a_full_disk_does_not_stop_the_retention_that_frees_it() -> None:
         await node.append(topic, 0, batch(b"x" * 150))
     assert refused == 1, "sealing waits for the next sweep"
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     assert refused > 1
     assert (await node.offsets(topic, 0))[0] == 4, "what was sealed is removed"
     full = False
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     assert (await node.offsets(topic, 0))[0] > 4
     await brokers.close()
 
@@ -129,7 +135,7 @@ async def test_files_that_cannot_be_removed_keep_upkeep_from_nothing_else(
     said: list[str] = []
     monkeypatch.setattr(Logger, "warning", lambda _, event, **fields: said.append(event))
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     assert await node.offsets(topic, 0) == (2, 2)
     assert said == ["upkeep failed"]
     assert rested == ["orders-0"]
@@ -151,7 +157,7 @@ async def test_deleted_topics_that_cannot_be_removed_keep_upkeep_from_nothing_el
     await node.append(topic, 0, batch(b"a"))
     for sweeps in range(1, 4):
         brokers.clock.advance(60_000)
-        await settled()
+        await swept(brokers)
         assert await node.offsets(topic, 0) == ((0, 1) if sweeps == 1 else (1, 1))
     assert said == ["failed to remove the logs of deleted topics"] * 2, "tried again with retention only"
     await brokers.close()
@@ -302,7 +308,7 @@ async def test_upkeep_that_is_held_does_only_what_it_is_told_to() -> None:
     await node.append(topic, 0, batch(b"a"))
     node.hold_upkeep()
     brokers.clock.advance(120_000)
-    await settled()
+    await swept(brokers)
     assert await node.offsets(topic, 0) == (0, 1)
     await node.sweep_quietly()
     assert await node.offsets(topic, 0) == (1, 1)
@@ -310,7 +316,7 @@ async def test_upkeep_that_is_held_does_only_what_it_is_told_to() -> None:
     node.resume_upkeep()
     node.resume_upkeep()
     brokers.clock.advance(60_000)
-    await settled()
+    await swept(brokers)
     assert await node.offsets(topic, 0) == (2, 2)
     await brokers.close()
 
@@ -329,7 +335,7 @@ async def test_a_sweep_that_ends_while_upkeep_is_held_is_followed_by_none() -> N
         await settled()
     assert list(node.under_way()) == []
     brokers.clock.advance(600_000)
-    await settled()
+    await swept(brokers)
     assert not threads.waiting
     await brokers.close()
 
