@@ -248,7 +248,7 @@ class Settings:
     queued_max_request_bytes: int = _kafka(
         268_435_456,
         "requests read but not yet answered, over all connections of a broker; at this limit reading waits "
-        "(Kafka's default is no limit)",
+        "(Kafka's default is no limit). Clients that have not logged in yet share an eighth as much",
         low=1,
         high=INT64_MAX,
     )

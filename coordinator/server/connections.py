@@ -114,7 +114,7 @@ class Connections:
         self.abandoned: set[asyncio.Task[None]] = set()
         """Tasks that were answering a request and have just been cancelled."""
         self.closed = closed
-        self.requests = RequestMemory(request_bytes_max)
+        self.requests = RequestMemory(request_bytes_max, RequestMemory(request_bytes_max // 8))
         self.responses = ResponseMemory(response_bytes_max)
         self.connections_max = connections_max
         self._clock = clock

@@ -24,8 +24,10 @@ class RequestMemory:
     one piece as read from the socket, at most 256 KiB.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, of_strangers: RequestMemory | None = None) -> None:
         self.held_bytes = 0
+        self.of_strangers = of_strangers or self
+        """Where clients count that have not shown yet what they are, so that they take nobody else's room."""
         self._bytes_max = bytes_max
         self._line: dict[RequestReservation, None] = {}  # in order of arrival
         self.beyond: RequestReservation | None = None
@@ -114,6 +116,16 @@ class RequestReservation:
         """A request was answered: the bound holds again for whoever went beyond it."""
         if self._memory.beyond is self:
             self._memory.beyond = None
+
+    def move(self, memory: RequestMemory) -> None:
+        """From now on, be a part of `memory`. Call `hold` next, since it may have room."""
+        left, self._memory = self._memory, memory
+        left.leave_line(self)
+        if left.beyond is self:
+            left.beyond = None
+        left.held_bytes -= self.counted_bytes
+        memory.held_bytes += self.counted_bytes
+        left.serve_line()
 
     def end(self) -> None:
         """Hold nothing, wait for nothing, and drop `resume`."""

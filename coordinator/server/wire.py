@@ -91,6 +91,7 @@ class Wire:
         "_line",
         "_line_bytes",
         "_listen",
+        "_memory",
         "_moved",
         "_outlives",
         "_queue_max",
@@ -132,7 +133,8 @@ class Wire:
         self._begun_bytes = 0
         self._line: deque[Place] = deque()  # begun, but unanswered or behind an unanswered one
         self._line_bytes = 0
-        self._requests = RequestReservation(requests, self._room_has_come)
+        self._memory = requests
+        self._requests = RequestReservation(requests.of_strangers, self._room_has_come)
         self._responses = ResponseReservation(responses)
         self._stops: set[str] = set()  # why reading is paused
         self._stopped = False  # whether it was paused at any time since `elapsed`
@@ -283,6 +285,8 @@ class Wire:
     def recognised(self) -> None:
         """The client has shown what it is: from now on, frames may have their full size and number."""
         if self._queue_max != QUEUED_FRAMES:
+            self._requests.move(self._memory)
+            self._count()
             self._queue_max = QUEUED_FRAMES
             if len(self._frames) < QUEUED_FRAMES:
                 self._resume("queue")

@@ -80,15 +80,18 @@ class MadeUp:
 
     client_id = ""
 
-    def __init__(self, connection: Connection, answer: Answer, at_once: AnswerAtOnce | None) -> None:
+    def __init__(
+        self, connection: Connection, answer: Answer, at_once: AnswerAtOnce | None, *, strangers: bool
+    ) -> None:
         self._connection: Connection | None = connection
+        if not strangers:
+            connection.wire.recognised()
         self._answer = answer
         self._at_once = at_once
 
     def begin(self, frame: bytes) -> Response | None:
         connection = self._connection
         assert connection is not None
-        connection.wire.recognised()
         response = None if self._at_once is None else self._at_once(connection, frame)
         if response is None:
             task = asyncio.get_running_loop().create_task(self._respond(connection, frame))
@@ -122,11 +125,13 @@ async def serving(
     receive_timeout_ms: int = 60_000,
     answer_at_once: AnswerAtOnce | None = None,
     identify: Identify | None = None,
+    strangers: bool = False,
 ) -> AsyncIterator[Server]:
+    """Of `strangers`, only `answer` recognises who they are."""
     clock = ManualClock()
     closed: list[int] = []
     connections = Connections(
-        lambda connection: MadeUp(connection, answer, answer_at_once),
+        lambda connection: MadeUp(connection, answer, answer_at_once, strangers=strangers),
         Traffic(check_request_size, paced=set(range(256)) - {HEARTBEAT}, outlives={bytes(2)}),
         clock,
         connections_max=connections_max,

@@ -36,7 +36,7 @@ async def test_the_first_frame_is_bounded_until_a_valid_header_was_seen() -> Non
         connection.wire.recognised()
         return framed(b"%d" % len(frame))
 
-    async with serving(answer, frame_bytes_max=1 << 24, request_bytes_max=1 << 25) as server:
+    async with serving(answer, strangers=True, frame_bytes_max=1 << 24, request_bytes_max=1 << 25) as server:
         large = framed(bytes(3 << 20))
         reader, writer = await server.connect()
         writer.write(large)
@@ -69,7 +69,7 @@ async def test_a_request_larger_than_its_api_may_have_is_refused_at_its_api_key(
         connection.wire.recognised()
         return framed(b"ok")
 
-    async with serving(answer, frame_bytes_max=1 << 27) as server:
+    async with serving(answer, strangers=True, frame_bytes_max=1 << 27) as server:
         for size in (allowed, allowed + 1):
             reader, writer = await server.connect()
             writer.write(framed(b"hello"))

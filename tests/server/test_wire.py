@@ -31,7 +31,7 @@ class Host:
     """One broker's bounds, and the wires that share them."""
 
     def __init__(self, request_bytes_max: int = 1 << 20, frame_bytes_max: int = 1 << 24) -> None:
-        self.requests = RequestMemory(request_bytes_max)
+        self.requests = RequestMemory(request_bytes_max, RequestMemory(request_bytes_max // 8))
         self.responses = ResponseMemory(1 << 20)
         self.listening: list[bool] = []
         self._frame_bytes_max = frame_bytes_max
@@ -189,6 +189,29 @@ def test_of_a_client_that_was_not_recognised_one_request_waits(host: Host) -> No
     assert wire.next() == b"third"
     wire.receive(framed(b"x") * (QUEUED_FRAMES - 1))
     assert wire.reading
+
+
+def test_clients_not_recognised_yet_take_no_memory_of_others() -> None:
+    host = Host(request_bytes_max=LARGE * 8)
+    strangers = [host.wire(recognised=False) for _ in range(12)]
+    half = framed(b"x" * (LARGE * 4))[: LARGE * 2]
+    for stranger in strangers:
+        stranger.receive(half)
+    assert [stranger.reading for stranger in strangers] == [True] + [False] * 11  # one goes beyond
+    assert host.requests.held_bytes == 0
+    known = host.wire()
+    known.receive(framed(b"y" * (LARGE * 7))[: LARGE * 6])
+    assert known.reading
+    strangers[1].recognised()
+    strangers[2].recognised()
+    assert strangers[1].reading  # like anybody else, it may go on beyond the bound, or waits for room
+    assert not strangers[2].reading
+    known.stop()
+    strangers[1].stop()
+    assert strangers[2].reading
+    for stranger in strangers:
+        stranger.stop()
+    assert host.requests.held_bytes == host.requests.of_strangers.held_bytes == 0
 
 
 def test_a_request_too_large_for_its_api_is_refused_at_its_api_key(host: Host) -> None:
