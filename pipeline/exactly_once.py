@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from muster.client.admin.offsets import alter_group_offsets, list_group_offsets
-from muster.client.admin.transactions import fence_producers, list_transactions
+from muster.client.admin.transactions import describe_transactions, fence_producers, list_transactions
 from muster.client.errors import ClientError, ProducerFenced
 from muster.client.group.group_metadata import GroupMetadata
 from muster.client.network.cluster import Cluster
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AT_ONCE_MAX: Final = 100
-"""Groups queried in one request."""
+"""Groups or transactional ids asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,20 @@ class _Notes:
         """A number above that of any task that has ever begun."""
         listed = await list_transactions(self._cluster, deadline(self._limit_s))
         numbers = (self._names.number_of(each.transactional_id) for each in listed)
-        return max((number + 1 for number in numbers if number is not None), default=0)
+        known = max((number + 1 for number in numbers if number is not None), default=0)
+        # While a coordinator moves, no broker lists its ids. To ask for an id by name is to wait for it.
+        while begun := await self._begun(range(known, known + _AT_ONCE_MAX)):
+            known = max(begun) + 1
+        return known
+
+    async def _begun(self, tasks: Iterable[int]) -> list[int]:
+        """Those of these tasks that have ever begun."""
+        names = {self._names.task(task): task for task in tasks}
+        found = await describe_transactions(self._cluster, names, deadline(self._limit_s))
+        for error in found.failed.values():
+            if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise error
+        return [names[name] for name in found.succeeded]
 
     async def shut_out(self, tasks: Iterable[int]) -> None:
         """Fence earlier owners of these tasks' ids, so that they can commit nothing more."""

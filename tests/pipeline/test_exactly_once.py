@@ -25,8 +25,9 @@ import pyarrow
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from muster.client import Admin, Producer
+from muster.client import Admin, Producer, TransactionListing
 from muster.coordinator.testing import Broker
+from muster.pipeline import exactly_once
 from muster.pipeline.errors import OptionError, PipelineError, from_spark
 from muster.pipeline.exactly_once import Committed, ExactlyOnce
 from muster.pipeline.marks import Part
@@ -235,6 +236,24 @@ def test_a_batch_that_is_cut_into_other_tasks(servers: str, topic: str) -> None:
     attempt = once.begin()
     with pytest.raises(PipelineError, match=r"batch 2, task 0: its rows .* \(2 then, 1 now\)"):
         task(once, attempt, 2, 0, b"f")
+
+
+def test_a_task_whose_coordinator_is_moving_counts(
+    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = writer(servers, topic)
+    batch(once, 0, [[b"a"], [b"b"], [b"c"]])
+
+    async def listed_by_nobody(*_: object) -> list[TransactionListing]:
+        return []
+
+    monkeypatch.setattr(exactly_once, "list_transactions", listed_by_nobody)
+
+    async def tasks() -> int:
+        async with exactly_once._Notes(once.options, once.names) as notes:
+            return await notes.tasks()
+
+    assert asyncio.run(tasks()) == 3
 
 
 def test_queries_that_get_in_each_others_way(servers: str, topic: str) -> None:
