@@ -141,8 +141,8 @@ class Transactions:
         """Whether this transaction uses the level 2 protocol."""
         self._level = 0
         """The finalized level of the cluster, as last reported by the coordinator."""
-        self._ended_at = -math.inf
-        """When the previous transaction ended, by the loop's clock: what was returned before was its own."""
+        self._aborted_at = -math.inf
+        """When the last abort began, by the loop's clock: what was returned before went with it."""
         self._begun = False
         """Whether the coordinator may know of the transaction."""
         self._renew = False
@@ -406,6 +406,8 @@ class Transactions:
 
     def _end(self, *, commit: bool) -> asyncio.Task[None]:
         self.state, self._commits, self._ended_token = State.ENDING, commit, self.current
+        if not commit:  # what a commit takes, its source has been told
+            self._aborted_at = deadline(0)
         self._on_stop()
         self._ending = asyncio.create_task(
             self._run_end(commit=commit), name=f"end of a transaction of {self.transactional_id}"
@@ -437,7 +439,7 @@ class Transactions:
         self._to_join.clear()
         self._begun = self._renew = False
         self._failure = self.current = None
-        self.state, self._ended_at = State.NONE, deadline(0)
+        self.state = State.NONE
         if aborted is not None:
             told = TransactionAborted(f"the transaction was aborted: {aborted}")
             told.__cause__ = aborted
@@ -628,7 +630,7 @@ class Transactions:
         before: GroupMetadata | None = None
         refused: _Refused | None = None
         while True:
-            group, places = await source.offsets_for_transaction(offsets, until, self._ended_at)
+            group, places = await source.offsets_for_transaction(offsets, until, self._aborted_at)
             offsets = places  # what is returned while the group is asked belongs to another call
             self._check_same(token, among)
             if not places:

@@ -797,6 +797,46 @@ async def test_a_transaction_of_records_whose_partition_was_given_up_is_aborted(
             await transaction.commit_offsets(first)
 
 
+@pytest.mark.parametrize("when", ["before its commit", "during its commit", "during its abort"])
+async def test_what_is_returned_after_a_transaction_has_its_offsets_is_for_the_next(
+    broker: Broker, when: str
+) -> None:
+    """So the next one is aborted if the partition is given up, even before the earlier one has ended."""
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 12, partitions=2)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "auto_offset_reset": "earliest"} | EAGER
+    async with (
+        Producer(broker.bootstrap, transactional_id="x") as producer,
+        Consumer(broker.bootstrap, **settings) as first,
+        Consumer(broker.bootstrap, **settings) as second,
+        broker.aio.faults.add(api="EndTxn", delay="1 day") as held,
+        asyncio.timeout(LONG_S),
+    ):
+        earlier = await producer.transaction().begin()
+        await first.get_many(1)
+        await earlier.commit_offsets(first)
+        end = earlier.abort if when == "during its abort" else earlier.commit
+        if when != "before its commit":
+            ending = asyncio.create_task(end())
+            await held.hit()
+        await first.get_many(1)
+        joining = asyncio.create_task(second.get())
+        while len(first.assignment) == 2 or not first.assignment:
+            await first.get(0.05)
+        if when == "before its commit":
+            ending = asyncio.create_task(end())
+        await held.remove()
+        await ending
+        transaction = await producer.transaction().begin()
+        with pytest.raises(TransactionAborted, match=r"t-[01] was given up in a rebalance"):
+            await transaction.commit_offsets(first)
+        await transaction.abort()
+        await joining
+        async with producer.transaction() as transaction:
+            await first.get(0.05)
+            await transaction.commit_offsets(first)
+
+
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
 async def test_offsets_that_a_transaction_is_committing_are_waited_for(
