@@ -151,6 +151,7 @@ class Transactions:
         self._offsets = _UnderWay()
         """Those of the current transaction."""
         self._to_join: set[PartitionQueue] = set()
+        """The partitions to announce, including those whose announcement is not answered yet."""
         self._joining: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._commits = False
@@ -527,7 +528,7 @@ class Transactions:
 
     async def _join(self) -> None:
         while self._to_join and self.state in (State.OPEN, State.COMMITTING):
-            queues, self._to_join = self._to_join, set()
+            queues = self._to_join.copy()
             topics = grouped((queue.where, None) for queue in queues)
             self._begun = True
             request = AddPartitionsToTxnRequest(
@@ -554,6 +555,7 @@ class Transactions:
                 return
             if self._accumulator.joined is not None:
                 self._accumulator.joined |= queues
+            self._to_join -= queues
             self._sender.wake()
 
     def _joined(self, task: asyncio.Task[None]) -> None:

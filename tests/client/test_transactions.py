@@ -726,6 +726,35 @@ async def test_an_announcement_that_comes_behind_its_abort_begins_nothing() -> N
     assert (cluster.committed, cluster.ends) == ([b"3"], [False, True])
 
 
+async def test_a_partition_is_announced_once_however_many_records_wait_for_it() -> None:
+    """A second announcement, for which nothing waits, could come behind the end and begin a transaction."""
+    cluster = TransactionCluster(1)
+    join = ApiKey.ADD_PARTITIONS_TO_TXN
+    async with transactional(cluster) as producer:
+        async with producer.transaction() as transaction:  # from here on the topics are known
+            await transaction.send("t", b"1")
+            await transaction.send("u", b"2")
+        before = len(cluster.requests_of(join))
+        refused = Say(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        cluster.script[join] += [Say(write=True), refused, Say(write=True)]
+        goes_on = cluster.hold(join)
+        transaction = await producer.transaction().begin()
+        await transaction.post("t", b"3")
+        await until(lambda: len(cluster.requests_of(join)) > before, "the announcement")
+        for topic, value in (("t", b"4"), ("u", b"5"), ("t", b"6")):
+            await transaction.post(topic, value)
+            await turns()  # the sender sees that it waits
+        goes_on.set()
+        await transaction.commit()
+        await one(producer, b"7")
+    announced = [
+        [topic.name for topic in request.v3_and_below_topics] for request in cluster.requests_of(join)
+    ]
+    assert announced[before:] == [["t"], ["u"], ["u"], ["t"]]
+    assert set(cluster.committed) == {b"%d" % number for number in range(1, 8)}
+    assert cluster.ends == [True, True, True]
+
+
 # --- cancelled ----------------------------------------------------------------------------------------------
 
 

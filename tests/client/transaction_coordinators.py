@@ -91,7 +91,7 @@ class TransactionCluster(FakeCluster):
         """Whether it was a commit, for each end that was carried out."""
         self.identities: list[ProducerIdentity] = []
         """The identities of all batches that were written."""
-        self._log = Log()
+        self._logs: defaultdict[str, Log] = defaultdict(Log)
         self._pending: list[object] = []
         self._partitions: set[str] = set()
         self._groups: set[str] = set()
@@ -257,10 +257,11 @@ class TransactionCluster(FakeCluster):
                 if not by_writing and topic.name not in self._partitions:
                     return ErrorCode.INVALID_TXN_STATE
                 values = [record.value for record in records(each.records, position, header)]
-                before = len(self._log.records)
-                if code := self._log.write(identity, header.base_sequence, values):
+                log = self._logs[topic.name]
+                before = len(log.records)
+                if code := log.write(identity, header.base_sequence, values):
                     return code
-                self._pending += self._log.records[before:]
+                self._pending += log.records[before:]
                 self._partitions.add(topic.name)
                 self.identities.append(identity)
         return 0
