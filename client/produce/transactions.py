@@ -733,11 +733,12 @@ class Transactions:
             attempt_until = min(until, deadline(self._settings.request_timeout_ms / 1000))
             try:
                 node = await cluster.coordinator(key, attempt_until, key_type=key_type)
+                # Before the call: there may be no connection after it, which must not cost the answer.
+                connection = await cluster.connection(node, attempt_until)
                 answer = await cluster.call(
                     request, attempt_until, node=node, last_version=self._last_versions.get(api_key)
                 )
                 if group_id is None:
-                    connection = await cluster.connection(node, attempt_until)
                     self._level = connection.features.get(_FEATURE, 0)
                 code = next(iter(codes(answer)), 0)
                 if not code:

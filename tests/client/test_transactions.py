@@ -25,6 +25,7 @@ from muster.client import (
     TopicPartition,
     TransactionAborted,
 )
+from muster.client.network.connection import deadline
 from muster.client.produce.accumulator import ProducerIdentity
 from muster.client.produce.transaction import Transaction
 from muster.client.produce.transactions import State, Transactions
@@ -589,6 +590,30 @@ async def test_a_new_producer_id_whose_answer_is_lost_is_heard_of() -> None:
         await one(producer, b"2")
     assert cluster.identities == [(100, LAST_EPOCH), (101, 0)]
     assert (cluster.committed, cluster.ends) == ([b"1", b"2"], [True, True])
+
+
+async def test_an_epoch_is_taken_from_a_coordinator_that_leaves_the_cluster_meanwhile() -> None:
+    """Its successor does not know that it was given, and fences who asks again: Kafka does not store it."""
+    cluster = TransactionCluster(1)
+    cluster.coordinator = 2
+    async with transactional(cluster) as producer:
+        transaction = await begun(producer)
+        cluster.script[ApiKey.PRODUCE].append(Say(code=ErrorCode.MESSAGE_TOO_LARGE))
+        with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+            await transaction.send("t", b"2")
+        goes_on = cluster.hold(ApiKey.INIT_PRODUCER_ID)
+        aborting = asyncio.create_task(transaction.abort())
+        await until(lambda: len(cluster.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2, "the request")
+        del cluster.nodes[2]
+        await of(producer)._cluster.refresh([], deadline(DEADLINE_S))
+        before = cluster.identity
+        goes_on.set()
+        await until(lambda: cluster.identity != before, "the next epoch")
+        cluster.succeeded_by(1)
+        await aborting
+        await one(producer, b"3")
+    assert len(cluster.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2
+    assert (cluster.committed, cluster.ends) == ([b"3"], [False, True])
 
 
 # --- fenced -------------------------------------------------------------------------------------------------

@@ -126,6 +126,10 @@ class TransactionCluster(FakeCluster):
         self._end(commit=False)
         self._before, self.identity = (self.identity, False), self._next()
 
+    def succeeded_by(self, node: int) -> None:
+        """From now on this node is the coordinator. As in Kafka, it does not know the epoch before."""
+        self.coordinator, self._before = node, None
+
     async def _serve(self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         await shake_hands(reader, writer, self.versions, {"transaction.version": self.level})
