@@ -528,11 +528,11 @@ class Consumer(Generic[K, V]):
                 f"{min(foreign)} is not this consumer's in generation {group.generation_id} of group"
                 f" {self._settings.group_id}"
             )
-        if is_member and offsets is None and (gone := self._core.assigned.given_up_since(since)):
+        gone = self._core.assigned.take(since)
+        if gone is not None and is_member and offsets is None:
             raise TransactionAborted(
                 f"{gone} was given up in a rebalance after records of it had been returned"
             )
-        self._core.assigned.taken()
         return self.group_metadata(), places
 
     def transaction_refused(self, code: ErrorCode, group: GroupMetadata) -> bool:

@@ -60,18 +60,16 @@ class Assigned:
 
     # --- for transactions -----------------------------------------------------------------------------------
 
-    def given_up_since(self, when: float) -> TopicPartition | None:
-        """A partition given up since that time of the loop's after records of it had been returned that no
-        transaction has taken."""
-        if self._given_up is None:
-            return None
-        where, at = self._given_up
-        return where if at > when else None
-
-    def taken(self) -> None:
-        """A transaction takes the records returned so far."""
-        self._given_up = None
+    def take(self, since: float) -> TopicPartition | None:
+        """A transaction takes the records returned so far. None, or a partition that was given up since that
+        time of the loop's after records of it had been returned that no transaction has taken: then this one
+        must be aborted. No other is told of that partition."""
+        given_up, self._given_up = self._given_up, None
         self._delivery.count_anew()
+        if given_up is None:
+            return None
+        where, at = given_up
+        return where if at > since else None
 
     # --- what may be returned -------------------------------------------------------------------------------
 

@@ -792,6 +792,11 @@ async def test_a_transaction_of_records_whose_partition_was_given_up_is_aborted(
             await transaction.commit_offsets(first)
         await transaction.abort()
         await joining
+        # Once told, it is over, even for a producer that knows nothing of that abort.
+        other = Producer(broker.bootstrap, transactional_id="y")
+        async with other, other.transaction() as transaction:
+            await first.get(0.05)
+            await transaction.commit_offsets(first)
         async with producer.transaction() as transaction:
             await first.get(0.05)
             await transaction.commit_offsets(first)
