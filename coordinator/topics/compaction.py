@@ -98,10 +98,10 @@ def _newest_offsets(
     log: PartitionLog, aborted: AbortedRanges, start: int, end: int, keys_max: int
 ) -> tuple[dict[bytes, int], int]:
     """The last offset of each key in the batches from `start` on, and where the pass ended: at `end`, or
-    after `keys_max` keys."""
+    after `keys_max` keys. Incomplete if the log is closed meanwhile."""
     newest: dict[bytes, int] = {}
     for batch in log.segments.batches(start):
-        if batch.header.base_offset >= end:
+        if log.closed or batch.header.base_offset >= end:
             break
         if len(newest) >= keys_max:
             return newest, batch.header.base_offset

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.coordinator.storage.files import DiskFolder, MemoryFile
+from muster.coordinator.storage.records import Batch
 from muster.coordinator.topics import compaction
 from muster.coordinator.topics.compaction import compact
 from muster.protocol import record_batch
@@ -226,6 +228,24 @@ def test_a_log_that_is_closed_meanwhile_is_left_as_it_is() -> None:
     assert not compact(one.log, NOW_MS)
     one.reopen()
     assert len(stored(one)) == 2
+
+
+def test_a_log_that_is_closed_meanwhile_is_read_no_further() -> None:
+    one = compacted_log()
+    for value in range(5):
+        put(one, (b"a", b"%d" % value))
+    close_segment(one)
+    walk, read = one.log.segments.batches, list[int]()
+
+    def walk_and_close(offset: int) -> Iterator[Batch]:
+        for found in walk(offset):
+            one.log.fence()
+            read.append(found.header.base_offset)
+            yield found
+
+    one.log.segments.batches = walk_and_close  # type: ignore[method-assign]
+    assert not compact(one.log, NOW_MS)
+    assert read == [0]
 
 
 def test_segments_closed_meanwhile_do_not_pass_for_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
