@@ -36,35 +36,48 @@ passes."""
 
 
 def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool:
-    """Clean the closed segments if enough of the log is dirty; return whether anything was rewritten.
+    """Clean the closed segments if the log is `due`; return whether anything was rewritten.
+
+    As in Kafka, one pass is made. What has more keys than it remembers stays dirty from there on. Called from
+    the executor, one at a time per log. CORRUPT_MESSAGE (2) when a segment cannot be read to its end.
+    """
+    dirty_end = _dirty_end(log, now_ms)
+    if dirty_end is None:
+        return False
+    aborted = AbortedRanges(log.aborted)
+    try:
+        newest, end = _newest_offsets(log, aborted, log.segments.cleaned_offset, dirty_end, keys_max)
+    except DecodeError as error:
+        raise _not_compacted(log, str(error)) from error
+    # No newest record of this pass comes after it: records there are left to later passes.
+    segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < end]
+    cleaning = _Cleaning(log, now_ms, newest, aborted, end)
+    for group in _groups(segments, log.config.segment_bytes_max):
+        if not _rewrite(cleaning, group):
+            return False
+    with log.lock:
+        if log.closed:
+            return False
+        log.segments.note_cleaned(end)
+    return True
+
+
+def due(log: PartitionLog, now_ms: int) -> bool:
+    """Whether enough of the closed segments is dirty.
 
     Enough is more than min.cleanable.dirty.ratio, or dirty records older than max.compaction.lag.ms. Segments
-    with records younger than min.compaction.lag.ms are left alone. Called from the executor, one at a time
-    per log. CORRUPT_MESSAGE (2) when a segment cannot be read to its end.
+    with records younger than min.compaction.lag.ms are left alone.
     """
+    return _dirty_end(log, now_ms) is not None
+
+
+def _dirty_end(log: PartitionLog, now_ms: int) -> int | None:
+    """Where the dirty records that can be cleaned end; None if the log is not `due`."""
     cleanable = _cleanable(log, now_ms)
-    position = log.segments.cleaned_offset
-    dirty = [segment for segment in cleanable if segment.next_offset > position]
+    dirty = [segment for segment in cleanable if segment.next_offset > log.segments.cleaned_offset]
     if not dirty or not _due(log, cleanable, dirty, now_ms):
-        return False
-    end = cleanable[-1].next_offset
-    aborted = AbortedRanges(log.aborted)
-    while position < end:
-        try:
-            newest, position = _newest_offsets(log, aborted, position, end, keys_max)
-        except DecodeError as error:
-            raise _not_compacted(log, str(error)) from error
-        # No newest record of this pass comes after it: records there are left to later passes.
-        segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < position]
-        cleaning = _Cleaning(log, now_ms, newest, aborted, position)
-        for group in _groups(segments, log.config.segment_bytes_max):
-            if not _rewrite(cleaning, group):
-                return False
-        with log.lock:
-            if log.closed:
-                return False
-            log.segments.note_cleaned(position)
-    return True
+        return None
+    return cleanable[-1].next_offset
 
 
 def _cleanable(log: PartitionLog, now_ms: int) -> list[RecordSegment]:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
-from muster.coordinator.topics.compaction import compact
+from muster.coordinator.topics.compaction import compact, due
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId
 from muster.coordinator.topics.retention import expire
@@ -50,7 +50,8 @@ class Upkeep:
 
     The work comes in turns, since other brokers may share that thread: a sweep is a series of turns, each of
     a limited number of logs or up to the first compaction. After them come turns that remove what deleted
-    topics left behind. If that takes longer than the time between two sweeps, the next sweep continues it.
+    topics left behind. If that takes longer than the time between two sweeps, the next sweep continues it. A
+    sweep makes one pass of a log's compaction; if that needs more, the next sweep follows at once.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Upkeep:
         self.producer_expiration_ms = producer_expiration_ms
         self._retention_due_ms = clock.now_ms() + retention_check_interval_ms
         self._left_over = True  # whether deleted topics may have left something behind
+        self._due_again = False  # whether a log needs another pass of compaction
         self._sealing: set[PartitionLog] = set()  # logs with a turn waiting or running
         self._sweeping = asyncio.Lock()
         self._timer: Timer | None = None
@@ -125,7 +127,8 @@ class Upkeep:
         if self._timer is not None:
             self._timer.cancel()
         if not self._ended and not self._held:
-            next_ms = min(self._clock.now_ms() + self.cleaner_backoff_ms, self._retention_due_ms)
+            backoff_ms = 0 if self._due_again else self.cleaner_backoff_ms
+            next_ms = min(self._clock.now_ms() + backoff_ms, self._retention_due_ms)
             self._timer = self._clock.at(next_ms, self._begin)
 
     def _begin(self) -> None:
@@ -158,6 +161,7 @@ class Upkeep:
         log: old ones are removed even if nobody reads or writes there. Then remove what deleted topics left
         behind, of which the first sweep and those with `retention` look for more."""
         async with self._sweeping:
+            self._due_again = False
             if retention:
                 self._retention_due_ms = self._clock.now_ms() + self._retention_check_interval_ms
                 self._left_over = True
@@ -232,6 +236,7 @@ class Upkeep:
         log.rest()
         if not log.config.compacts or not compact(log, now_ms):
             return False
+        self._due_again = self._due_again or due(log, now_ms)
         _log.info("log compacted", partition=log.name, bytes=log.segments.size)
         return True
 

@@ -13,7 +13,7 @@ import pytest
 from muster.coordinator.storage.files import DiskFolder, MemoryFile
 from muster.coordinator.storage.records import Batch
 from muster.coordinator.topics import compaction
-from muster.coordinator.topics.compaction import compact
+from muster.coordinator.topics.compaction import compact, due
 from muster.protocol import record_batch
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +35,14 @@ def close_segment(one: OneLog) -> None:
     one.log.segments.roll()
     one.log.commit()
     one.log.seal()
+
+
+def compact_all(one: OneLog, **limits: int) -> int:
+    """Make passes until nothing is dirty; return how many."""
+    passes = 0
+    while compact(one.log, NOW_MS, **limits):
+        passes += 1
+    return passes
 
 
 def stored(one: OneLog) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -303,7 +311,7 @@ def test_any_history_keeps_its_last_values(keys_max: int) -> None:
         if dice.random() < 0.1:
             one.reopen()
     close_segment(one)
-    compact(one.log, NOW_MS, keys_max=keys_max)
+    compact_all(one, keys_max=keys_max)
     assert one.live() == expected
     assert {key: offset for offset, key, _ in stored(one)} == offsets
     assert len(stored(one)) == len(expected)
@@ -320,32 +328,41 @@ def test_a_tombstone_stays_until_a_pass_has_reached_it(keys_max: int) -> None:
         put(one, (key, b"1"))
     put(one, (b"a", None))
     close_segment(one)
-    assert compact(one.log, NOW_MS, keys_max=keys_max)
+    assert compact_all(one, keys_max=keys_max)
     assert b"1" not in [value for _, key, value in stored(one) if key == b"a"]
 
 
-def test_passes_that_were_not_made_are_made_later() -> None:
-    """More keys than one pass handles, and the log closes between two passes."""
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_has_more_keys_than_a_pass_remembers_is_left_to_the_next(closed: bool) -> None:
     one = compacted_log()
     for key in (b"a", b"b"):
         put(one, (key, b"1"))
         put(one, (key, b"2"))
         close_segment(one)
-    note = one.log.segments.note_cleaned
-
-    def note_and_close(offset: int) -> None:
-        note(offset)
-        one.log.fence()
-
-    one.log.segments.note_cleaned = note_and_close  # type: ignore[method-assign]
-    assert not compact(one.log, NOW_MS, keys_max=1)
-    one.reopen()
-    assert len(stored(one)) == 4  # only the first record was compared
     assert compact(one.log, NOW_MS, keys_max=1)
+    assert len(stored(one)) == 4  # only the first record was compared
+    assert due(one.log, NOW_MS)
+    if closed:
+        one.reopen()
+    assert compact_all(one, keys_max=1) == 3
     assert stored(one) == [(1, b"a", b"2"), (3, b"b", b"2")]
-    assert not compact(one.log, NOW_MS)  # all of it is clean now
+    assert not due(one.log, NOW_MS)  # all of it is clean now
     one.reopen()
-    assert not compact(one.log, NOW_MS)
+    assert not due(one.log, NOW_MS)
+
+
+def test_what_a_pass_leaves_waits_until_it_is_enough() -> None:
+    one = compacted_log(min_cleanable_dirty_ratio="0.7")
+    for key in (b"a", b"b"):
+        put(one, (key, b"1"))
+        put(one, (key, b"2"))
+        close_segment(one)
+    assert compact_all(one, keys_max=1) == 2
+    assert [key for _, key, _ in stored(one)] == [b"a", b"b", b"b"]
+    put(one, (b"b", b"3"))
+    close_segment(one)
+    assert compact_all(one) == 1
+    assert [key for _, key, _ in stored(one)] == [b"a", b"b"]
 
 
 def harm(one: OneLog, position: int) -> None:

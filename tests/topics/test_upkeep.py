@@ -8,6 +8,7 @@ import gc
 import weakref
 from collections.abc import Awaitable, Callable
 from errno import ENOSPC
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics import upkeep
+from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.retention import expire
@@ -242,6 +244,28 @@ async def test_sealing_does_not_wait_for_the_end_of_a_sweep(monkeypatch: pytest.
     assert not sweep.done()
     await finished(sweep, threads)
     await finished(brokers.close(), threads)
+
+
+async def test_retention_goes_between_the_passes_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "compact", partial(compact, keys_max=2))
+    brokers = Brokers(retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000)
+    node = await brokers.add()
+    topic = await topic_at(brokers, retention_ms="1000")
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "internal.segment.bytes": "250"}
+    compacted = await brokers.catalogues[0].create("latest", configs=configs)
+    for number in range(7):
+        await node.append(compacted, 0, batch(b"x" * 150, keys=[b"k%d" % number]))
+    log, found, clock = node._opened(node._led[compacted.topic_id, 0]), [], brokers.clock
+    for sweep in range(1, 4):
+        await node.append(topic, 0, batch(b"a"))
+        clock.advance(60_000)
+        await swept(brokers)
+        assert await node.offsets(topic, 0) == (sweep, sweep)
+        next_ms = clock.next_ms()
+        assert next_ms is not None
+        found.append((log.segments.cleaned_offset, next_ms - clock.now_ms()))
+    assert found == [(2, 0), (4, 0), (6, 60_000)], "no pass but the first waits for the backoff"
+    await brokers.close()
 
 
 async def test_a_sweep_opens_what_has_files_and_closes_what_nobody_asked_for() -> None:
