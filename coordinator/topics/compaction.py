@@ -31,22 +31,26 @@ from muster.protocol.record_batch import PRESERVED, Header, Record, build, peek,
 from muster.settings import INT64_MAX
 
 KEYS_MAX: Final = 1_000_000
-"""Keys remembered in one pass, as log.cleaner.dedupe.buffer.size bounds Kafka's; more keys take more
-passes."""
+KEY_BYTES_MAX: Final = 64 << 20
+"""Keys remembered in one pass, and bytes of all of them, as log.cleaner.dedupe.buffer.size bounds Kafka's;
+more take more passes."""
 
 
-def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool:
+def compact(
+    log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX, key_bytes_max: int = KEY_BYTES_MAX
+) -> bool:
     """Clean the closed segments if the log is `due`; return whether anything was rewritten.
 
-    As in Kafka, one pass is made. What has more keys than it remembers stays dirty from there on. Called from
-    the executor, one at a time per log. CORRUPT_MESSAGE (2) when a segment cannot be read to its end.
+    As in Kafka, one pass is made. Where it has reached `keys_max` keys, or `key_bytes_max` bytes of them, the
+    log stays dirty. Called from the executor, one at a time per log. CORRUPT_MESSAGE (2) when a segment
+    cannot be read to its end.
     """
     dirty_end = _dirty_end(log, now_ms)
     if dirty_end is None:
         return False
-    aborted = AbortedRanges(log.aborted)
+    start, aborted = log.segments.cleaned_offset, AbortedRanges(log.aborted)
     try:
-        newest, end = _newest_offsets(log, aborted, log.segments.cleaned_offset, dirty_end, keys_max)
+        newest, end = _newest_offsets(log, aborted, start, dirty_end, keys_max, key_bytes_max)
     except DecodeError as error:
         raise _not_compacted(log, str(error)) from error
     # No newest record of this pass comes after it: records there are left to later passes.
@@ -108,20 +112,23 @@ def _due(
 
 
 def _newest_offsets(
-    log: PartitionLog, aborted: AbortedRanges, start: int, end: int, keys_max: int
+    log: PartitionLog, aborted: AbortedRanges, start: int, end: int, keys_max: int, key_bytes_max: int
 ) -> tuple[dict[bytes, int], int]:
     """The last offset of each key in the batches from `start` on, and where the pass ended: at `end`, or
-    after `keys_max` keys. Incomplete if the log is closed meanwhile."""
+    after `keys_max` keys or `key_bytes_max` bytes of them. Incomplete if the log is closed meanwhile."""
     newest: dict[bytes, int] = {}
+    key_bytes = 0
     for batch in log.segments.batches(start):
         if log.closed or batch.header.base_offset >= end:
             break
-        if len(newest) >= keys_max:
+        if len(newest) >= keys_max or key_bytes >= key_bytes_max:
             return newest, batch.header.base_offset
         if batch.header.is_control or aborted.cover(batch.header):
             continue
         for record in _readable(batch) or ():
             if record.key is not None:
+                if record.key not in newest:
+                    key_bytes += len(record.key)
                 newest[record.key] = record.offset
     return newest, end
 

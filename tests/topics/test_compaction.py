@@ -351,6 +351,19 @@ def test_what_has_more_keys_than_a_pass_remembers_is_left_to_the_next(closed: bo
     assert not due(one.log, NOW_MS)
 
 
+def test_a_pass_ends_where_its_keys_are_too_large_together() -> None:
+    one = compacted_log()
+    long, longer = b"a" * 600, b"b" * 700
+    for key in (long, long, longer, b"c", long):
+        put(one, (key, b"1"))
+    close_segment(one)
+    reached = []
+    while compact(one.log, NOW_MS, key_bytes_max=1_300):
+        reached.append(one.log.segments.cleaned_offset)
+    assert reached == [3, 5]
+    assert [offset for offset, _, _ in stored(one)] == [2, 3, 4]
+
+
 def test_what_a_pass_leaves_waits_until_it_is_enough() -> None:
     one = compacted_log(min_cleanable_dirty_ratio="0.7")
     for key in (b"a", b"b"):
