@@ -104,11 +104,11 @@ def _due(
     total_bytes = sum(segment.size for segment in cleanable)
     if not dirty_bytes:
         return False
-    oldest_ms = now_ms - min(segment.first_timestamp for segment in dirty)
-    return (
-        dirty_bytes / total_bytes > log.config.min_cleanable_dirty_ratio
-        or oldest_ms > log.config.max_compaction_lag_ms
-    )
+    if dirty_bytes / total_bytes > log.config.min_cleanable_dirty_ratio:
+        return True
+    # As in Kafka, records without a time, or from before 1970, do not count here.
+    first_ms = [segment.first_timestamp for segment in dirty if segment.first_timestamp > 0]
+    return bool(first_ms) and now_ms - min(first_ms) > log.config.max_compaction_lag_ms
 
 
 def _newest_offsets(

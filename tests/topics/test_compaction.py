@@ -125,6 +125,19 @@ def test_dirty_records_do_not_wait_longer_than_their_lag() -> None:
     assert stored(one) == [(1, b"a", b"2")]
 
 
+@pytest.mark.parametrize("timestamp", [-1, 0, -5])
+def test_records_whose_time_is_unknown_wait_until_enough_is_dirty(timestamp: int) -> None:
+    one = compacted_log(min_cleanable_dirty_ratio="1", max_compaction_lag_ms="5000")
+    put(one, (b"a", b"1"), (b"a", b"2"), timestamps=[timestamp] * 2)
+    close_segment(one)
+    assert not compact(one.log, NOW_MS)
+    put(one, (b"a", b"3"))
+    close_segment(one)
+    assert not compact(one.log, NOW_MS + 5_000)
+    assert compact(one.log, NOW_MS + 5_001)
+    assert stored(one) == [(2, b"a", b"3")]
+
+
 def test_young_records_are_left_alone() -> None:
     one = compacted_log(min_compaction_lag_ms="1000")
     put(one, (b"a", b"1"), (b"a", b"2"), timestamps=[NOW_MS, NOW_MS])
