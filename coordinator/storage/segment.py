@@ -216,9 +216,7 @@ class Segment:
             if length < _LENGTH_MIN or end + _LENGTH_START + length > limit:
                 break
             end += _LENGTH_START + length
-        if end > len(chunk):  # the first batch is small enough, but longer than what was read
-            return read(start + skip, first)
-        # Not copied: what follows it is no longer than an interval of the index.
+        # Not copied: what is around it is no longer than what `_seek` reads ahead.
         return chunk if skip == 0 and end == len(chunk) else memoryview(chunk)[skip:end]
 
     def position_of(self, offset: int, *, at_once: bool = False) -> int | None:
@@ -231,31 +229,37 @@ class Segment:
 
     def _reader(self, *, at_once: bool) -> _Read:
         file = self._file if at_once else self.open_to_read()
-        if file is None:
-            raise WouldBlock
+        if file is None or (at_once and min(self.size, self.interval_bytes) > SCAN_BYTES):
+            raise WouldBlock  # also where a lookup may have to go through many chunks
         return file.read_cached if at_once else file.read
 
     def _seek(
         self, read: _Read, size: int, offset: int, bytes_max: int
     ) -> tuple[int, bytes | memoryview, int, int] | None:
-        """Find the first batch that ends at or after `offset`, reading as much as may be needed to read on
-        from it. Returns where the chunk read begins, the chunk, where in it the batch begins, and the batch's
+        """Find the first batch that ends at or after `offset`, and read `bytes_max` bytes from there, or to
+        the end. Returns where the chunk read begins, the chunk, where in it the batch begins, and the batch's
         size; None if there is no such batch."""
         start = self.index.position_of(offset)
-        chunk = read(start, min(size - start, bytes_max + self.interval_bytes + HEADER_BYTES))
+        # So that one read is mostly enough.
+        chunk_bytes = bytes_max + min(self.interval_bytes, SCAN_BYTES) + HEADER_BYTES
+        chunk = read(start, min(size - start, chunk_bytes))
         skip = 0
         while True:
             if start + skip >= size:
                 return None
             if skip + HEADER_BYTES > len(chunk):
                 start, skip = start + skip, 0
-                chunk = read(start, min(size - start, bytes_max + HEADER_BYTES))
+                chunk = read(start, min(size - start, chunk_bytes))
                 if len(chunk) < HEADER_BYTES:
                     raise OSError(f"{self.log_name} ends before its {size} bytes")
             base_offset, length, last_delta = _PLACE.unpack_from(chunk, skip)
             if length < _LENGTH_MIN or start + skip + _LENGTH_START + length > size:
                 raise self.damaged_at(start + skip)
             if base_offset + last_delta >= offset:
+                needed = min(size - start - skip, bytes_max)
+                if needed > len(chunk) - skip:
+                    start, skip = start + skip, 0
+                    chunk = read(start, needed)
                 return start, chunk, skip, _LENGTH_START + length
             skip += _LENGTH_START + length
 

@@ -13,7 +13,7 @@ from threading import Event
 
 import pytest
 
-from muster.coordinator.storage.files import DiskFolder, Folder, MemoryFile, MemoryFolder
+from muster.coordinator.storage.files import DiskFolder, Folder, MemoryFile, MemoryFolder, WouldBlock
 from muster.coordinator.storage.records import Limits, Recovery
 from muster.coordinator.storage.segments import SegmentLog
 from muster.protocol import record_batch
@@ -115,6 +115,31 @@ def test_batches_larger_than_an_index_interval_are_found(place: Place) -> None:
     for number, batch in enumerate(stored):
         assert log.read(2 * number, 1) == batch
         assert log.read(2 * number + 1, len(batch)) == batch
+
+
+def test_a_read_takes_no_more_memory_the_larger_the_index_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, longest = MemoryFile.read, 0
+
+    def noted(file: MemoryFile, position: int, size: int) -> bytes:
+        nonlocal longest
+        longest = max(longest, size)
+        return read(file, position, size)
+
+    monkeypatch.setattr(MemoryFile, "read", noted)
+    log, _ = Place(MemoryFolder()).open(Limits(index_interval_bytes=2**31 - 1))
+    stored = [append(log, size=size) for size in (30_000, 80_000, 200) * 20]
+    for first in (0, 1, 29, 30, 31, 58, 59):
+        for bytes_max in (1, 500, 70_000, 160_000, 1_000_000):
+            fitting = [stored[first]]
+            for batch in stored[first + 1 :]:
+                if len(b"".join(fitting)) + len(batch) > bytes_max:
+                    break
+                fitting.append(batch)
+            assert log.read(2 * first, bytes_max) == b"".join(fitting)
+            assert longest <= max(len(stored[first]), bytes_max + (1 << 20) + 100)
+            longest = 0
+    with pytest.raises(WouldBlock):
+        log.read(118, 1, at_once=True)  # it would go through all of them
 
 
 def test_segments_are_closed_by_size_and_reading_goes_on_in_the_next(place: Place) -> None:
