@@ -279,8 +279,8 @@ class RecordLog(Protocol):
     # --- removing
 
     def set_start_offset(self, offset: int) -> None:
-        """Durably move the log start (DeleteRecords), and remove the segments entirely below it. Then call
-        `remove_files`."""
+        """Durably move the log start (DeleteRecords), and remove the segments entirely below it, or leave
+        them to retention if there is no room for that. Then call `remove_files`."""
 
     def remove_first(self, count: int) -> None:
         """Remove the oldest `count` segments (retention); the active one only after `roll`. Then call

@@ -345,7 +345,8 @@ class SegmentLog:
             return
         self._folder.store(_START_NAME, b"%d" % offset)
         self.start_offset = offset
-        self._remove_below(offset)
+        with suppress(OSError):  # on a full disk; retention removes what is left, or reports it
+            self._remove_below(offset)
 
     def _remove_below(self, offset: int) -> None:
         """A segment extends to where the next one begins, whatever compaction has left of its end."""
@@ -502,8 +503,8 @@ class SegmentLog:
         self.cleaned_offset = self._stored_offset(_CLEANED_NAME)
         if self.cleaned_offset > self.next_offset:
             self._lower_cleaned(self.next_offset)  # other records will follow, which nothing has compared
-        self._remove_below(start)
         with suppress(OSError):  # retention removes what is left, or reports it
+            self._remove_below(start)
             self.remove_files()
 
     def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:

@@ -15,6 +15,7 @@ def expire(log: PartitionLog, now_ms: int) -> int:
     By time, a segment is removed when its newest record is too old, or its last append if its records have no
     time. By size, the oldest are removed while at least retention.bytes remain. If even the active one is to
     go, a new one is begun; that is so by size only if retention.bytes is 0. Only with cleanup.policy delete.
+    What is entirely below the log start, as DeleteRecords may leave it on a full disk, always goes.
     """
     try:
         count = _remove(log, now_ms)
@@ -28,19 +29,28 @@ def expire(log: PartitionLog, now_ms: int) -> int:
 
 def _remove(log: PartitionLog, now_ms: int) -> int:
     with log.lock:
-        if log.closed or not log.config.deletes:
+        if log.closed:
             return 0
+        deleted = _below_start(log)
+        _remove_first(log, deleted)
+        if not log.config.deletes:
+            return deleted
         expired = _too_old(log, now_ms)
         _remove_first(log, expired)
         too_many = _too_large(log)
         _remove_first(log, too_many)
-        return expired + too_many
+        return deleted + expired + too_many
 
 
 def _remove_first(log: PartitionLog, count: int) -> None:
     if count and count == len(log.segments.segments):
         log.segments.roll()
     log.segments.remove_first(count)
+
+
+def _below_start(log: PartitionLog) -> int:
+    # A segment extends to where the next one begins.
+    return sum(segment.base_offset <= log.start_offset for segment in log.segments.segments[1:])
 
 
 def _removable(log: PartitionLog) -> Iterator[RecordSegment]:

@@ -520,6 +520,27 @@ def test_on_a_full_disk_what_a_snapshot_covers_makes_room_for_the_next_one() -> 
     assert (again.start_offset, observed.offsets) == (8, [0, 2, 4, 6, 8, 10])
 
 
+def test_a_log_whose_start_was_moved_on_a_full_disk_opens_there() -> None:
+    class Folder(FullFolder):
+        def store(self, name: str, contents: bytes) -> None:
+            if name == "start":  # there is room for that
+                MemoryFolder.store(self, name, contents)
+            else:
+                super().store(name, contents)
+
+    folder = Folder()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(4)]
+    folder.full = True
+    log.set_start_offset(6)
+    for full in (True, False):
+        folder.full = full
+        again, _ = Place(folder).open()
+        assert (again.start_offset, again.next_offset) == (6, 8)
+        assert again.read(6, 10_000) == stored[3]
+        assert len(again.segments) == (4 if full else 1)
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_what_was_removed_is_gone_when_the_log_is_opened_next(place: Place, closed: bool) -> None:
     log, _ = place.open()

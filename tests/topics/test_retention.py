@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from errno import ENOSPC
 from pathlib import Path
 from threading import Event
 
@@ -12,6 +13,7 @@ import pytest
 
 from muster.coordinator.storage.files import DiskFolder, MemoryFolder
 from muster.coordinator.topics.compaction import compact
+from muster.coordinator.topics.config import parse
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.retention import expire
 from tests.support.facts import DEADLINE_S
@@ -211,6 +213,36 @@ def test_records_are_deleted_even_if_their_files_cannot_be_removed() -> None:
     folder.sound = True
     assert expire(one.log, NOW_MS) == 0
     assert [name for name in folder.names() if name.endswith(".log")] == ["00000000000000000004.log"]
+
+
+class FullFolder(MemoryFolder):
+    """Has room for no snapshot while it is `full`."""
+
+    full = False
+
+    def store(self, name: str, contents: bytes) -> None:
+        if self.full and name.endswith(".snapshot"):
+            raise OSError(ENOSPC, "No space left on device")
+        super().store(name, contents)
+
+
+@pytest.mark.files
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_records_are_deleted_on_a_full_disk_and_their_files_once_there_is_room(policy: str) -> None:
+    folder = FullFolder()
+    one = filled(folder)
+    folder.full = True
+    assert one.log.delete_records(3) == 3
+    assert [record.offset for record in one.records()] == [3, 4]
+    with pytest.raises(OSError, match="No space left"):
+        expire(one.log, NOW_MS)
+    assert len([name for name in folder.names() if name.endswith(".log")]) == 5
+    folder.full = False
+    one.log.config = parse({**one.configs, "cleanup.policy": policy})
+    assert expire(one.log, NOW_MS) == 3
+    assert expire(one.log, NOW_MS) == 0
+    assert len([name for name in folder.names() if name.endswith(".log")]) == 2
+    assert [record.offset for record in one.records()] == [3, 4]
 
 
 @pytest.mark.files
