@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from errno import EIO
 from functools import partial
-from itertools import takewhile
+from itertools import count, takewhile
 from struct import Struct
 from threading import Lock
 from typing import Final
@@ -582,11 +582,14 @@ class SegmentLog:
 
     def _put_aside(self, found: Sequence[tuple[int, int]]) -> list[str]:
         aside = []
+        taken = set(self._folder.names())  # by others of these offsets, after earlier damage
         for base_offset, generation in found:
             segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
-            self._folder.rename(segment.log_name, segment.log_name + DISCARDED)
+            stems = (f"{segment.stem}{f'.{number}' if number else ''}" for number in count())
+            name = next(name for stem in stems if (name := stem + LOG_ENDING + DISCARDED) not in taken)
+            self._folder.rename(segment.log_name, name)
             self._folder.remove(segment.index_name)
-            aside.append(segment.log_name + DISCARDED)
+            aside.append(name)
         return aside
 
     def _stored_offset(self, name: str) -> int:

@@ -319,6 +319,21 @@ def test_segments_behind_a_torn_one_are_put_aside(place: Place) -> None:
     assert sum(name.endswith(".discarded") for name in place.folder.names()) == 3
 
 
+def test_segments_put_aside_stay_when_others_of_their_offsets_are(place: Place) -> None:
+    lost: list[bytes] = []
+    for day in range(3):
+        log, _ = place.open()
+        stored = [append(log, size=300, timestamp=1_000 + day) for _ in range(log.next_offset // 2, 4)][-3:]
+        assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6]
+        place.folder.open(log.segments[1].log_name).truncate(len(stored[0]) - 1)
+        lost += stored[1:]
+        again, _ = place.open()
+        assert again.next_offset == 2
+        assert set(again.recovery.discarded) <= set(place.folder.names())
+    aside = {place.folder.load(name) for name in place.folder.names() if name.endswith(".discarded")}
+    assert aside >= set(lost)
+
+
 def test_a_snapshot_ahead_of_the_log_is_not_believed(place: Place) -> None:
     log, _ = place.open(Limits())
     stored = [append(log) for _ in range(3)]
