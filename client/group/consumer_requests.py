@@ -42,10 +42,11 @@ def heartbeat_request(
         request.server_assignor = settings.group_remote_assignor
     if known is None or known.topics != told.topics:
         request.subscribed_topic_names = sorted(told.topics)
-    if known is None:
+    if known is None and settings.group_instance_id is None:
         request.subscribed_topic_regex = told.regex
-    elif known.regex != told.regex:
-        request.subscribed_topic_regex = told.regex or ""  # null would leave it unchanged
+    elif known is None or known.regex != told.regex:
+        # Null would leave it unchanged; a static member takes over that of the one before it.
+        request.subscribed_topic_regex = told.regex or ""
     if known is None or known.owned != told.owned:
         request.topic_partitions = _by_topic(told.owned)
     return request

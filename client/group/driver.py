@@ -44,6 +44,7 @@ LEAVE_TRIES: Final = 4
 
 _LOG: Final = logging.getLogger(__name__)
 _MEMBERS_IN_LEAVE: Final = 3  # the first LeaveGroup version that names several members
+_REGEX_IN_HEARTBEAT: Final = 1  # the first ConsumerGroupHeartbeat version with regular expressions
 
 
 def now_ms() -> int:
@@ -440,9 +441,16 @@ class Driver:
         }
 
     async def _consumer_heartbeat(self, ask: Ask, until: float) -> Any:
+        def build(version: int) -> Message:
+            request = _present(ask)
+            assert isinstance(request, ConsumerGroupHeartbeatRequest)
+            if version < _REGEX_IN_HEARTBEAT and not request.subscribed_topic_regex:
+                request.subscribed_topic_regex = None  # such a broker has none to clear
+            return request
+
         connection = await self._connection(ask.node, LANE, until)
         try:
-            response = await connection.call(_present(ask), until)
+            response = await connection.call(Versioned(ApiKey.CONSUMER_GROUP_HEARTBEAT, build), until)
         except KafkaError as error:
             raise not_offered(f"broker {ask.node} at {connection.address}", str(error)) from error
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:

@@ -317,6 +317,14 @@ async def test_an_older_broker_cannot_take_a_regular_expression() -> None:
         await settled(alone, owning=2)
 
 
+async def test_a_static_member_has_no_regular_expression_for_an_older_broker_to_forget() -> None:
+    broker = ConsumerCoordinator()
+    broker.versions[int(HEARTBEAT)] = (0, 0)
+    async with stable(broker, group_instance_id="i") as alone:
+        assert alone.owned == partitions(0, 1)
+        assert beats(broker)[0].instance_id == "i"
+
+
 # --- cancelled ----------------------------------------------------------------------------------------------
 
 

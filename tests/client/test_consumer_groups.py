@@ -891,3 +891,26 @@ async def test_a_pattern_for_the_broker_does_not_fall_back_and_one_for_the_clien
             await consumer.unsubscribe()
             with pytest.raises(KafkaError, match=refused):
                 consumer.subscribe(SubscriptionPattern("t"))
+
+
+async def test_a_static_member_that_comes_back_with_other_topics_keeps_nothing_of_its_pattern(
+    broker: Broker,
+) -> None:
+    for topic in ("orders", "clicks"):
+        broker.create_topic(topic)
+        broker.produce(topic, [b"0"])
+    settings: dict[str, Any] = {
+        "group_id": "g",
+        "group_instance_id": "i",
+        "group_protocol": "consumer",
+        "auto_offset_reset": "earliest",
+    }
+    async with Consumer(broker.bootstrap, topics=SubscriptionPattern("ord.*"), **settings) as before:
+        (record,) = await before.get_many(1, LONG_S)
+        assert record.topic == "orders"
+    told = Told()
+    async with Consumer(broker.bootstrap, topics="clicks", listener=told, **settings) as after:
+        (record,) = await after.get_many(1, LONG_S)
+        assert record.topic == "clicks"
+        assert after.assignment == on("clicks", 0)
+    assert set[TopicPartition]().union(*(where for _, where in told.calls)) == on("clicks", 0)

@@ -248,6 +248,18 @@ def test_a_regular_expression_is_the_brokers_to_resolve() -> None:
     assert (request.subscribed_topic_regex, request.subscribed_topic_names) == ("", ["t"])
 
 
+@pytest.mark.parametrize(("options", "regex"), [({}, None), ({"group_instance_id": "i"}, "")])
+def test_a_static_member_joins_without_the_regular_expression_of_the_one_before(
+    options: dict[str, str], regex: str | None
+) -> None:
+    hand = Hand(**options).joining()
+    request = hand.beat()
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == (regex, ["t"])
+    hand.told(1, [])
+    hand.done()
+    assert said(hand.told(1)) == []
+
+
 def test_topics_that_brokers_may_create_are_asked_for_once() -> None:
     hand = Hand(allow_auto_create_topics=True).joining()
     assert hand.asks(Kind.TOPICS).topics == {"t"}
