@@ -54,7 +54,17 @@ class Step:
     """The input and output of one step. The host makes `rows` durable, then releases the rest, in step
     order."""
 
-    __slots__ = ("context", "events", "jobs", "now_ms", "reads_hard_state", "replies", "rows", "ticket")
+    __slots__ = (
+        "context",
+        "events",
+        "full",
+        "jobs",
+        "now_ms",
+        "reads_hard_state",
+        "replies",
+        "rows",
+        "ticket",
+    )
 
     def __init__(self, now_ms: int, context: RequestContext = NOBODY, ticket: Ticket = NO_TICKET) -> None:
         """`now_ms` (epoch milliseconds) never goes back from one step to the next."""
@@ -68,6 +78,9 @@ class Step:
         self.jobs: list[Callable[[], Any]] = []
         """Work that takes too long for a step. The host does it beside its loop; the result is a step of its
         own (`Machine.job_done`)."""
+        self.full: Exception | None = None
+        """The refusal while the store is full, for operations that allow for it (`Traits.allows_for_full`):
+        they raise it instead of writing anything."""
         self.reads_hard_state = False
         """The replies report durable state: release them only when every earlier row of the shard is
         durable."""

@@ -35,7 +35,7 @@ OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
         Shard.sync: Traits(while_loading=ErrorCode.REBALANCE_IN_PROGRESS),
         Shard.fetch_offsets: Traits(reads=True),
         Shard.begin_transaction: Traits(reads=True),
-        Shard.consumer_heartbeat: Traits(returns=True, also_writes=True),
+        Shard.consumer_heartbeat: Traits(returns=True, also_writes=True, allows_for_full=True),
         Shard.describe: Traits(reads=True),
         Shard.describe_consumer: Traits(reads=True),
         Shard.list_groups: Traits(reads=True),

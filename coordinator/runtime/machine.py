@@ -66,6 +66,8 @@ class Traits(NamedTuple):
     also_writes: bool = False
     """It returns its answer, but sometimes also writes or answers others. Its answer then waits like those of
     other operations."""
+    allows_for_full: bool = False
+    """It is stepped while the store is full, too, and then writes nothing: see `Step.full`."""
     while_loading: Any = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     """Its answer while the shard is being loaded: a response, or the code of a refusal."""
 

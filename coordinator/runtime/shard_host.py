@@ -18,7 +18,8 @@ once, and the server takes a connection's requests one at a time.
 A host stops for good when it fails (`FENCED`, a store that failed, an exception in the core): everything
 unanswered gets NOT_COORDINATOR (COORDINATOR_NOT_AVAILABLE if the store was busy or full), nothing is rolled
 back, and the host's owner makes a new one from the store.
-While the store is full, requests that would write are refused before they are stepped.
+While the store is full, requests that would write are refused: before they are stepped, or by the machine
+before it has changed anything (`Traits.allows_for_full`).
 """
 
 from __future__ import annotations
@@ -315,8 +316,10 @@ class ShardHost(Generic[M]):
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"shard {self.lease.number} has {self._limits.backlog_max} requests waiting",
             )
-        if (full := self._appender.full) is not None and not self._operations.get(operation, NO_TRAITS).reads:
-            return self._refusal(full)
+        if (full := self._appender.full) is not None:
+            traits = self._operations.get(operation, NO_TRAITS)
+            if not (traits.reads or traits.allows_for_full):
+                return self._refusal(full)
         return None
 
     def tell(self, notice: Notice[M]) -> None:
@@ -486,6 +489,8 @@ class ShardHost(Generic[M]):
     def _operated(self, operation: Operation, request: Any, step: Step) -> object:
         """Have the machine process one request; return its answer, which may be a refusal."""
         assert self.machine is not None
+        full = self._appender.full
+        step.full = None if full is None else self._refusal(full)
         try:
             return operation(self.machine, request, step)
         except KafkaError as refusal:

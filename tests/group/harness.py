@@ -50,6 +50,7 @@ class Harness:
         self.answers: dict[Ticket, Any] = {}
         self.open: set[Ticket] = set()
         self.last = Step(0)
+        self.full: KafkaError | None = None  # as `Step.full`, for requests
         self.reader = Reader()
         self._tickets = itertools.count(1)
         ids = itertools.count(1)
@@ -67,6 +68,7 @@ class Harness:
         ticket = next(self._tickets)
         self.open.add(ticket)
         step = Step(self.now_ms, context, ticket)
+        step.full = self.full
         before = self.shard.durable()
         refusal = None
         try:
@@ -82,6 +84,7 @@ class Harness:
         elif answer is not None:
             assert all(reply.ticket != ticket for reply in step.replies)
             step.reply(answer)
+        assert self.full is None or not (step.rows or step.jobs), "written, or about to be"
         self.last = step
         self._finish(step)
         self._due()

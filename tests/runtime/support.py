@@ -119,6 +119,16 @@ class CounterShard:
         step.jobs.append(lambda: request)
         return "begun"
 
+    def hear(self, request: int | None, step: Step) -> object:
+        """Returns all numbers; a new one is added first, unless the store is full."""
+        step.reads_hard_state = True
+        if request is not None:
+            if step.full is not None:
+                raise step.full
+            step.rows.append(record(request).row())
+            self.apply(*step.rows[0])
+        return list(self.numbers)
+
     def park(self, request: object, step: Step) -> None:
         self.parked.append(step.ticket)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 import pytest
 
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import Step
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.appender import Appender
+from muster.coordinator.runtime.machine import Traits
 from muster.coordinator.storage.store import (
     Append,
     JournalRow,
@@ -25,7 +29,8 @@ from muster.coordinator.storage.store import (
     StoreRefused,
 )
 from muster.protocol.errors import ErrorCode, KafkaError
-from tests.runtime.support import CONTEXT, LEASE, SHARD, Bench, CounterShard, HeldStore, code, record
+from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
+from tests.runtime.support import CONTEXT, GROUP, LEASE, SHARD, Bench, CounterShard, HeldStore, code, record
 from tests.support.facts import turns, until
 
 OTHER_GROUP, OTHER = "my-group", Lease(LeaseKind.GROUP, 12)
@@ -143,6 +148,63 @@ async def test_without_room_nothing_is_stepped_that_would_write(bench: Bench) ->
     await turns()
     assert len(bench.store.transactions) == tried
     assert bench.shards == shards, "no shard was loaded again for it"
+
+
+async def test_without_room_the_machine_refuses_what_it_would_write_where_it_can_tell(bench: Bench) -> None:
+    bench.operations[CounterShard.hear] = Traits(returns=True, also_writes=True, allows_for_full=True)
+    await filled(bench)
+    shards, tried = list(bench.shards), len(bench.store.transactions)
+    assert await bench.ask(CounterShard.hear) == [1]
+    refused = bench.call(CounterShard.hear, 2)
+    await until(refused.done)
+    assert code(refused) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "the disk is full" in str(refused.exception())
+    await turns()
+    assert len(bench.store.transactions) == tried
+    assert bench.shards == shards
+    bench.store.error = None
+    bench.clock.advance(1_000)
+    assert await bench.ask(CounterShard.hear, 2) == [1, 2]
+
+
+class RealBench(Bench):
+    def make_shard(self, number: int) -> Shard:
+        return Shard(number, GroupConfig())
+
+
+def joining(group_id: str, member_id: str) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_without_room_members_of_consumer_groups_stay(at_once: bool) -> None:
+    """The shard of a write that finds no room is loaded again, and sessions in it begin anew. Where writes of
+    others keep the store full, sessions run on."""
+    bench = await RealBench(at_once=at_once).start()
+    await bench.claim(OTHER)
+    await bench.runtime.loaded()
+    bench.runtime.topics_changed(TopicsImage(frozenset(), {"t": UUID(int=1)}, {"t": 2}))
+    epoch = (await bench.ask(Shard.consumer_heartbeat, joining(GROUP, "m"))).member_epoch
+    beat = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=epoch)
+    bench.store.error = FULL
+    for group_id in [GROUP, *[OTHER_GROUP] * 20]:
+        bench.clock.advance(5_000)
+        refused = bench.call(Shard.consumer_heartbeat, joining(group_id, "n"), group_id)
+        await until(refused.done)
+        assert code(refused) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await bench.runtime.loaded()
+        assert (await bench.ask(Shard.consumer_heartbeat, beat)).member_epoch == epoch
+    bench.store.error = None
+    bench.clock.advance(5_000)
+    assert (await bench.ask(Shard.consumer_heartbeat, beat)).member_epoch == epoch
+    await bench.close()
 
 
 async def test_room_is_looked_for_once_a_second(bench: Bench) -> None:

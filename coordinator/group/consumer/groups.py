@@ -68,7 +68,8 @@ class ConsumerGroups:
     def heartbeat(self, request: ConsumerGroupHeartbeatRequest, step: Step) -> ConsumerGroupHeartbeatResponse:
         """ConsumerGroupHeartbeat. Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, GROUP_ID_NOT_FOUND,
         GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID,
-        UNRELEASED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION."""
+        UNRELEASED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION; while the store is full, `step.full` for what
+        would be written."""
         try:
             return self._heartbeat(request, step)
         except KafkaError as refusal:
@@ -90,6 +91,8 @@ class ConsumerGroups:
     ) -> ConsumerGroupHeartbeatResponse:
         config = self._shared.config
         heartbeats.require_valid(request, step.context.api_version, config)
+        if step.full is not None and request.member_epoch <= JOINING:
+            raise step.full
         group = self._groups.get(request.group_id)
         if request.member_epoch < JOINING:
             if group is None:
@@ -103,6 +106,8 @@ class ConsumerGroups:
             membership.require_epoch(has, request.member_epoch, owned)
             if group.has_no_news_for(has) and heartbeats.says_nothing(request, has, before, step.context):
                 return heartbeats.sign_of_life(group, member, has.epoch, step)
+            if step.full is not None:
+                return heartbeats.beat_while_full(group, member, request, owned, step.full, step)
             cause = Cause(Trigger.HEARTBEAT, member.identity)
         else:
             return self._join(group, request, step)

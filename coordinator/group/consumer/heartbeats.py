@@ -12,12 +12,14 @@ from muster.coordinator.group.consumer import progress
 from muster.coordinator.group.consumer.assignors.assignor import Assignment, assignment_of
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
+from muster.coordinator.group.consumer.reconcile import may_own_any
 from muster.coordinator.group.consumer.state import (
     JOINING,
     LEFT,
     LEFT_FOR_A_WHILE,
     Current,
     Held,
+    MemberState,
     Subscription,
 )
 from muster.coordinator.group.events import Cause, HeartbeatLate, Trigger
@@ -127,6 +129,25 @@ def sign_of_life(
     return unchanged(member, epoch, group.configs.of(group.group_id).consumer_heartbeat_interval_ms)
 
 
+def beat_while_full(
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    request: ConsumerGroupHeartbeatRequest,
+    owned: Assignment | None,
+    full: Exception,
+    step: Step,
+) -> ConsumerGroupHeartbeatResponse:
+    """While nothing can be written, a heartbeat is a sign of life, and what the group has for the member
+    waits. Raises `full` if the member has news, which it might not repeat. Where it connects from is none: it
+    comes with each heartbeat."""
+    before, has = group.subscription(member.member_id), group.current(member.member_id)
+    revoked = has.state is MemberState.UNREVOKED_PARTITIONS and not may_own_any(owned, has.revoking)
+    if revoked or said_now(before, request, before.client_id, before.client_host) != before:
+        raise full
+    answer = sign_of_life(group, member, has.epoch, step)
+    return _answer(member, has, answer.heartbeat_interval_ms) if _says_all(request, owned) else answer
+
+
 def beat(
     group: ConsumerGroup,
     member: ConsumerMember,
@@ -146,21 +167,28 @@ def beat(
     member.heartbeats += 1
     group.heard(member, step)
     group.settle(cause, step)
-    full = (
+    tell = request.member_epoch == JOINING or _says_all(request, owned) or after.assigned != before.assigned
+    interval_ms = group.configs.of(group.group_id).consumer_heartbeat_interval_ms
+    return _answer(member, after, interval_ms) if tell else unchanged(member, after.epoch, interval_ms)
+
+
+def _says_all(request: ConsumerGroupHeartbeatRequest, owned: Assignment | None) -> bool:
+    """Whether a member repeats everything, as after a failure: then it is told everything, too."""
+    return (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
         and owned is not None
     )
-    tell = request.member_epoch == JOINING or full or after.assigned != before.assigned
-    interval_ms = group.configs.of(group.group_id).consumer_heartbeat_interval_ms
-    if tell:
-        return ConsumerGroupHeartbeatResponse(
-            member_id=member_id,
-            member_epoch=after.epoch,
-            heartbeat_interval_ms=interval_ms,
-            assignment=assigned(after.assigned),
-        )
-    return unchanged(member, after.epoch, interval_ms)
+
+
+def _answer(member: ConsumerMember, has: Current, interval_ms: int) -> ConsumerGroupHeartbeatResponse:
+    """The answer to a member that is told its assignment."""
+    return ConsumerGroupHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=has.epoch,
+        heartbeat_interval_ms=interval_ms,
+        assignment=assigned(has.assigned),
+    )
 
 
 def unchanged(member: ConsumerMember, epoch: int, interval_ms: int) -> ConsumerGroupHeartbeatResponse:

@@ -19,6 +19,13 @@ from muster.coordinator.group.consumer.state import (
 )
 
 
+def may_own_any(owned: Assignment | None, held: Held) -> bool:
+    """Whether a member that says it owns this may still own some of `held`; one that does not say may."""
+    if owned is None:
+        return True
+    return any(not owned.get(topic_id, frozenset()).isdisjoint(epochs) for topic_id, epochs in held.items())
+
+
 class Reconciler:
     """What a step depends on besides what the member has."""
 
@@ -52,20 +59,11 @@ class Reconciler:
                     return self._next(has)
                 return self._trim(has) if self.subscription_changed else has
             case MemberState.UNREVOKED_PARTITIONS:
-                if not self._owns_any(has.revoking):
+                if not may_own_any(self.owned, has.revoking):
                     return self._next(has)
                 return self._trim(has) if self.subscription_changed else has
             case MemberState.UNRELEASED_PARTITIONS | MemberState.UNKNOWN:
                 return self._next(has)
-
-    def _owns_any(self, held: Held) -> bool:
-        """Whether the member may still own some of these; a member that does not say may."""
-        owned = self.owned
-        if owned is None:
-            return True
-        return any(
-            not owned.get(topic_id, frozenset()).isdisjoint(epochs) for topic_id, epochs in held.items()
-        )
 
     def _trim(self, has: Current) -> Current:
         """Take away topics that the member no longer subscribes to, without waiting for a new target."""
@@ -77,7 +75,7 @@ class Reconciler:
         for topic_id, epochs in has.assigned.items():
             if topic_id not in kept:
                 revoking[topic_id] = {**revoking.get(topic_id, {}), **epochs}
-        if not self._owns_any(revoking):
+        if not may_own_any(self.owned, revoking):
             return has._replace(assigned=kept, previous_epoch=has.epoch)
         return has._replace(
             state=MemberState.UNREVOKED_PARTITIONS,
@@ -112,7 +110,7 @@ class Reconciler:
                 revoking[topic_id] = revoke
             if free:
                 wanted[topic_id] = free
-        if revoking and self._owns_any(revoking):
+        if revoking and may_own_any(self.owned, revoking):
             return Current(has.epoch, has.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
         for topic_id, free in wanted.items():
             kept.setdefault(topic_id, {}).update(dict.fromkeys(free, self.target_epoch))
