@@ -32,7 +32,9 @@ from muster.coordinator.storage.store import (
     Store,
     StoreClosed,
     StoreCounts,
+    StoreDamaged,
     StoreError,
+    StoreRefused,
 )
 
 T = TypeVar("T")
@@ -327,8 +329,8 @@ class Membership:
     async def stop(self) -> None:
         """Leave: hand over as to a joining node, a few leases at a time, and serve the others meanwhile;
         leases that nobody is there to take are released at once. A node that has only registered is removed.
-        What the store fails to do is tried again for as long as the registration lasts; then raises
-        StoreError."""
+        What the store fails to do is tried again for a lease term, and only while the registration lasts;
+        then raises StoreError."""
         if not self._running:
             if self._node is not None and not (self._leaving or self._killed):
                 self._leaving = True
@@ -597,20 +599,21 @@ class Membership:
             await self._wait(self._moves.check_again_ms)
 
     async def _retried(self, step: Callable[[], Awaitable[T]]) -> T:
-        """The outcome of a step of leaving, which is repeated if the store fails. Once the registration has
-        run out there is nothing left to hand over, and the failure is raised."""
-        failed = False
+        """The outcome of a step of leaving, which is repeated for a lease term if the store fails, unless
+        that cannot help. Once the registration has run out there is nothing left to hand over, and the
+        failure is raised."""
+        until_ms: int | None = None
         while True:
             try:
                 return await step()
-            except (NodeIdTaken, StoreClosed):
+            except (NodeIdTaken, StoreClosed, StoreDamaged, StoreRefused):
                 raise
             except StoreError as error:
                 now_ms = self._clock.now_ms()
-                if not self._held.is_registered(now_ms):
+                if not self._held.is_registered(now_ms) or (until_ms is not None and now_ms >= until_ms):
                     raise
-                if not failed:
-                    failed = True
+                if until_ms is None:
+                    until_ms = now_ms + self._term_ms
                     self._log.warning("the store failed while leaving, retrying", why=str(error))
                 await self._wait(now_ms + self._retry_ms)
 

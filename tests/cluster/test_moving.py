@@ -9,7 +9,15 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.cluster.membership import CLAIMS_MAX, MOVES_AT_ONCE
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreBusy, StoreError
+from muster.coordinator.storage.store import (
+    Grant,
+    Lease,
+    LeaseKind,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreRefused,
+)
 from tests.cluster.support import ALL, KINDS, MARGIN_MS, TERM_MS, Cluster, Node, share
 from tests.support.facts import turns, until
 
@@ -204,6 +212,32 @@ async def test_who_leaves_while_the_store_is_away_waits_no_longer_than_its_term(
     await cluster.passes(TERM_MS // 15 + 200)
     assert stopping.done()
     with pytest.raises(StoreError, match="cannot be reached"):
+        await stopping
+
+
+async def test_who_cannot_read_who_is_there_leaves_within_a_term(cluster: Cluster) -> None:
+    _, second = await cluster.start(1, 2)
+    second.store.holders = cannot  # but registrations and leases are renewed
+    stopping = asyncio.ensure_future(second.membership.stop())
+    await cluster.passes(TERM_MS - 100)
+    assert not stopping.done()
+    await cluster.passes(TERM_MS // 15 + 200)
+    assert stopping.done()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await stopping
+
+
+@pytest.mark.parametrize("error", [StoreDamaged("a row cannot be read"), StoreRefused("it is too large")])
+async def test_who_leaves_repeats_nothing_that_will_fail_again(cluster: Cluster, error: StoreError) -> None:
+    _, second = await cluster.start(1, 2)
+
+    async def fail(*_: object) -> None:
+        raise error
+
+    second.store.holders = fail
+    stopping = asyncio.ensure_future(second.membership.stop())
+    await until(stopping.done, "the end, without any time passing")
+    with pytest.raises(type(error), match=str(error)):
         await stopping
 
 
