@@ -96,23 +96,34 @@ class Journal:
     def restore(self, shard: int, entries: Sequence[Entry]) -> None:
         """A shard was loaded, and `entries` were read from its journal: merge them with what is still known
         of it here. Listeners are not called."""
-        known = self._take(shard)
+        known = [(kept, kept[2].to_json()) for kept in self._take(shard)]
         # A broker may reload a shard that it had: stored entries are known twice, and those not stored (there
-        # was no room) only here.
-        stored = {entry.to_json() for entry in entries}
-        self._add(list(merge(entries, [each for each in known if each.to_json() not in stored], key=_at_ms)))
+        # was no room) only here. Those known keep their place, and the others follow the one stored before,
+        # at their time at the earliest.
+        places = {text: kept[:2] for kept, text in known}
+        stored: set[bytes] = set()
+        merged: list[_Kept] = []
+        for entry in entries:
+            text = entry.to_json()
+            at_ms, number = places.get(text, (entry.at_ms, -1))
+            if merged:
+                at_ms, number = max((at_ms, number), merged[-1][:2])
+            merged.append((at_ms, number, entry))
+            stored.add(text)
+        not_stored = [kept for kept, text in known if text not in stored]
+        self._add([kept[2] for kept in merge(merged, not_stored, key=_place)])
 
     def forget(self, shard: int) -> None:
         """Drop all entries of a shard: it is another broker's now."""
         self._take(shard)
 
-    def _take(self, shard: int) -> list[Entry]:
+    def _take(self, shard: int) -> list[_Kept]:
         groups = [group_id for group_id, group in self._groups.items() if group.shard == shard]
         self._newest_ms.pop(shard, None)
         rings = [self._shards.pop(shard, deque())]
         for group in map(self._drop, groups):
             rings += group.rings
-        return [kept[2] for kept in merge(*rings)]
+        return list(merge(*rings))
 
     def _add(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -192,6 +203,10 @@ def _without_broker(entry: Entry) -> Entry:
 
 def _at_ms(entry: Entry) -> int:
     return entry.at_ms
+
+
+def _place(kept: _Kept) -> tuple[int, int]:
+    return kept[:2]
 
 
 def _weight(entry: Entry) -> int:

@@ -180,6 +180,26 @@ def test_entries_stay_in_order_if_the_clock_of_the_former_broker_was_ahead() -> 
     assert [each.at_ms for each in journal.of("a")] == [1_600, 1_700]
 
 
+def test_entries_that_were_not_stored_keep_their_place_if_the_clock_of_the_former_broker_was_ahead() -> None:
+    journal = Journal()
+    stored = [entry("a", 2_000), entry(None, 3_000)]
+    journal.restore(0, stored)
+    here = [entry("a", 5), entry("a", 6), entry("a", 7), entry("a", 8)]
+    journal.add(here)
+    for kept in (here[:3], [here[0], *here[2:]], here[1:], []):
+        journal.restore(0, [*stored, *kept])
+        assert journal.of("a") == [*stored, *here]
+
+
+def test_what_only_the_store_knows_goes_before_what_is_later_and_was_not_stored() -> None:
+    journal = Journal()
+    unstored = entry("a", 1_000)
+    journal.add([unstored])
+    stored = [entry("a", 900), entry("a", 2_000), entry("a", 5)]
+    journal.restore(0, stored)
+    assert journal.of("a") == [stored[0], unstored, *stored[1:]]
+
+
 def test_what_another_broker_has_is_forgotten() -> None:
     journal = Journal(weight_max=3)
     journal.add([entry("a", 1), entry(None, 2), entry("b", 3, shard=1)])
