@@ -28,6 +28,7 @@ class LoopThread:
         self._thread: threading.Thread | None = None
         self._calls: set[asyncio.Task[Any]] = set()
         self._process = 0
+        self._changing = threading.Lock()
         self.ended = False
         """Whether it has run and ended."""
 
@@ -50,15 +51,17 @@ class LoopThread:
         return RuntimeError("not started: use `with` or `async with`, or call start()")
 
     def start(self) -> None:
-        """Idempotent. Raises OSError if there can be no event loop, as without file descriptors."""
-        if self._thread is None:
-            self.ended = False
-            self._process = os.getpid()
-            started: Future[asyncio.AbstractEventLoop] = Future()
-            thread = threading.Thread(target=_run, args=(started,), name=self._name, daemon=True)
-            thread.start()
-            self._loop = started.result()
-            self._thread = thread
+        """Idempotent; waits for an `end` that is under way. Raises OSError if there can be no event loop, as
+        without file descriptors."""
+        with self._changing:
+            if self._thread is None:
+                self.ended = False
+                self._process = os.getpid()
+                started: Future[asyncio.AbstractEventLoop] = Future()
+                thread = threading.Thread(target=_run, args=(started,), name=self._name, daemon=True)
+                thread.start()
+                self._loop = started.result()
+                self._thread = thread
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> Future[T]:
         """Run a coroutine on the loop; after `limit_s` seconds it fails with TimeoutError. Raises
@@ -96,19 +99,20 @@ class LoopThread:
             self._calls.discard(task)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Cancel submitted calls and let them finish, call `last`, and end the thread. Idempotent,
-        and without effect in another process."""
+        """Cancel submitted calls and let them finish, call `last`, and end the thread. Idempotent; waits for
+        an `end` that is under way. Without effect in another process."""
         if self._elsewhere:
             return
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self.ended = True
-            assert self._loop is not None
-            with suppress(TimeoutError):  # ending the loop cancels it again
-                asyncio.run_coroutine_threadsafe(self._calls_ended(last), self._loop).result(_END_S)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            thread.join(_END_S)
-            self._loop = None
+        with self._changing:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self.ended = True
+                assert self._loop is not None
+                with suppress(TimeoutError):  # ending the loop cancels it again
+                    asyncio.run_coroutine_threadsafe(self._calls_ended(last), self._loop).result(_END_S)
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                thread.join(_END_S)
+                self._loop = None
 
     async def _calls_ended(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         calls = list(self._calls)
