@@ -12,7 +12,9 @@ HOLD_DEFAULT_MS: Final = 60_000
 
 
 @dataclass(slots=True)
-class _Hold:
+class Hold:
+    """What one `LoadHolds.hold` made."""
+
     limit_ms: int
     loading: int = 0
     """Number of loads waiting for it."""
@@ -27,19 +29,22 @@ class LoadHolds:
     """
 
     def __init__(self) -> None:
-        self._holds: dict[int, _Hold] = {}
+        self._holds: dict[int, Hold] = {}
 
-    def hold(self, number: int, limit_ms: int = HOLD_DEFAULT_MS) -> None:
+    def hold(self, number: int, limit_ms: int = HOLD_DEFAULT_MS) -> Hold:
         """Hold the shard's next load open; replaces an earlier hold on it."""
         self.release(number)
-        self._holds[number] = _Hold(limit_ms)
+        hold = self._holds[number] = Hold(limit_ms)
+        return hold
 
-    def release(self, number: int) -> bool:
-        """Let it load. Returns whether there was a hold."""
-        hold = self._holds.pop(number, None)
-        if hold is not None:
-            hold.over.set()
-        return hold is not None
+    def release(self, number: int, made: Hold | None = None) -> bool:
+        """Let it load; given a hold, only if that is still in force. Returns whether there was one."""
+        hold = self._holds.get(number)
+        if hold is None or (made is not None and hold is not made):
+            return False
+        del self._holds[number]
+        hold.over.set()
+        return True
 
     def has(self, number: int) -> bool:
         """Whether a load that begins now is held open."""
@@ -61,8 +66,7 @@ class LoadHolds:
             return
 
         def end() -> None:
-            if self._holds.get(number) is hold:
-                self.release(number)
+            self.release(number, hold)
 
         timer = clock.at(clock.now_ms() + hold.limit_ms, end)
         hold.loading += 1

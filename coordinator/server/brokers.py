@@ -52,6 +52,7 @@ class Brokers:
         self._clock = clock
         self._port_named = port_named
         self._shared: Shared | None = None
+        self._shard_faults: ClusterFaults | None = None
         self._advancing: Advancing | None = None
         self._watching: list[Watcher] = []
         self._running: set[int] = set()
@@ -125,6 +126,7 @@ class Brokers:
             faults=self.faults,
             listen=partial(Listener, option=self._port_named),
         )
+        self._shard_faults = ClusterFaults(self._shared, lambda: self.running)
         try:
             if settings.store is None:
                 await self._refuse_a_second(store)
@@ -285,8 +287,8 @@ class Brokers:
     @property
     def shard_faults(self) -> ClusterFaults:
         """Moves group shards, or holds them open while they load, on purpose."""
-        assert self._shared is not None
-        return ClusterFaults(self._shared, lambda: self.running)
+        assert self._shard_faults is not None
+        return self._shard_faults
 
     async def move_coordinator(self, group_id: str, to: int, who: str | None = None) -> None:
         """Make the broker of index `to` coordinate the group, with all of its shard, whenever it runs, until

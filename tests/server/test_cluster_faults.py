@@ -142,6 +142,64 @@ async def test_a_move_or_a_hold_that_is_cancelled_leaves_nothing_in_force(
     brokers.brokers[holder].resume()
 
 
+async def test_a_move_that_is_cancelled_undoes_no_later_one(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(brokers=3)
+    faults = brokers.shard_faults
+    number = faults.lease_of(group=GROUP).number
+    home = index_of_coordinator(brokers)
+    second, third = (index for index in range(3) if index != home)
+    ids = [broker.node_id for broker in brokers.brokers]
+    moving: list[asyncio.Task[None]] = []
+
+    async def move(index: int) -> None:
+        """Begin a move that cannot end."""
+        moving.append(asyncio.create_task(brokers.move_coordinator(GROUP, index)))
+        await until(lambda: faults.pinned() == {number: ids[index]}, "the move")
+
+    async def cancel(task: asyncio.Task[None]) -> None:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    brokers.brokers[home].pause()  # which hands nothing over
+    # One that is in force goes back to the one before that is not given up.
+    for index in (second, third, third, second):
+        await move(index)
+    await cancel(moving[2])
+    assert faults.pinned() == {number: ids[second]}
+    await cancel(moving[3])
+    assert faults.pinned() == {number: ids[third]}
+    await cancel(moving[0])
+    assert faults.pinned() == {number: ids[third]}
+    await cancel(moving[1])
+    assert faults.pinned() == {}
+    # One that is no longer in force is left alone.
+    await move(second)
+    assert brokers.unpin(GROUP)
+    await cancel(moving[4])
+    assert faults.pinned() == {}
+    await move(second)
+    brokers.brokers[home].resume()
+    await brokers.move_coordinator(GROUP, third)
+    await cancel(moving[5])
+    assert faults.pinned() == {number: ids[third]}
+
+
+async def test_a_hold_that_is_cancelled_ends_no_later_one(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers()
+    faults = brokers.shard_faults
+    brokers.brokers[0].pause()  # which loads nothing
+    first = asyncio.create_task(brokers.hold_load(group=GROUP, reload=True))
+    await until(lambda: faults.held() != [], "the hold")
+    await brokers.hold_load(group=GROUP)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert faults.held() == [faults.lease_of(group=GROUP).number]
+    assert faults.release(faults.lease_of(group=GROUP))
+    brokers.brokers[0].resume()
+
+
 async def test_clients_meet_a_coordinator_that_loads_until_it_is_released(
     start_brokers: StartBrokers,
 ) -> None:

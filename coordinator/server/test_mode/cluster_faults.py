@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.cluster.placement import shard_of
@@ -23,12 +24,24 @@ if TYPE_CHECKING:
 MOVE_TIMEOUT_S: Final = 30.0
 
 
+@dataclass(slots=True, eq=False)
+class _Pin:
+    """Where a move pins a lease."""
+
+    node_id: int
+    before: _Pin | None
+    """What applies again if the move does not succeed; None too once it has."""
+    given_up: bool = False
+
+
 class ClusterFaults:
     """For the brokers of one process. `running` returns those that run."""
 
     def __init__(self, shared: Shared, running: Callable[[], list[Broker]]) -> None:
         self._shared = shared
         self._running = running
+        self._pins: dict[Lease, _Pin] = {}
+        """Those in force."""
 
     def lease_of(self, *, group: str | None = None, shard: int | None = None) -> Lease:
         """The lease of a shard, given by its number or by a group in it. Raises FaultError."""
@@ -47,14 +60,16 @@ class ClusterFaults:
     async def move(self, lease: Lease, target: Broker, who: str) -> None:
         """Make `target` take the lease over in good order, and keep it as long as it runs; returns when every
         broker that runs sends clients there. Raises FaultError if it cannot take it, and TimeoutError; then,
-        and if cancelled, the lease is pinned as before. `who` names the broker in the error."""
+        and if cancelled, the lease is pinned as before, unless it was moved again or unpinned since. `who`
+        names the broker in the error."""
         if target not in self._running():
             raise NotAsThingsAre(f"to: {who} is not running; restart it first")
         if target.paused:
             raise NotAsThingsAre(f"to: {who} is paused and cannot take over; resume it first")
         if target.configs.drained and not all(each.configs.drained for each in self._running()):
             raise NotAsThingsAre(f"to: {who} is drained and cannot take over; undrain it first")
-        before = self._pin(lease, target.node_id)
+        pin = _Pin(target.node_id, before=self._pins.get(lease))
+        self._pin(lease, pin)
 
         def moved() -> bool:
             return all(self._holder(each, lease) == target.node_id for each in self._awake())
@@ -62,25 +77,35 @@ class ClusterFaults:
         try:
             await self._until(moved, f"{who} to take over shard {lease.number}")
         except BaseException:
-            self._pin(lease, before)
+            pin.given_up = True
+            if self._pins.get(lease) is pin:
+                before = pin.before
+                while before is not None and before.given_up:
+                    before = before.before
+                self._pin(lease, before)
             raise
+        pin.before = None
 
     def unpin(self, lease: Lease) -> bool:
         """Let placement decide again; whether the lease was pinned."""
-        return self._pin(lease, None) is not None
+        pinned = lease in self._pins
+        self._pin(lease, None)
+        return pinned
 
     def pinned(self) -> dict[int, int]:
         """Which shards are pinned, and to which node."""
         return {lease.number: node_id for lease, node_id in self._shared.pins.items()}
 
-    def _pin(self, lease: Lease, node_id: int | None) -> int | None:
-        """Pin the lease, or unpin it; returns the node it was pinned to before."""
-        before = self._shared.pins.pop(lease, None)
-        if node_id is not None:
-            self._shared.pins[lease] = node_id
+    def _pin(self, lease: Lease, pin: _Pin | None) -> None:
+        """Pin the lease, or unpin it."""
+        if pin is None:
+            self._pins.pop(lease, None)
+            self._shared.pins.pop(lease, None)
+        else:
+            self._pins[lease] = pin
+            self._shared.pins[lease] = pin.node_id
         for broker in self._running():
             broker.membership.place_again()
-        return before
 
     @staticmethod
     def _holder(broker: Broker, lease: Lease) -> int | None:
@@ -98,10 +123,10 @@ class ClusterFaults:
 
         With `reload` its coordinator reloads it now, and this returns once it is loading. Clients are sent
         there meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises TimeoutError; then, and if cancelled,
-        nothing is held.
+        the hold is over.
         """
         holds = self._shared.holds
-        holds.hold(lease.number, limit_ms)
+        hold = holds.hold(lease.number, limit_ms)
         if not reload:
             return
         for broker in self._awake():
@@ -114,7 +139,7 @@ class ClusterFaults:
         try:
             await self._until(loading, f"shard {lease.number} to reload: no broker holds it")
         except BaseException:
-            holds.release(lease.number)
+            holds.release(lease.number, hold)
             raise
 
     def release(self, lease: Lease) -> bool:
