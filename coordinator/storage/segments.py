@@ -397,7 +397,7 @@ class SegmentLog:
             raise first_error
 
     def _keep_derived(self, base_offset: int) -> None:
-        """Before what is below `base_offset` is removed, make sure that a snapshot covers it. An older one
+        """Before anything below `base_offset` is removed, make sure that a snapshot covers it. An older one
         suffices only while the batches after it are there; without them a start would derive an outdated
         state."""
         if self._snapshot_offset < base_offset:
@@ -441,6 +441,7 @@ class SegmentLog:
         assert isinstance(draft, Segment)
         place = place_of(old, self._segments)
         gone = self._segments[place]
+        self._keep_derived(gone[-1].next_offset)
         draft.open_to_write().sync()
         draft.release()
         reached, end = draft.next_offset, gone[-1].next_offset

@@ -1114,6 +1114,52 @@ def test_what_was_derived_from_removed_segments_outlives_a_crash(place: Place, e
     assert place.open()[1].offsets == [0, 2, 4, 6, 8, 10]
 
 
+def test_what_was_derived_from_compacted_segments_outlives_a_crash(place: Place) -> None:
+    log, _ = place.open()
+    stored = [append(log, size=300) for _ in range(5)]
+    again, _ = place.open()
+    again.seal()  # without what was derived when they were closed
+    compact(again, stored[1], 2)
+    compact(again, stored[3], 2)
+    last, observed = place.open()
+    assert everything(last) == stored[1] + stored[3] + stored[4]
+    assert observed.offsets == [0, 2, 4, 6, 8]
+
+
+def compact(log: SegmentLog, batch: bytes, count: int) -> None:
+    """Replace the oldest segments that have not been compacted with one that holds only `batch`."""
+    old = [segment for segment in log.segments if not segment.generation][:count]
+    draft = log.new_draft(old[0].base_offset, 1)
+    draft.append([batch], record_batch.peek(batch))
+    log.replace(old, draft)
+    log.remove_files()
+
+
+def test_what_was_derived_from_compacted_segments_outlives_a_crash_while_they_were_sealed() -> None:
+    folder = FolderAtStores()
+    log, _ = Place(folder).open()
+    stored = [append(log, size=300) for _ in range(3)]
+    log.seal()
+    assert len(folder.copies) == 4  # an index and a snapshot of each closed segment
+    for crashed in folder.copies:
+        again, _ = Place(crashed).open()
+        again.seal()
+        compact(again, stored[1], 2)
+        assert Place(crashed).open()[1].offsets == [0, 2, 4]
+
+
+class FolderAtStores(MemoryFolder):
+    """Keeps what was there after each file was stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[MemoryFolder] = []
+
+    def store(self, name: str, contents: bytes) -> None:
+        super().store(name, contents)
+        self.copies.append(copied(self, {}))
+
+
 def test_a_log_that_was_abandoned_writes_no_more_notes(place: Place) -> None:
     log, _ = place.open()
     for _ in range(3):
