@@ -46,14 +46,14 @@ class KeptAcls:
 
     async def create(self, acls: Sequence[Acl]) -> None:
         """Add ACLs; existing ones stay. INVALID_REQUEST above `ACLS_MAX`; raises StoreError."""
-        there = set(self.in_force or ())
-        count = len(there | set(acls))
-        if count > ACLS_MAX and not set(acls) <= there:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"there would be {count} ACLs, and at most {ACLS_MAX} are kept: use prefixed ones, or remove "
-                "some",
-            )
+        if self._too_many(acls):
+            await self._rows.refresh()  # another broker may have removed some a moment ago
+            if count := self._too_many(acls):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"there would be {count} ACLs, and at most {ACLS_MAX} are kept: use prefixed ones, or "
+                    "remove some",
+                )
         by_row: dict[str, dict[str, str]] = {}
         for pattern, access in acls:
             by_row.setdefault(_row(pattern), {})[_key(access)] = ""
@@ -79,6 +79,12 @@ class KeptAcls:
                 by_row.setdefault(_row(pattern), set()).add(_key(access))
         await self._rows.change_all({row: partial(_without, removed) for row, removed in by_row.items()})
         return selected
+
+    def _too_many(self, acls: Collection[Acl]) -> int:
+        """How many there would be with these; 0 if they may be added."""
+        there, added = set(self.in_force or ()), set(acls)
+        count = len(there | added)
+        return count if count > ACLS_MAX and not added <= there else 0
 
     def _read(self, rows: Rows) -> None:
         found: dict[str, _Read] = {}

@@ -43,11 +43,13 @@ class KeptQuotas:
         """Set and remove quotas of an entity. INVALID_REQUEST when `ENTITIES_MAX` is reached; raises
         StoreError."""
         sets = any(value is not None for value in changed.values())
-        if sets and not self.in_force.of(entity) and len(self.in_force) >= ENTITIES_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"at most {ENTITIES_MAX} entities have quotas: set some for defaults, or remove others",
-            )
+        if sets and not self._may_be_set(entity):
+            await self._rows.refresh()  # another broker may have removed some a moment ago
+            if not self._may_be_set(entity):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"at most {ENTITIES_MAX} entities have quotas: set some for defaults, or remove others",
+                )
 
         def after(before: Mapping[str, str]) -> Mapping[str, str]:
             now = {**before, **{key: repr(value) for key, value in changed.items() if value is not None}}
@@ -55,6 +57,9 @@ class KeptQuotas:
             return {_ENTITY: _text(entity), **left} if left else {}
 
         await self._rows.change(_row(entity), after)
+
+    def _may_be_set(self, entity: Entity) -> bool:
+        return bool(self.in_force.of(entity)) or len(self.in_force) < ENTITIES_MAX
 
     def _read(self, rows: Rows) -> None:
         found = {name: keys for name, keys in rows.items() if name.startswith(_ROW) and keys}

@@ -16,7 +16,7 @@ from muster.coordinator.base import log
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.config import Settings
-from muster.coordinator.security.acls import acl
+from muster.coordinator.security.acls import Filter, acl
 from muster.coordinator.server import authorizer
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis import APIS
@@ -29,7 +29,7 @@ from muster.coordinator.server.rights import UNRESTRICTED
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import BrokerConfigsRow
 from muster.protocol.api import ApiKey, versions
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.acls import (
     CreateAclsRequest,
     DeleteAclsRequest,
@@ -619,6 +619,28 @@ async def test_what_another_broker_was_told_of_a_moment_ago_is_removed(
     await give(first, READ_T)
     await take_all(second)
     second._store.changed.append(heard)
+
+
+async def test_there_is_room_for_more_once_another_broker_has_removed_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("muster.coordinator.server.kept_acls.ACLS_MAX", 1)
+    store = MemoryStore()
+    await store.open()
+    here, elsewhere = (ConfigRows(store) for _ in range(2))
+    acls, others = (KeptAcls(rows, default=False) for rows in (here, elsewhere))
+    first, second = (
+        acl(ResourceType.TOPIC, PatternType.LITERAL, name, "User:a", "*", Operation.READ, Permission.ALLOW)
+        for name in ("a", "b")
+    )
+    await acls.create([first])
+    with pytest.raises(KafkaError, match="there would be 2 ACLs, and at most 1"):
+        await acls.create([second])
+    await others.remove(
+        [Filter(ResourceType.ANY, PatternType.ANY, None, None, None, Operation.ANY, Permission.ANY)]
+    )
+    await acls.create([second])
+    assert list(acls.in_force or ()) == [second]
 
 
 async def test_one_that_cannot_be_does_not_keep_the_others(broker: Broker) -> None:

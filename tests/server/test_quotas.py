@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from muster.coordinator.server.broker import Broker
-from muster.coordinator.server.kept_quotas import ENTITIES_MAX
+from muster.coordinator.server.config_rows import ConfigRows
+from muster.coordinator.server.kept_quotas import ENTITIES_MAX, KeptQuotas
+from muster.coordinator.storage.memory import MemoryStore
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
@@ -196,6 +198,21 @@ async def test_there_is_a_bound(start_brokers: StartBrokers, monkeypatch: pytest
     with pytest.raises(KafkaError, match="at most 1 entities"):
         await broker.quotas.alter(frozenset({("user", "b")}), {"producer_byte_rate": 1.0})
     await broker.quotas.alter(frozenset({("user", "a")}), {"consumer_byte_rate": 1.0})
+
+
+async def test_there_is_room_for_more_once_another_broker_has_removed_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("muster.coordinator.server.kept_quotas.ENTITIES_MAX", 1)
+    store = MemoryStore()
+    await store.open()
+    here, elsewhere = (KeptQuotas(ConfigRows(store)) for _ in range(2))
+    first, second = (frozenset({("user", name)}) for name in "ab")
+    await here.alter(first, {"producer_byte_rate": 1.0})
+    await elsewhere.alter(first, {"producer_byte_rate": None})
+    await here.alter(second, {"producer_byte_rate": 1.0})
+    assert here.in_force.of(second)
+    assert not here.in_force.of(first)
 
 
 # --- held back ----------------------------------------------------------------------------------------------
