@@ -126,6 +126,8 @@ class _Sending:
         self._latest = _Piece(1, [], 0)
         self._pieces: asyncio.Queue[_Piece | Exception | None] = asyncio.Queue(_PIECES_MAX)
         """Chunks to await, in order. None: end of input. An exception: why no more lines are sent."""
+        self._tells = given.output == "json"
+        """Whether to print each acknowledgement: in JSON, and as long as somebody reads it."""
 
     async def all_of(self, descriptor: int) -> int:
         """Send every line; returns their number once all are acknowledged."""
@@ -200,9 +202,12 @@ class _Sending:
             why = f"{self._named(piece.first + len(sent))} possibly not written: {error}"
             raise Failed(f"{why} (raise --timeout to wait longer)") from error
         self._progress.advance(len(sent), piece.size_bytes)
-        if self._given.output == "json":
+        if self._tells:
             told = "".join(output.line(each._asdict()) + "\n" for each in sent)
-            await streams.write(told.encode())
+            try:
+                await streams.write(told.encode())
+            except BrokenPipeError:  # the reader has all it wanted; the rest of the input is still to be sent
+                self._tells = False
 
     def _named(self, line: int) -> str:
         """The first failed line: those before it are written, those after it may or may not be."""

@@ -50,6 +50,20 @@ def test_a_line_is_sent_when_it_is_typed(broker: Broker) -> None:
     assert process.returncode == 0
 
 
+def test_all_is_sent_though_the_reader_of_the_acknowledgements_goes(broker: Broker) -> None:
+    process = started(broker.bootstrap, "produce", "t", "--output", "json")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"first\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None  # `communicate` would read it
+    _, err = process.communicate(b"line\n" * 100_000, timeout=DEADLINE_S)
+    assert (process.returncode, err) == (0, b"")
+    assert run(broker.bootstrap, "consume", "t", *ALL).out.count("\n") == 100_001
+
+
 def test_lines_are_read_while_earlier_ones_are_on_their_way(broker: Broker) -> None:
     """With a distant broker, the round trip is paid once, not for every piece of the input."""
     broker.create_topic("t")
