@@ -169,7 +169,8 @@ def _checked(given: bytes, where: str) -> str:
     if len(given) > _PASSWORD_BYTES_MAX:
         raise Failed(f"{where}: longer than {_PASSWORD_BYTES_MAX} bytes")
     try:
-        password = given.removesuffix(b"\n").removesuffix(b"\r").decode()
+        # Some editors and shells of Windows begin UTF-8 with a byte order mark, which nobody types.
+        password = given.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Failed(f"{where}: not UTF-8") from None
     if not password:

@@ -149,6 +149,7 @@ def test_create_takes_a_new_user_and_passwd_one_there_is(muster: Muster, pw: str
         (b"", "empty"),
         (b"\n", "empty"),
         (b"\r\n", "empty"),
+        (b"\xef\xbb\xbf\r\n", "empty"),
         (b"secret\nsecret\n", "more than one line"),
         (b"secret\xff", "not UTF-8"),
         (b"secret" * 20_000, "longer than 65536 bytes"),
@@ -193,6 +194,14 @@ def test_a_password_is_asked_for_twice_on_a_terminal(data: str, again: str, code
         assert terminal.process.wait(DEADLINE_S) == code
         terminal.until("alice created" if code == 0 else "the two passwords differ")
         assert PASSWORD.encode() not in terminal.pieces
+
+
+def test_a_byte_order_mark_is_no_part_of_a_password(muster: Muster, data: str, tmp_path: Path) -> None:
+    file = tmp_path / "pw"
+    file.write_text(f"{PASSWORD}\r\n", encoding="utf-8-sig", newline="")
+    muster("users", "create", "alice", "--data", data, "--password-file", str(file))
+    for mechanism, credential in kept(data)["user:alice"].items():
+        assert credential.has_password(mechanism, PASSWORD)
 
 
 # --- on a store ---------------------------------------------------------------------------------------------
