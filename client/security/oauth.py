@@ -64,4 +64,4 @@ class TokenFile:
         return f"TokenFile({str(self._path)!r})"
 
     def __call__(self) -> str:
-        return self._path.read_text(encoding="utf-8").strip()
+        return self._path.read_text(encoding="utf-8-sig").strip()

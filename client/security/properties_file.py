@@ -10,10 +10,11 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse(text: str) -> dict[str, str]:
-    """The properties in a file, read as in Java except for UTF-8: comments, escapes, continued lines. A later
-    property of the same name wins. Raises ValueError for an invalid escape."""
+    """The properties in a file, read as in Java except for UTF-8, which may begin with a byte order mark:
+    comments, escapes, continued lines. A later property of the same name wins. Raises ValueError for an
+    invalid escape."""
     found: dict[str, str] = {}
-    for line in _lines(text):
+    for line in _lines(text.removeprefix("\ufeff")):
         name, value = _split(line)
         found[_unescaped(name)] = _unescaped(value)
     return found

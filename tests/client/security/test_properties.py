@@ -32,6 +32,8 @@ _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
         (r"a=\u00f6\t\q", {"a": "ö\tq"}),
         ("a=1\na=2", {"a": "2"}),
         ("a=\\", {"a": ""}),
+        ("\ufeffa=b\nc=\ufeff", {"a": "b", "c": "\ufeff"}),
+        ("\ufeff# one\na=b", {"a": "b"}),
     ],
 )
 def test_files_are_read_as_java_does(text: str, found: dict[str, str]) -> None:
@@ -159,6 +161,12 @@ def test_what_cannot_be_used(given: dict[str, str], said: str) -> None:
         client_properties(given)
 
 
+def test_a_byte_order_mark_hides_no_property(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=kafka:9092\n", encoding="utf-8-sig")
+    assert read_properties(path).bootstrap_servers == "kafka:9092"
+
+
 def test_what_is_wrong_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("ssl.truststore.location=ca.jks")
@@ -215,9 +223,10 @@ def test_properties_go_before_options_of_jaas() -> None:
     assert "new at" in repr(found.security["sasl_oauth_token_provider"])
 
 
-def test_a_token_in_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_token_in_a_file(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "a token"
-    path.write_text("a.b.c\n")
+    path.write_text("a.b.c\n", encoding=encoding)
     provider = client_properties(_BY_TOKEN | {_URL: path.as_uri()}).security["sasl_oauth_token_provider"]
     assert provider is not None
     assert provider() == "a.b.c"
