@@ -57,6 +57,7 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
     )
     shared.add_argument(
         "--command-config",
+        type=_file,
         metavar="FILE",
         help="client.properties with settings of TLS and SASL, as for Kafka's tools "
         f"(variable {CONFIG_VARIABLE})",
@@ -81,6 +82,13 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
         help="how much Spark itself logs to standard error (default off: failures are told here anyway)",
     )
     return parser
+
+
+def _file(text: str) -> str:
+    """Reads a path. Empty, such as a script's unset variable, is not the same as no option."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not allowed; it takes the path of a file")
+    return text
 
 
 def add_pace(parser: Parser) -> Any:

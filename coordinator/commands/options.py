@@ -49,6 +49,7 @@ def command(
     )
     shared.add_argument(
         "--command-config",
+        type=_file,
         metavar="FILE",
         help="client.properties with TLS and SASL settings, by Kafka's names; also bootstrap.servers and "
         f"client.id (variable {CONFIG_VARIABLE})",
@@ -75,6 +76,13 @@ def actions(commands: Any, name: str, summary: str) -> Any:
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
     return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
+def _file(text: str) -> str:
+    """Parse a path. Empty, such as a script's unset variable, is not the same as no option."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not allowed; it takes the path of a file")
+    return text
 
 
 def number(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:

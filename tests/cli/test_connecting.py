@@ -133,3 +133,15 @@ def test_properties_from_a_variable_are_named_so(tmp_path: Path, capsys: pytest.
     assert said("--command-config", f"{file}2").startswith(f"--command-config: {file}2: ")
     file.write_text("bootstrap.servers=nowhere\n")
     assert said().startswith("bootstrap.servers of MUSTER_COMMAND_CONFIG: 'nowhere' is no address")
+
+
+def test_an_empty_file_name_is_not_as_if_no_file_were_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script's unset variable must not send a command to another cluster, nor without TLS."""
+    for variables in ({}, {"MUSTER_COMMAND_CONFIG": str(tmp_path / "other")}):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["topics", "delete", "t", "--command-config", ""], variables)
+        assert ended.value.code == 2
+        said = "muster topics delete: argument --command-config: '' is not allowed; it takes the path of"
+        assert capsys.readouterr().err.startswith(said)

@@ -135,6 +135,10 @@ def test_without_the_extra_it_says_what_to_install(
         ),
         (["rebalances", "--to", "lake", "--conf", "spark.executor.memory"], "it takes NAME=VALUE"),
         (["rebalances", "--to", "lake", "--conf", "spark.master=local"], "is given by --master"),
+        (
+            ["rebalances", "--to", "lake", "--command-config", ""],
+            "--command-config: '' is not allowed; it takes the path of a file",
+        ),
     ],
 )
 def test_a_wrong_command_line(
