@@ -89,7 +89,7 @@ class ConsumerSettings(SecuritySettings):
         None,
         "what the coordinator is to assign by in the consumer protocol; None leaves it to the coordinator",
         optional=True,
-        pattern=r".*\S.*",
+        pattern=r"(?s).*\S.*",
         shape='the name of one of its group.consumer.assignors ("uniform", "range"), or None',
     )
     assignors: tuple[Assignor, ...] = field(default_factory=lambda: _assignors((RANGE, COOPERATIVE_STICKY)))

@@ -16,6 +16,7 @@ from muster.client.security.oauth import TokenFile
 from muster.client.security.properties_file import parse
 from muster.client.security.settings import SecurityOptions, SecuritySettings
 from muster.client.security.tls import client_context
+from muster.client.settings import check_text
 
 _DIRECT: Final = {
     "security.protocol": "security_protocol",
@@ -179,6 +180,7 @@ def client_properties(given: Mapping[str, str]) -> ClientProperties:
                 raise ValueError(f"{_JAAS} has no {name}")
             options[f"sasl_plain_{name}"] = jaas[name]
             told_by[f"sasl_plain_{name}"] = f"{name} of {_JAAS}"
+    check_text("client.id", given.get("client.id"))
     protocol = options.get("security_protocol")
     if protocol is not None:
         options["security_protocol"] = protocol.upper()  # librdkafka spells it in lower case

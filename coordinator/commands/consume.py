@@ -21,7 +21,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import streams
-from muster.coordinator.commands.options import command, group_id, number, seconds, since_ms
+from muster.coordinator.commands.options import command, number, seconds, since_ms, valid_name
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, template, to_json
 from muster.coordinator.commands.run import Failed, Usage
@@ -55,7 +55,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command."""
     parser = command(commands, name, summary, _DESCRIPTION, output=("text", "json"))
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--group", type=group_id, metavar="GROUP", help="read as a member of this group")
+    parser.add_argument("--group", type=valid_name, metavar="GROUP", help="read as a member of this group")
     parser.add_argument(
         "--group-protocol",
         choices=("classic", "consumer", "auto"),
@@ -64,6 +64,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     )
     parser.add_argument(
         "--group-remote-assignor",
+        type=valid_name,
         metavar="ASSIGNOR",
         help="how the brokers share them out, such as uniform or range",
     )

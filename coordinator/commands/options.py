@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from muster import durations
 from muster.coordinator.arguments import Parser, did_you_mean
+from muster.settings import INT16_MAX
 
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
@@ -135,10 +136,18 @@ def duration_ms(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def group_id(text: str) -> str:
-    """Parse the id of a group that can be joined."""
+def valid_name(text: str) -> str:
+    """Parse the name of a group or assignor: not blank, and such that a request can carry it."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a name that is not blank")
+    try:
+        fits = len(text.encode()) <= INT16_MAX
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise argparse.ArgumentTypeError(
+            f"{text[:100]!r} is not allowed; it takes a name in UTF-8 of at most {INT16_MAX} bytes"
+        )
     return text
 
 

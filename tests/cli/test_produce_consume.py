@@ -363,11 +363,12 @@ def test_a_member_of_either_protocol(broker: Broker, options: tuple[str, ...], t
     assert [group["type"] for group in json.loads(listed)] == [type_]
 
 
-def test_an_assignor_that_the_broker_does_not_have(muster: Muster, t: None) -> None:
+@pytest.mark.parametrize("assignor", ["nope", "no\npe"])
+def test_an_assignor_that_the_broker_does_not_have(muster: Muster, t: None, assignor: str) -> None:
     said = muster.refused(
-        "consume", "t", "--group", "g", "--group-protocol", "consumer", "--group-remote-assignor", "nope"
+        "consume", "t", "--group", "g", "--group-protocol", "consumer", "--group-remote-assignor", assignor
     )
-    assert "--group-remote-assignor 'nope': it takes one of" in said
+    assert f"--group-remote-assignor {assignor!r}: it takes one of" in said
     assert "group_remote_assignor" not in said
     assert "None" not in said
 
@@ -425,6 +426,28 @@ def t(broker: Broker) -> None:
         (["consume", "t", "--format", "{values}"], "unknown field {values}; the fields are {topic}"),
         (["consume", "t", "--format", "{value!r}"], "unknown field {value!r}; the fields are {topic}"),
         (["consume", "t", "--group", "", "--from-beginning"], "'' is not allowed; it takes a name"),
+        (
+            ["consume", "t", "--group", "caf\udce9"],
+            "--group: 'caf\\udce9' is not allowed; it takes a name in UTF-8",
+        ),
+        (["consume", "t", "--group", "x" * 32_768], "a name in UTF-8 of at most 32767 bytes"),
+        (
+            ["consume", "t", "--group", "g", "--group-protocol", "consumer", "--group-remote-assignor", ""],
+            "--group-remote-assignor: '' is not allowed; it takes a name that is not blank",
+        ),
+        (
+            [
+                "consume",
+                "t",
+                "--group",
+                "g",
+                "--group-protocol",
+                "consumer",
+                "--group-remote-assignor",
+                "\udce9",
+            ],
+            "--group-remote-assignor: '\\udce9' is not allowed; it takes a name in UTF-8",
+        ),
         (["consume", "t", "--group", "g", "--partition", "0"], "--group determines where to read"),
         (["consume", "t", "--group", "g", "--offset", "0"], "--group determines where to read"),
         (["consume", "t", "--group", "g", "--until-end"], "--group determines where to read"),

@@ -154,6 +154,7 @@ def test_librdkafkas_names() -> None:
             {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f'{_SCRAM} required username="a" password="b";'},
             "ScramLoginModule, which is not for sasl.mechanism=PLAIN",
         ),
+        ({"client.id": "\ud800"}, "^client.id='.ud800': it takes Unicode text of at most 32767 bytes"),
     ],
 )
 def test_what_cannot_be_used(given: dict[str, str], said: str) -> None:
