@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -55,6 +56,7 @@ METADATA_MAX_AGE_MS: Final = 300_000
 """Kafka's metadata.max.age.ms."""
 
 _PORT_MAX: Final = 65_535
+_PROTOCOL: Final = re.compile(r"^[0-9A-Za-z\-%._]*://")
 _TOPIC_NAME_MAX: Final = 249
 _LAST_WORD_S: Final = 0.1
 GROUP: Final = 0
@@ -76,12 +78,12 @@ class NamesNode(Protocol):
 
 
 def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
-    """`host:port[,host:port]`, or several of these; IPv6 addresses in brackets. Raises ValueError, naming the
-    invalid part."""
+    """`host:port[,host:port]`, or several of these; IPv6 addresses in brackets. As in Java, each may begin
+    with a protocol (`PLAINTEXT://`), which has no effect. Raises ValueError, naming the invalid part."""
     text = servers if isinstance(servers, str) else ",".join(servers)
     addresses = []
     for part in text.split(","):
-        host, colon, port = part.strip().rpartition(":")
+        host, colon, port = _PROTOCOL.sub("", part.strip()).rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         elif ":" in host:

@@ -92,6 +92,9 @@ NAMES: Final = (
 )
 """Every security property that has an effect here, or is refused for its value."""
 
+_BLANKS: Final = "".join(map(chr, range(0x21)))
+"""What Java's String.trim() drops."""
+
 _KAFKA: Final = "org.apache.kafka.common.security."
 _LOGIN_MODULES: Final = {
     "PlainLoginModule": ("PLAIN",),
@@ -155,7 +158,9 @@ def read_properties(path: str | Path) -> ClientProperties:
 
 
 def client_properties(given: Mapping[str, str]) -> ClientProperties:
-    """The settings from properties with Kafka's names. Raises ValueError, naming the property."""
+    """The settings from properties with Kafka's names. Blanks around a value are dropped, as in Java. Raises
+    ValueError, naming the property."""
+    given = {name: value.strip(_BLANKS) for name, value in given.items()}
     options: dict[str, Any] = {}
     told_by: dict[str, str] = {}
     for name, setting in _DIRECT.items():

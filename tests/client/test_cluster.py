@@ -46,13 +46,31 @@ LONG_S = 60.0
         ("a:1", [Address("a", 1)]),
         (" a:1 , b:65535", [Address("a", 1), Address("b", 65_535)]),
         ("[::1]:9092", [Address("::1", 9092)]),
+        ("PLAINTEXT://a:1, SASL_SSL://[::1]:2", [Address("a", 1), Address("::1", 2)]),
     ],
 )
 def test_bootstrap_servers(text: str, addresses: list[Address]) -> None:
     assert parse_bootstrap(text) == addresses
 
 
-@each("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:x", "a:1,", "::1:9092", "a:١"])
+@each(
+    "text",
+    [
+        "",
+        "a",
+        "a:",
+        ":1",
+        "a:0",
+        "a:65536",
+        "a:x",
+        "a:1,",
+        "::1:9092",
+        "a:١",
+        "SSL://",
+        "a b://c:1",
+        "SSL://SSL://a:1",
+    ],
+)
 def test_bootstrap_servers_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         parse_bootstrap(text)

@@ -106,6 +106,30 @@ def test_a_file_of_a_java_client(tmp_path: Path) -> None:
     }
 
 
+def test_blanks_around_a_value_are_dropped_as_java_does(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "bootstrap.servers=kafka:9093 \n"
+        "security.protocol=SASL_SSL \t\n"
+        "sasl.mechanism=SCRAM-SHA-512\\n\n"
+        f'sasl.jaas.config={_SCRAM} required username="alice" password=" secret ";  \n'
+        "ssl.truststore.type=PEM \n"
+        "ssl.truststore.location=/etc/kafka/ca.pem \n"
+        "ssl.key.password=\\ open sesame\\u00a0 \n"
+        "client.id=  \n"
+    )
+    found = read_properties(path)
+    assert (found.bootstrap_servers, found.client_id) == ("kafka:9093", None)
+    assert found.security == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": " secret ",
+        "ssl_cafile": "/etc/kafka/ca.pem",
+        "ssl_password": "open sesame\u00a0",
+    }
+
+
 def test_librdkafkas_names() -> None:
     found = client_properties(
         {
