@@ -202,6 +202,11 @@ def since_ms(text: str, zone: tzinfo | None = None) -> int:
 
 def _epoch_ms(text: str, zone: tzinfo | None = None) -> int:
     if re.fullmatch(r"[0-9]{1,18}", text):
+        if (likely := _likely(text)) is not None:
+            kind, written = likely
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not allowed: it looks like {kind}; write {written}"
+            )
         return int(text)
     try:
         at = datetime.fromisoformat(text)
@@ -210,3 +215,18 @@ def _epoch_ms(text: str, zone: tzinfo | None = None) -> int:
         return (at.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes {_TIME}") from None
+
+
+def _likely(digits: str) -> tuple[str, str] | None:
+    """What such digits are meant as, if hardly as epoch milliseconds (of 1970, or of the year 2600), and how
+    that is written; None if they are milliseconds."""
+    if re.fullmatch(r"[1-9][0-9]{9}", digits):
+        return "epoch seconds", f"{digits}000"
+    if not re.fullmatch(r"(19|20)([0-9]{6}|[0-9]{12})", digits):
+        return None
+    try:
+        if len(digits) == 8:
+            return "a date", f"{datetime.strptime(digits, '%Y%m%d'):%Y-%m-%d}"
+        return "a date and time", f"{datetime.strptime(digits, '%Y%m%d%H%M%S'):%Y-%m-%dT%H:%M:%S}"
+    except ValueError:
+        return None

@@ -294,6 +294,7 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
         (["reset-offsets", "g", "--to-latest", "--topic", ":1"], "':1' is not allowed"),
         (["reset-offsets", "g", "--topic", "t", "--to-offset", "-1"], "a whole number, 0 to"),
         (["reset-offsets", "g", "--topic", "t", "--to-datetime", "soon"], "a time like"),
+        (["reset-offsets", "g", "--topic", "t", "--to-datetime", "20260131"], "write 2026-01-31"),
         (["reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 18], "it is out of range"),
         (
             ["reset-offsets", "g", "--topic", "t", "--by-duration", "P1M"],

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import time
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from muster.client import Producer, TopicPartition
 from muster.client.producer import RecordFuture
 from muster.coordinator.commands import consume, streams
-from muster.coordinator.commands.options import timestamp_ms
+from muster.coordinator.commands.options import since_ms, timestamp_ms
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.support.each import each
@@ -118,6 +119,28 @@ def test_keys_headers_timestamps_and_nulls(muster: Muster, lines: Path) -> None:
 )
 def test_a_time_is_exact_to_the_millisecond(text: str, at_ms: int) -> None:
     assert timestamp_ms(text) == at_ms
+
+
+@each(
+    "text, said",
+    [
+        ("20260131", "'20260131' is not allowed: it looks like a date; write 2026-01-31"),
+        ("20260131235959", "it looks like a date and time; write 2026-01-31T23:59:59"),
+        ("1767225600", "'1767225600' is not allowed: it looks like epoch seconds; write 1767225600000"),
+    ],
+)
+def test_digits_that_hardly_are_milliseconds_are_no_time(text: str, said: str) -> None:
+    for read in (timestamp_ms, since_ms):
+        with pytest.raises(ArgumentTypeError, match=said):
+            read(text)
+
+
+@each(
+    "text",
+    ["0", "1500", "20261331", "99999999", "20260131246060", "999999999", "0000000001", "1767225600000"],
+)
+def test_other_digits_are_milliseconds(text: str) -> None:
+    assert timestamp_ms(text) == since_ms(text) == int(text)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
