@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.cli import main
+from muster.__main__ import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
     began = time.perf_counter()
     try:
         return _main(sys.argv[1:] if arguments is None else list(arguments), variables, began)
-    except KeyboardInterrupt:  # also during an import
+    except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from tests.cli.running import DEADLINE_S, Muster, environment, run, started
 from tests.support.each import each
 from tests.support.ports import free_ports
 
+_PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+_SCRIPT: str = _PYPROJECT["project"]["scripts"]["muster"]
 COMMANDS = (
     ["topics", "list"],
     ["topics", "create", "t"],
@@ -186,6 +189,27 @@ def test_ctrl_c_ends_it_while_it_waits_for_input(broker: Broker) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 130
     assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+
+
+@each(
+    "start",
+    [
+        "from runpy import run_module\nrun_module('muster', run_name='__main__')",
+        "from runpy import run_module\nrun_module('muster.coordinator', run_name='__main__')",
+        f"from importlib.metadata import EntryPoint\nsys.exit(EntryPoint('', '{_SCRIPT}', '').load()())",
+    ],
+)
+def test_ctrl_c_ends_it_while_it_imports_what_it_needs(start: str) -> None:
+    script = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'muster.coordinator.config': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        f"{start}"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_ctrl_c_ends_it_while_nobody_takes_what_it_prints(broker: Broker) -> None:
