@@ -103,7 +103,7 @@ def _declare_clock(actions: Any) -> None:
         lambda given: ("POST", "clock/advance", {"by": given.by, "expire_all": given.expire_all}),
         _ADVANCE,
     )
-    parser.add_argument("by", metavar="DURATION", help="how far")
+    parser.add_argument("by", metavar="DURATION", type=_duration, help="how far")
     parser.add_argument("--expire-all", action="store_true", help="do not keep any member alive meanwhile")
 
 
@@ -133,7 +133,9 @@ def _declare_faults(actions: Any) -> None:
         metavar="CODE",
         help="respond with this error, by Kafka's name or number, such as NOT_COORDINATOR; apply nothing",
     )
-    doing.add_argument("--delay", metavar="DURATION", help="hold the request for this long, such as 5s")
+    doing.add_argument(
+        "--delay", metavar="DURATION", type=_duration, help="hold the request for this long, such as 5s"
+    )
     doing.add_argument("--drop-response", action="store_true", help="apply, but never respond")
     doing.add_argument("--close-before", action="store_true", help="close the connection; apply nothing")
     doing.add_argument("--close-after", action="store_true", help="apply, then close instead of responding")
@@ -148,7 +150,9 @@ def _declare_faults(actions: Any) -> None:
     for each in (removing, waiting):
         each.add_argument("id", metavar="ID", type=_number, help="the rule's id")
     waiting.add_argument("--hits", metavar="N", type=_number, default=1, help="number of hits (default 1)")
-    waiting.add_argument("--timeout", metavar="DURATION", default="30s", help="maximum wait (default 30s)")
+    waiting.add_argument(
+        "--timeout", metavar="DURATION", type=_duration, default="30s", help="maximum wait (default 30s)"
+    )
     _command(actions, "clear", "remove all rules", lambda given: ("DELETE", "faults", None))
 
 
@@ -194,7 +198,7 @@ def _declare_groups(actions: Any) -> None:
     for each in (moving, unpinning, holding, releasing):
         each.add_argument("group", metavar="GROUP", help="group id")
     moving.add_argument("--to", metavar="NODE", type=_number, required=True, help="node id of the broker")
-    holding.add_argument("--limit", metavar="DURATION", help="maximum hold (default 60s)")
+    holding.add_argument("--limit", metavar="DURATION", type=_duration, help="maximum hold (default 60s)")
     holding.add_argument("--reload", action="store_true", help="reload the shard now")
     for action, summary in (
         ("stall", "let a member's session expire while time is advanced"),
@@ -269,6 +273,19 @@ def _number(text: str) -> int:
 
         raise ArgumentTypeError(f"{text!r} is not allowed; it takes a whole number")
     return int(text)
+
+
+def _duration(text: str) -> str:
+    """Check a duration; the broker gets it as written."""
+    from muster import durations  # exact, with fractions and decimals: rarely needed
+
+    try:
+        durations.parse(text)
+    except ValueError as error:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(str(error)) from None
+    return text
 
 
 # --- asking -------------------------------------------------------------------------------------------------
@@ -372,16 +389,13 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def _wait_s(given: Namespace) -> float:
-    """How long the broker is asked to wait. It refuses longer waits, and texts that are not durations."""
+    """How long the broker is asked to wait. It refuses longer waits."""
     timeout = getattr(given, "timeout", None)
     if timeout is None:
         return 0.0
     from muster import durations  # exact, with fractions and decimals: rarely needed
 
-    try:
-        return min(durations.parse(timeout) / 1000, _WAIT_S_MAX)
-    except ValueError:
-        return 0.0
+    return min(durations.parse(timeout) / 1000, _WAIT_S_MAX)
 
 
 def _ask(server: _Server, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> Any:
