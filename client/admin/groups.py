@@ -273,8 +273,10 @@ async def remove_members(
             raise refusal(response.error_code, about=f"group {group_id}")
         outcomes: dict[str, KafkaError | None] = {}
         for told in response.members:
-            name = told.member_id if told.member_id in leaving else told.group_instance_id or ""
-            outcomes[name] = refused(told.error_code, about=f"group {group_id}, member {name}")
+            by_id = told.member_id in leaving
+            name = told.member_id if by_id else told.group_instance_id or ""
+            about = f"group {group_id}, {'member' if by_id else 'group instance id'} {name}"
+            outcomes[name] = refused(told.error_code, about=about)
         return outcomes
 
     return await of_coordinator(cluster, group_id, leaving, ask, until, api="LeaveGroup", repeatable=False)

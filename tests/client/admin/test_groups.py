@@ -149,6 +149,8 @@ async def test_members_are_removed_by_their_ids(
         "m9": ErrorCode.UNKNOWN_MEMBER_ID,
         "i9": ErrorCode.UNKNOWN_MEMBER_ID,
     }
+    assert removed.failed["m9"].why == "group billing, member m9: the group has no member of that id"
+    assert removed.failed["i9"].why.startswith("group billing, group instance id i9: the group has no member")
     assert removed.succeeded == {"i1": None}
     assert await admin.remove_members("billing", member_ids=[dynamic]) == {dynamic: None}
     assert (await admin.describe_group("billing")).state == "Empty"
