@@ -263,7 +263,9 @@ def _asked(given: Namespace) -> Iterator[tuple[_Resource, AclOperation]]:
     for topic in given.produce:
         yield _resource(given, AclResourceType.TOPIC, topic), AclOperation.WRITE
     if not named and not given.consume and not given.produce:
-        raise Usage("say what it is about: --consume, --produce, --topic, --group or --cluster")
+        raise Usage(
+            "say what it is about: --consume, --produce, --topic, --group, --transactional-id or --cluster"
+        )
     if given.operation and not named:
         raise Usage("--operation: say what it is about: --topic, --group, --transactional-id or --cluster")
     for resource in named:
@@ -353,7 +355,9 @@ def _filters(given: Namespace) -> Iterator[AclFilter]:
         yield AclFilter()
         return
     if not named and not given.consume and not given.produce:
-        raise Usage("say which: --consume, --produce, --topic, --group, --cluster, or --all")
+        raise Usage(
+            "say which: --consume, --produce, --topic, --group, --transactional-id, --cluster, or --all"
+        )
     topics = [(topic, AclOperation.READ) for topic in given.consume]
     topics += [(topic, AclOperation.WRITE) for topic in given.produce]
     for topic, operation in topics:

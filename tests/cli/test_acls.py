@@ -112,7 +112,10 @@ def test_removing_takes_what_is_named_and_no_more(muster: Muster) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("allow alice", "say what it is about: --consume, --produce, --topic, --group or --cluster"),
+        (
+            "allow alice",
+            "say what it is about: --consume, --produce, --topic, --group, --transactional-id or --cluster",
+        ),
         ("allow alice --topic t", "--topic: say what may be done with it: --operation"),
         ("allow alice --group g", "--group: say what may be done with it: --operation"),
         ("allow alice --consume t --operation read", "--operation: say what it is about"),
@@ -120,7 +123,10 @@ def test_removing_takes_what_is_named_and_no_more(muster: Muster) -> None:
         ("allow alice --operation write --group g", "--operation write does not apply to --group"),
         ("deny alice --operation read --cluster", "--cluster, which takes all, create, alter"),
         ("allow alice --operation all --operation alter --transactional-id x", "takes all, describe, write"),
-        ("remove alice", "say which"),
+        (
+            "remove alice",
+            "say which: --consume, --produce, --topic, --group, --transactional-id, --cluster, or",
+        ),
         ("remove alice --all --topic t", "--all: it stands alone"),
         ("allow User: --cluster", "'User:' is not allowed; it takes a user's name, or a principal"),
         ("allow alice --operation raed --topic t", "'raed' is not allowed, did you mean read?"),
