@@ -93,7 +93,8 @@ def declare(commands: Any, name: str, summary: str) -> None:
         "--timestamp",
         type=since_ms,
         metavar="TIME",
-        help="start at the first record of this time or later: epoch ms or ISO 8601",
+        help="start at the first record of this time or later: epoch ms or ISO 8601 (without a zone: local "
+        "time)",
     )
     parser.add_argument(
         "--partition",

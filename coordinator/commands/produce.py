@@ -65,7 +65,10 @@ def declare(commands: Any, name: str, summary: str) -> None:
         help="target partition; by default chosen by the key, as in Java",
     )
     parser.add_argument(
-        "--timestamp", type=timestamp_ms, metavar="TIME", help="epoch ms or ISO 8601 (default: now)"
+        "--timestamp",
+        type=timestamp_ms,
+        metavar="TIME",
+        help="epoch ms or ISO 8601 (without a zone: local time); default: now",
     )
     parser.add_argument("--null-marker", metavar="TEXT", help="a key or value that equals this is null")
     parser.add_argument(

@@ -121,6 +121,13 @@ def test_a_time_is_exact_to_the_millisecond(text: str, at_ms: int) -> None:
     assert timestamp_ms(text) == at_ms
 
 
+def test_a_time_without_a_zone_is_local_as_the_help_says(muster: Muster) -> None:
+    assert timestamp_ms("2026-01-31T12:00:00") == since_ms("2026-01-31T12:00:00")
+    assert timestamp_ms("2026-01-31T12:00:00") == round(time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1)) * 1000)
+    for command in ("produce", "consume"):
+        assert "(without a zone: local time)" in " ".join(muster(command, "--help").out.split())
+
+
 @each(
     "text, said",
     [
