@@ -25,7 +25,13 @@ async def add_up(bootstrap: str) -> None:
     """Write the total of each batch of `orders` to `totals`."""
     async with (
         Producer(bootstrap, transactional_id="etl-1") as producer,
-        Consumer(bootstrap, group_id="etl", topics=["orders"], auto_offset_reset="earliest") as consumer,
+        Consumer(
+            bootstrap,
+            group_id="etl",
+            topics=["orders"],
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer,
     ):
         async for batch in consumer.batches():
             total = sum(int(record.value or b"0") for record in batch.records)

@@ -117,6 +117,14 @@ def test_every_example_is_here() -> None:
             assert f'running("{example.stem}"' in here or f'"{example.stem}",\n' in here
 
 
+def test_consumers_of_transactions_do_not_commit_by_themselves() -> None:
+    texts = {each.name: each.read_text() for each in EXAMPLES.glob("*.py")}
+    of_transactions = {name for name, text in texts.items() if "transaction.commit_offsets(" in text}
+    assert {"transactions.py", "test_transactions.py"} <= of_transactions
+    for name in of_transactions:
+        assert "enable_auto_commit=False" in texts[name], name
+
+
 @pytest.mark.parametrize(
     "program",
     sorted(each for each in EXAMPLES.glob("*.py") if not each.stem.startswith("test_")),
