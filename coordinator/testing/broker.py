@@ -431,14 +431,8 @@ class AsyncCluster(ClusterCalls, Async):
 
     async def start(self) -> Self:
         """See `Cluster.start`."""
-        core = self._core
-        starting = core.begin()
-        try:
-            await finished(starting)
-        except BaseException:
-            # May be cancelled at the very moment everything has started.
-            core.thread.end(core.stopped)
-            raise
+        with self._core.starting() as starting:
+            await finished(starting, take_back=False)
         return self
 
     async def close(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock
@@ -35,8 +36,8 @@ _LOOK_AGAIN_S: Final = 0.005
 
 
 class Core:
-    """The brokers of one process and their thread. All but `start`, `begin`, `close` and `thread` must be
-    used on that thread."""
+    """The brokers of one process and their thread. All but `start`, `starting`, `close` and `thread` must
+    be used on that thread."""
 
     def __init__(self, settings: Settings, clock: Clock | None, security: Security) -> None:
         self.settings = settings
@@ -46,6 +47,8 @@ class Core:
         self._brokers: Brokers | None = None
         self._begins = threading.Lock()
         self._starting: Future[None] | None = None
+        self._waiting = 0  # callers that wait for it
+        self._in_use = False  # some caller has been told that everything has started
         self._news: asyncio.Future[None] | None = None
 
     # --- life, from any other thread ------------------------------------------------------------------------
@@ -53,21 +56,33 @@ class Core:
     def start(self) -> None:
         """Returns when every broker accepts connections and has loaded its shards. Raises what
         `Brokers.start` raises, leaving nothing behind."""
-        starting = self.begin()
-        try:
-            result_of(starting)
-        except BaseException:
-            # May be interrupted at the very moment everything has started.
-            self.thread.end(self.stopped)
-            raise
+        with self.starting() as starting:
+            result_of(starting, take_back=False)
 
-    def begin(self) -> Future[None]:
-        """Begin to start, or join the start that is under way. Raises as `LoopThread.start`."""
+    @contextmanager
+    def starting(self) -> Iterator[Future[None]]:
+        """Begin to start, or join the start that is under way; the block waits for it, and does not cancel
+        it. If the block raises, the start is taken back, unless others wait for it or use what it started.
+        Raises as `LoopThread.start`."""
         with self._begins:
+            if not self.thread.running:
+                self._in_use = False
             self.thread.start()
             if self._starting is None or self._starting.done():
                 self._starting = self.thread.submit(self._start, CALL_S)
-            return self._starting
+            self._waiting += 1
+        try:
+            yield self._starting
+        except BaseException:
+            with self._begins:
+                self._waiting -= 1
+                if not self._waiting and not self._in_use:
+                    # Everything may have started at the very moment of the interruption.
+                    self.thread.end(self.stopped)
+            raise
+        with self._begins:
+            self._waiting -= 1
+            self._in_use = True
 
     def close(self) -> None:
         """Stop all running brokers and the thread. Idempotent."""

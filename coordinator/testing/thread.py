@@ -125,13 +125,14 @@ class LoopThread:
             await last()
 
 
-def result_of(future: Future[T]) -> T:
-    """Wait for the result of a call. Ctrl-C cancels the call."""
+def result_of(future: Future[T], *, take_back: bool = True) -> T:
+    """Wait for the result of a call. With `take_back`, Ctrl-C cancels the call."""
     __tracebackhide__ = True
     try:
         return future.result()
     except BaseException as error:
-        future.cancel()
+        if take_back:
+            future.cancel()
         raise told(error)  # noqa: B904 - the same error
 
 

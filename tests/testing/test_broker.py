@@ -101,6 +101,45 @@ def test_those_who_start_it_at_once_start_it_once(monkeypatch: pytest.MonkeyPatc
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("cancelled", [{0}, {1}, {0, 1}], ids=["the first", "the second", "both"])
+def test_of_two_who_start_it_at_once_one_may_be_cancelled(cancelled: set[int]) -> None:
+    async def run() -> None:
+        broker = Broker().aio
+        starts = [asyncio.create_task(broker.start()) for _ in range(2)]
+        await asyncio.sleep(0)  # both have begun
+        for each in cancelled:
+            starts[each].cancel()
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        for each, result in enumerate(results):
+            assert isinstance(result, asyncio.CancelledError) == (each in cancelled)
+        if len(cancelled) == 1:
+            await broker.create_topic("orders")
+            await broker.close()
+        assert threading.active_count() == before
+        await broker.start()  # nothing hinders the next one
+        await broker.create_topic("orders")
+        await broker.close()
+
+    before = threading.active_count()
+    asyncio.run(run())
+    assert threading.active_count() == before
+
+
+def test_a_cancelled_start_of_what_runs_stops_nothing() -> None:
+    async def run() -> None:
+        async with Broker() as broker:
+            at = broker.bootstrap
+            again = asyncio.create_task(broker.start())
+            await asyncio.sleep(0)  # it has begun
+            again.cancel()
+            await asyncio.wait([again])
+            assert again.cancelled()
+            await broker.create_topic("orders")
+            assert broker.bootstrap == at
+
+    asyncio.run(run())
+
+
 def test_it_leaves_no_thread_behind_and_may_be_used_again() -> None:
     before = threading.active_count()
     for _ in range(3):
