@@ -166,10 +166,11 @@ class _Fetching:
         """What is at `position`, or where to continue. Raises ClientError, KafkaError or PipelineError."""
         until = deadline(_PROGRESS_S)
         self._appears = None
-        tries = 0
+        tries = self._cluster.tries()
         while True:
             try:
-                found = await self._asked(position, last_epoch, until)
+                with tries:
+                    found = await self._asked(position, last_epoch, until)
             except (ClientError, KafkaError) as error:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     if self._is_gone(until):
@@ -177,8 +178,7 @@ class _Fetching:
                 elif self._cluster.is_final(error) or deadline(0) >= until:
                     raise
                 self._cluster.stale(self._wanted.where.topic)
-                await asyncio.sleep(self._cluster.backoff_s(tries))
-                tries += 1
+                await asyncio.sleep(tries.again())
                 continue
             if isinstance(found, _Answer):
                 return found

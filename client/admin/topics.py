@@ -247,11 +247,12 @@ async def _until_led(
 ) -> Outcomes[str, TopicDescription]:
     """The topics, once each has at least this many partitions and all have leaders: brokers learn of new ones
     after a moment."""
-    tries = 0
+    tries = cluster.tries()
     found: Outcomes[str, TopicDescription] = Outcomes()
     missing = list(partitions_min)
     while missing:
-        found |= await describe_topics(cluster, missing, until)
+        with tries:
+            found |= await describe_topics(cluster, missing, until)
         early = {
             name: failure
             for name in missing
@@ -260,12 +261,11 @@ async def _until_led(
         missing = list(early)
         if not missing:
             break
-        wait_s = cluster.backoff_s(tries)
+        wait_s = tries.again()
         if deadline(wait_s) >= until:
             found |= early
             break
         await asyncio.sleep(wait_s)
-        tries += 1
     return found
 
 

@@ -58,6 +58,7 @@ class Fetcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking_up: set[int] = set()  # nodes being asked for offsets
         self._asking = False
+        self._tries = cluster.tries()
         self._ask_tries = 0
         self._ask_after = 0.0
         self._arranging: asyncio.Handle | None = None
@@ -300,7 +301,7 @@ class Fetcher:
             self._looking_up.add(node)
             self._start(self._look_up(node, states), f"offsets from broker {node}")
         if not topics:
-            self._ask_tries = 0
+            self._tries, self._ask_tries = self._cluster.tries(), 0
         elif not self._asking:
             if self._ask_after > now:
                 again_at = min(again_at, self._ask_after)
@@ -355,9 +356,10 @@ class Fetcher:
         self._reading.doubtful -= topics
         failures: dict[str, Exception] = {}
         try:
-            response = await self._cluster.refresh(
-                sorted(topics), deadline(self._settings.request_timeout_ms / 1000)
-            )
+            with self._tries:
+                response = await self._cluster.refresh(
+                    sorted(topics), deadline(self._settings.request_timeout_ms / 1000)
+                )
             for told in response.topics:
                 if told.error_code and told.name in topics:
                     failures[told.name] = refusal(told.error_code, about=f"topic {told.name}")
@@ -366,9 +368,14 @@ class Fetcher:
         now, image = deadline(0), self._cluster.image
         self._ask_after = now + self._cluster.backoff_s(self._ask_tries)
         self._ask_tries += 1
-        for state in self._reading.assigned.values():
-            if state.where.topic not in topics or _node_of(state, image, now) is not None:
-                continue
+        waiting = [
+            state
+            for state in self._reading.assigned.values()
+            if state.where.topic in topics and _node_of(state, image, now) is None
+        ]
+        if waiting:
+            self._tries.again()
+        for state in waiting:
             failure = failures.get(state.where.topic)
             if failure is None:
                 failure = KafkaError(

@@ -27,7 +27,7 @@ from muster.client.errors import (
 )
 from muster.client.network.connection import Address, Connection, Request, Versioned, deadline, share_of
 from muster.client.network.metadata import MetadataImage, Node, TopicImage
-from muster.client.network.pool import ANY, ConnectionSettings, Pool, backoff_s
+from muster.client.network.pool import ANY, TRYING, ConnectionSettings, Pool, Tries, backoff_s
 from muster.client.partitions import TopicPartition
 from muster.client.security.security import Security
 from muster.protocol.api import ApiKey
@@ -97,15 +97,17 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
 class _Refresh:
     """A Metadata request to be sent, for all its waiters."""
 
-    __slots__ = ("answer", "topics", "until")
+    __slots__ = ("answer", "topics", "tries", "until")
 
     def __init__(self, until: float) -> None:
         self.topics: set[str] | None = set()
+        self.tries: set[Tries] = set()
         self.until = until
         self.answer: asyncio.Future[MetadataResponse] = asyncio.get_running_loop().create_future()
         self.answer.add_done_callback(_look_at)
 
     def join(self, topics: Iterable[str] | None, until: float) -> None:
+        self.tries.update(TRYING.get())
         self.until = max(self.until, until)
         if topics is None or self.topics is None:
             self.topics = None
@@ -228,12 +230,14 @@ class Cluster:
         self, attempt: Callable[[], Awaitable[T]], until: float, *, repeatable: bool = True
     ) -> T:
         """The result of `attempt`, retried after retriable failures while there is time. Unless `repeatable`,
-        a request that was sent but not answered is not resent, since it may have been applied.
+        a request that was sent but not answered is not resent, since it may have been applied. What any
+        broker can answer is asked of another one each time.
         """
-        tries = 0
+        tries = self.tries()
         while True:
             try:
-                return await attempt()
+                with tries:
+                    return await attempt()
             except (ClientError, KafkaError) as error:
                 if self.is_final(error):
                     raise
@@ -241,9 +245,7 @@ class Cluster:
                     raise ConnectionLost(f"{error}; it may have been applied anyway") from error
                 failed = error
             self.forget()
-            self._pool.ask_another()
-            wait_s = self.backoff_s(tries)
-            tries += 1
+            wait_s = tries.again()
             if deadline(wait_s) >= until:
                 raise failed
             await asyncio.sleep(wait_s)
@@ -258,6 +260,10 @@ class Cluster:
         if isinstance(error, ConnectionLost):
             return not self._patient and self._pool.is_hopeless
         return isinstance(error, (NotKafka, AuthenticationFailed, Closed))
+
+    def tries(self) -> Tries:
+        """For a caller that tries again what another broker may answer better."""
+        return Tries(self._pool, self.backoff_s)
 
     def backoff_s(self, tries: int) -> float:
         """How long to wait before the next retry, from retry.backoff.ms and retry.backoff.max.ms."""
@@ -458,6 +464,7 @@ class Cluster:
         doubtful = set(self._stale if pending.topics is None else self._stale & pending.topics)
         self._stale -= doubtful
         topics = None if pending.topics is None else sorted(pending.topics)
+        TRYING.set(tuple(pending.tries))
         try:
             response = await self.metadata(topics, pending.until, create=self.auto_create_topics)
         except Exception as error:

@@ -1,7 +1,7 @@
 """The connections of a cluster: one per node and lane, opened as needed. A node that refuses connections is
 left alone for a backoff that doubles with every failure (KIP-580). If any broker will do, the one with the
-fewest requests in flight is used, among those that have not just failed; if no known broker responds, the
-search restarts at the bootstrap addresses (KIP-899).
+fewest requests in flight is used, among those that have not just failed; who tries again asks another one
+(`Tries`). If no known broker responds, the search restarts at the bootstrap addresses (KIP-899).
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from muster.client.errors import (
     AuthenticationFailed,
@@ -84,6 +86,49 @@ class _Failures:
         self.again_at = 0.0
 
 
+class Tries:
+    """The tries of one caller. What any broker can answer is asked, `with tries`, of the same one within a
+    try, and after `again` of one not asked yet, or asked longest ago. Tries may contain others."""
+
+    def __init__(self, pool: Pool, backoff_s: Callable[[int], float]) -> None:
+        self._pool = pool
+        self._backoff_s = backoff_s
+        self._number = 0
+        self._asked: dict[Address, int] = {}  # in which try last
+        self._before: tuple[Tries, ...] = ()
+
+    def __enter__(self) -> Self:
+        self._before = TRYING.get()
+        TRYING.set((*self._before, self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        TRYING.set(self._before)  # no reset: an abandoned task may end in another context
+
+    def again(self) -> float:
+        """A try has failed: who was asked may not know yet, so the next one asks another broker. If there is
+        no connection to another, one is opened meanwhile; until it is, the same broker is asked. Returns how
+        many seconds to wait."""
+        asked = [address for address, number in self._asked.items() if number == self._number]
+        self._number += 1
+        if asked:
+            self._pool.meet_another(asked)
+        return self._backoff_s(self._number - 1)
+
+    def asks(self, address: Address) -> None:
+        """Note who is asked in this try."""
+        self._asked[address] = self._number
+
+    def asked(self, address: Address) -> int:
+        """The earlier try that asked it last; -1 if none did, or this one has."""
+        number = self._asked.get(address, -1)
+        return -1 if number == self._number else number
+
+
+TRYING: Final[ContextVar[tuple[Tries, ...]]] = ContextVar("TRYING", default=())
+"""Who asks, in this context."""
+
+
 class Pool:
     """Open connections, by node and lane. `learn` sets where the nodes are."""
 
@@ -111,7 +156,8 @@ class Pool:
         self._patient = patient
         self._on_wrong_broker = on_wrong_broker
         self._nodes: Mapping[int, Node] = {}
-        self._turn = 0  # which of several open nodes is asked if any will do
+        self._last: Address | None = None  # who was asked last, if any would do
+        self._meeting: asyncio.Task[None] | None = None
         self._cluster_id: str | None = None
         self._lanes: dict[tuple[int, str], _Lane] = {}
         self._failures: dict[int, _Failures] = {}
@@ -121,10 +167,6 @@ class Pool:
         self._cut_off = False  # no broker responded at the last attempt
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
-
-    def ask_another(self) -> None:
-        """What any broker can answer is to be asked of another one than last time, which may not know yet."""
-        self._turn += 1
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -200,6 +242,14 @@ class Pool:
 
     async def connection(self, node_id: int, lane: str, until: float) -> Connection:
         """An open connection to the node, or to any broker. Raises ClientError."""
+        connection = await self._connection(node_id, lane, until)
+        if node_id == ANY:
+            self._last = connection.address
+            for tries in TRYING.get():
+                tries.asks(connection.address)
+        return connection
+
+    async def _connection(self, node_id: int, lane: str, until: float) -> Connection:
         if self._closed:
             raise Closed("the client is closed")
         there = self._open_to_any(lane) if node_id == ANY else self._open(node_id, lane)
@@ -221,6 +271,9 @@ class Pool:
         connections = [lane.connection for lane in self._lanes.values() if lane.connection is not None]
         self._lanes = {}
         closing = [asyncio.ensure_future(connection.close()) for connection in connections]
+        if self._meeting is not None:
+            self._meeting.cancel()
+            closing.append(self._meeting)
         try:
             if closing:
                 await asyncio.wait(closing)
@@ -246,24 +299,56 @@ class Pool:
         return connection
 
     def _open_to_any(self, lane: str) -> Connection | None:
-        """An open connection with the fewest requests in flight, nodes first. Skips connections on which a
-        request timed out, and those to a broker that failed later than another candidate: any broker will
-        do. Among equals it is the one of the last time, until `ask_another`."""
-        best = min((self._rank(each.address) for each in self._candidates()), default=0)
-
-        def serves(connection: Connection) -> bool:
-            return connection.is_open and not connection.suspect and self._rank(connection.address) <= best
-
+        """An open connection with the fewest requests in flight, nodes first, among those that this caller's
+        earlier tries did not use, or longest ago. Skips connections on which a request timed out, and those
+        to a broker that failed later than another candidate: any broker will do. Among equals it is the one
+        of the last time."""
+        best = self._best_rank()
+        tries = TRYING.get()
         nodes = (self._open(node_id, lane) for node_id in self._nodes)
-        open_to_nodes = [each for each in nodes if each is not None and serves(each)]
+        open_to_nodes = [each for each in nodes if each is not None and self._serves(each, best)]
+
+        def preference(connection: Connection) -> tuple[int, int, bool]:
+            address = connection.address
+            asked = max((each.asked(address) for each in tries), default=-1)
+            return asked, connection.in_flight, address != self._last
+
         if open_to_nodes:
-            turn = self._turn % len(open_to_nodes)
-            return min(
-                open_to_nodes[turn:] + open_to_nodes[:turn], key=lambda connection: connection.in_flight
-            )
+            return min(open_to_nodes, key=preference)
         given = self._lanes.get((ANY, lane))
         there = None if given is None else given.connection
-        return there if there is not None and serves(there) else None
+        return there if there is not None and self._serves(there, best) else None
+
+    def _best_rank(self) -> int:
+        return min((self._rank(each.address) for each in self._candidates()), default=0)
+
+    def _serves(self, connection: Connection, best: int) -> bool:
+        return connection.is_open and not connection.suspect and self._rank(connection.address) <= best
+
+    def meet_another(self, asked: Collection[Address]) -> None:
+        """Begin to open a connection to a node with another address, unless one is open, or all have just
+        failed."""
+        if self._closed or (self._meeting is not None and not self._meeting.done()):
+            return
+        best = self._best_rank()
+        others = []
+        for each in self._candidates():
+            if each.node_id == ANY or each.address in asked or self._rank(each.address) > best:
+                continue
+            there = self._open(each.node_id, "")
+            if there is None:
+                others.append(each)
+            elif self._serves(there, best):
+                return
+        if others:
+            random.shuffle(others)
+            self._meeting = asyncio.create_task(self._meet(others), name="another broker")
+
+    async def _meet(self, candidates: Sequence[_Candidate]) -> None:
+        until = deadline(self._settings.socket_connection_setup_timeout_max_ms / 1000)
+        with suppress(ClientError):  # then the caller goes on with who is there
+            connection = await _first(partial(self._open_candidate, each, until) for each in candidates)
+            self._keep(connection, "", for_any=False)
 
     async def _opened(self, node_id: int, lane: str, until: float) -> Connection:
         """Open a connection, or wait for one that another caller is opening."""

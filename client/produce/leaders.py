@@ -67,11 +67,12 @@ class Leaders:
     async def topic(self, name: str, patience: Patience) -> TopicQueues:
         """The topic, once it has partitions. Raises permanent refusals at once; on timeout, the last failure,
         naming the setting that ended the wait."""
-        tries = 0
+        tries = self._cluster.tries()
         failed: ClientError | KafkaError | None = None
         while True:
             try:
-                await self._ask([name], patience.until)
+                with tries:
+                    await self._ask([name], patience.until)
                 topic = self.current.get(name)
                 if topic is not None:
                     topic.used_at = deadline(0)
@@ -82,8 +83,7 @@ class Leaders:
                     raise
                 # That the last attempt had no time left is not the reason.
                 failed = failed if failed is not None and isinstance(error, RequestTimedOut) else error
-            wait_s = self._cluster.backoff_s(tries)
-            tries += 1
+            wait_s = tries.again()
             if deadline(wait_s) >= patience.until:
                 raise _in_the_end(failed, name, patience.setting) from failed
             await asyncio.sleep(wait_s)
@@ -92,13 +92,13 @@ class Leaders:
         """The topic, once it has that partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if it lacks
         the partition after five seconds, or when patience ends before that; otherwise as `topic`."""
         until = min(patience.until, deadline(_GROWTH_S))
-        tries = 0
+        tries = self._cluster.tries()
         while True:
-            topic = await self.topic(name, patience)
+            with tries:
+                topic = await self.topic(name, patience)
             if number < topic.count:
                 return topic
-            wait_s = self._cluster.backoff_s(tries)
-            tries += 1
+            wait_s = tries.again()
             if deadline(wait_s) >= until:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -132,12 +132,13 @@ class Leaders:
         return self._seeking
 
     async def _seek(self) -> None:
-        tries = 0
+        tries = self._cluster.tries()
         while self._sought:
             names = list(self._sought)
             self._more.clear()
             try:
-                await self._ask(names, deadline(self._request_timeout_s))
+                with tries:
+                    await self._ask(names, deadline(self._request_timeout_s))
             except (ClientError, KafkaError) as error:
                 # Otherwise waiting records have their own timeout.
                 if isinstance(error, (KafkaError, AuthenticationFailed)) and self._is_final(error):
@@ -149,9 +150,8 @@ class Leaders:
             self._on_news()
             if self._sought:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._cluster.backoff_s(tries)):
+                    async with asyncio.timeout(tries.again()):
                         await self._more.wait()
-                tries += 1
 
     async def _ask(self, names: list[str], until: float) -> None:
         """Ask once. Raises the error of a single requested topic; errors of several go to `on_refused`."""

@@ -284,13 +284,14 @@ class Sender:
 
     async def _identify(self) -> None:
         """Get a producer id. Each attempt has its timeout, and waiting records have theirs."""
-        tries = 0
+        tries = self._cluster.tries()
         while self._accumulator.identity is None:
             try:
-                response = await self._cluster.call(
-                    InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
-                    deadline(self._request_timeout_s),
-                )
+                with tries:
+                    response = await self._cluster.call(
+                        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
+                        deadline(self._request_timeout_s),
+                    )
                 if not response.error_code:
                     self._accumulator.identified(
                         ProducerIdentity(response.producer_id, response.producer_epoch)
@@ -305,8 +306,7 @@ class Sender:
                         error = KafkaError(error.code, f"{error.why}; enable_idempotence=False does without")
                     self._fail_waiting(lambda _: True, error)
                     return
-            await asyncio.sleep(self._cluster.backoff_s(tries))
-            tries += 1
+            await asyncio.sleep(tries.again())
         self.wake()
 
     # --- requests and responses -----------------------------------------------------------------------------

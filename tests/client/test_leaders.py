@@ -10,6 +10,7 @@ import pytest
 
 from muster.client.network.connection import deadline
 from muster.client.network.metadata import MetadataImage
+from muster.client.network.pool import ConnectionSettings, Pool, Tries
 from muster.client.produce.accumulator import TopicQueues
 from muster.client.produce.leaders import Leaders, Patience
 from muster.protocol.errors import ErrorCode
@@ -43,8 +44,8 @@ class Cluster:
     def is_final(self, error: Exception) -> bool:
         return True
 
-    def backoff_s(self, tries: int) -> float:
-        return 1e6
+    def tries(self) -> Tries:
+        return Tries(Pool([], "test", ConnectionSettings()), lambda _: 1e6)
 
 
 @pytest.fixture

@@ -8,12 +8,15 @@ import math
 import os
 import random
 import socket
+from functools import partial
 
 import pytest
 
+from muster.client import Consumer, Producer, TopicPartition
 from muster.client.errors import Closed, ConnectionLost, RequestTimedOut, Unreachable
 from muster.client.network.cluster import ANY, Cluster, ConnectionSettings
 from muster.client.network.connection import Address, Connection, deadline
+from muster.client.network.pool import Tries
 from muster.coordinator import testing
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataRequest
@@ -261,12 +264,17 @@ async def test_a_node_that_closes_is_not_asked_again_while_another_answers(order
     ):
         fake.nodes = {1: bad, **fake.nodes}
         fake.coordinator = 2
-        await cluster.refresh([], deadline(LONG_S))
+        tries = cluster.tries()
+        with tries:
+            await cluster.refresh([], deadline(LONG_S))
+        await cluster.connection(1, deadline(LONG_S))
+        tries.again()  # so that it is the bad one's turn
         failures = 0
         for _ in range(5):
             await cluster.connection(1, deadline(LONG_S))
             try:
-                await cluster.coordinators(["g"], deadline(LONG_S))
+                with tries:
+                    await cluster.coordinators(["g"], deadline(LONG_S))
             except ConnectionLost:
                 failures += 1
         assert failures == 1
@@ -346,6 +354,130 @@ async def test_a_request_that_any_broker_can_answer_stays_with_one_until_it_is_r
         await cluster.retrying(ask, deadline(LONG_S))
         assert set(asked) == {one, other}
         assert {await cluster.connection(ANY, deadline(LONG_S)) for _ in range(9)} == {asked[1]}
+
+
+async def test_a_repeated_request_goes_to_a_known_broker_that_nobody_has_connected_to_yet() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1], retry_backoff_ms=1) as cluster:
+        asked: list[Connection] = []
+
+        async def ask() -> None:
+            await cluster.refresh([], deadline(LONG_S))
+            asked.append(await cluster.connection(ANY, deadline(LONG_S)))
+            if asked[-1].address == addresses[0]:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+        await cluster.retrying(ask, deadline(LONG_S))
+        assert {await cluster.connection(ANY, deadline(LONG_S)) for _ in range(9)} == {asked[-1]}
+        assert fake.accepted == 2
+
+
+@pytest.mark.parametrize("other", ["refuses", "is silent"])
+async def test_a_repeated_request_stays_where_it_was_answered_if_no_other_broker_can_be_reached(
+    other: str,
+) -> None:
+    fake = FakeCluster()
+    async with (
+        fake.listening(1) as addresses,
+        listener(mute) as silent,
+        Cluster(addresses, retry_backoff_ms=1, retry_backoff_max_ms=1) as cluster,
+    ):
+        fake.nodes[2] = silent if other == "is silent" else Address("127.0.0.1", free_ports(1))
+        await cluster.refresh([], deadline(LONG_S))
+        asked: list[int] = []
+
+        async def ask() -> None:
+            asked.append((await cluster.connection(ANY, deadline(LONG_S))).node_id)
+            if len(asked) < 100:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+        began = deadline(0)
+        await cluster.retrying(ask, deadline(LONG_S))
+        assert asked == [1] * 100
+        assert deadline(0) - began < LONG_S / 2
+        meeting = cluster._pool._meeting
+        assert meeting is not None
+        await cluster.close()
+        assert meeting.done()
+
+
+async def test_of_two_who_repeat_a_request_each_asks_every_broker() -> None:
+    """They take turns, so that each would always meet the same broker if they moved on together."""
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1], retry_backoff_ms=1) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        for node in (1, 2):
+            await cluster.connection(node, deadline(LONG_S))
+        turns_of = [asyncio.Semaphore(1), asyncio.Semaphore(0)]
+        asked: list[list[int]] = [[], []]
+
+        async def ask(number: int) -> None:
+            await turns_of[number].acquire()
+            asked[number].append((await cluster.connection(ANY, deadline(LONG_S))).node_id)
+            turns_of[1 - number].release()
+            if len(asked[number]) < 4:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+        await asyncio.gather(
+            *(cluster.retrying(partial(ask, number), deadline(LONG_S)) for number in range(2))
+        )
+        for nodes in asked:
+            assert nodes in ([1, 2, 1, 2], [2, 1, 2, 1])
+
+
+async def test_what_two_ask_for_in_one_request_is_repeated_by_both_at_another_broker() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1]) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        for node in (1, 2):
+            await cluster.connection(node, deadline(LONG_S))
+        both = cluster.tries(), cluster.tries()
+
+        async def ask(tries: Tries) -> None:
+            with tries:
+                await cluster.refresh([], deadline(LONG_S))
+
+        asked = []
+        for _ in range(4):
+            await asyncio.gather(*map(ask, both))
+            asked.append(cluster._pool._last)
+            for each in both:
+                each.again()
+        assert asked in (addresses * 2, addresses[::-1] * 2)
+
+
+@pytest.mark.parametrize(
+    ("api", "error"),
+    [("Metadata", "UNKNOWN_TOPIC_OR_PARTITION"), ("InitProducerId", "COORDINATOR_LOAD_IN_PROGRESS")],
+)
+async def test_a_producer_that_knows_one_broker_asks_another_if_that_one_cannot_tell(
+    api: str, error: str
+) -> None:
+    async with testing.Cluster(2) as brokers:
+        await brokers.create_topic("orders", 1)
+        first = brokers.bootstrap.split(",")[0]
+        about = {"topic": "orders"} if api == "Metadata" else {}
+        async with (
+            brokers.faults.add(api=api, broker=1, error=error, times=None, **about) as fault,
+            Producer(first) as producer,
+        ):
+            await producer.send("orders", b"tea")
+            assert fault.fired >= 1
+
+
+async def test_a_consumer_that_knows_one_broker_asks_another_if_that_one_cannot_tell() -> None:
+    async with testing.Cluster(2) as brokers:
+        await brokers.create_topic("orders", 1)
+        await brokers.produce("orders", [b"tea"])
+        first = brokers.bootstrap.split(",")[0]
+        unknown = {"api": "Metadata", "topic": "orders", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+        async with (
+            brokers.faults.add(broker=1, times=None, **unknown) as fault,
+            Consumer(first, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([TopicPartition("orders", 0)])
+            assert (await consumer.get(timeout=LONG_S)).value == b"tea"
+            assert fault.fired >= 1
 
 
 async def test_when_no_known_node_answers_it_begins_anew_where_it_began() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from muster.client import Producer, TopicPartition
-from muster.coordinator.testing import Broker
+from muster.coordinator.testing import Broker, Cluster
 from muster.pipeline.errors import DataLost, OptionError, PipelineError
 from muster.pipeline.offsets import Offsets
 from muster.pipeline.source import BatchReader, DefaultSource, StreamReader
@@ -577,6 +577,20 @@ def test_one_broker_that_does_not_know_a_topic_is_not_believed_at_once(
     with broker.faults.add(api="Metadata", topic="orders", error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
         assert again.partitions(place, place) == []
         assert fault.fired == 1
+
+
+def test_nor_is_the_only_one_that_is_named_if_it_never_knows_the_topic() -> None:
+    with Cluster(2) as brokers:
+        fill(brokers, "orders", 5)
+        first = {"kafka.bootstrap.servers": brokers.bootstrap.split(",")[0]}
+        unknown = {"api": "Metadata", "topic": "orders", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+        with brokers.faults.add(broker=1, times=None, **unknown) as fault:
+            reader = StreamReader(
+                options(brokers, streaming=True, subscribe="orders", startingOffsets="earliest", **first)
+            )
+            assert step(reader, reader.initialOffset())[1] == [0, 1, 2, 3, 4]
+            assert fault.fired >= 1
+            reader.stop()
 
 
 @pytest.mark.parametrize("named", [{"subscribe": "orders"}, {"subscribePattern": "orders"}], ids=str)
