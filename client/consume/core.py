@@ -440,7 +440,13 @@ class ConsumerCore(Generic[K, V]):
         if by_pattern:
             assert self.group is not None
             following = follow(
-                self.cluster, self.group, self.subscription, self.settings, wake=self.wake, note=self.note
+                self.cluster,
+                self.group,
+                self.subscription,
+                self.settings,
+                wake=self.wake,
+                note=self.note,
+                fail=self.fail,
             )
             self._following = self._tasks.spawn(following, "topics that match the pattern")
         elif self.subscription.by_group:

@@ -22,9 +22,10 @@ async def follow(
     *,
     wake: Callable[[], None],
     note: Callable[[Exception], None],
+    fail: Callable[[Exception], None],
 ) -> None:
     """Keep the subscription to the topics that match, until cancelled. `wake` is called when they change,
-    `note` with failures that are retried."""
+    `note` with failures, which are all retried, and `fail` with those that do not pass by themselves."""
     pattern = subscription.pattern
     assert pattern is not None
     tries, first = 0, True
@@ -37,6 +38,8 @@ async def follow(
             await cluster.refresh(None, deadline(settings.request_timeout_ms / 1000))
         except (ClientError, KafkaError) as error:
             note(error)
+            if cluster.is_final(error):
+                fail(error)
             await asyncio.sleep(cluster.backoff_s(tries))
             tries += 1
             continue

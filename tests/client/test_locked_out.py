@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -115,3 +116,21 @@ async def test_closing_says_so_if_it_cannot_commit() -> None:
         await broker.lock_out()
         with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
             await consumer.close()
+
+
+async def test_a_reader_of_a_pattern_says_so_and_goes_on_once_it_is_let_in_again() -> None:
+    async with (
+        guarded() as guard,
+        Consumer(**guard.settings, group_id="g", topics=re.compile("t"), auto_offset_reset="earliest") as one,
+    ):
+        await guard.lock_out()
+        for _ in range(2):
+            with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+                await one.get()
+        guard.broker.produce("t", [b"v"])
+        await guard.admin.upsert_user_scram_credentials("zoë", "secret")
+        record = None
+        while record is None:
+            with suppress(AuthenticationFailed):  # of an attempt before
+                record = await one.get()
+        assert record.value == b"v"
