@@ -197,20 +197,21 @@ class Consumer(Generic[K, V]):
         """Commit handled records (with auto-commit), call the listener, leave the group (a static member
         stays in it until its session times out), and release all resources. Takes at most `timeout` seconds;
         whatever is not done by then is skipped, except that the group is told, if not waited for. Once
-        everything is closed, raises the failure of the last commit, or what the listener raised. Safe to call
-        again. If called from a task other than the reader's, the record in hand counts as not handled.
+        everything is closed, raises the failure of the last commit, what the listener raised, or what a
+        scope's task raised and no reading call has. Safe to call again. If called from a task other than the
+        reader's, the record in hand counts as not handled.
 
         Leaving an `async with` block does this too; after an exception or a cancellation, with a 10-second
         timeout, and the record in hand counts as not handled.
         """
-        await self._core.close(seconds_of(timeout), clean=True)
+        await self._core.close(seconds_of(timeout))
 
     async def drain(self, timeout: float = 30.0) -> None:
         """Shut down gracefully; any task may call it. Returns no new records, lets the reader finish what it
         has in hand and the scopes' tasks end, then closes. The reader's loop ends as if there were no more
         records.
         """
-        await self._core.close(seconds_of(timeout), clean=True, drain=True)
+        await self._core.close(seconds_of(timeout), drain=True)
 
     def stop(self) -> None:
         """Return no new records: the reader's loop ends at the next record, and a waiting reading call
@@ -224,8 +225,7 @@ class Consumer(Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        clean = kind is None
-        await self._core.close(30.0 if clean else _HURRIED_CLOSE_S, clean=clean)
+        await self._core.close(30.0 if error is None else _HURRIED_CLOSE_S, error=error)
 
     # --- what is read ---------------------------------------------------------------------------------------
 

@@ -98,9 +98,12 @@ class ConsumerCore(Generic[K, V]):
         self._reading = False
         self._waiting: asyncio.Task[Any] | None = None  # the task that the reading call runs in
         self._abandoned = False
-        self._tasks = Tasks(self.fail)
+        self._tasks = Tasks(self._cannot_read)
         self._following: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        """What a scope's task raised, and nobody has heard yet."""
+        self._obstacle: BaseException | None = None
+        """Why reading cannot go on; of no interest once it is to end."""
         self._close_by = 0.0
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -199,10 +202,11 @@ class ConsumerCore(Generic[K, V]):
         """Whether the consumer is closed, but the reader's loop should end without an error."""
         return self.state == "closed" and self.orderly
 
-    async def close(self, timeout: float, *, clean: bool, drain: bool = False) -> None:
+    async def close(self, timeout: float, *, error: BaseException | None = None, drain: bool = False) -> None:
         """Commit handled records, give up all partitions, leave the group, end all tasks and connections.
-        Without `clean`, the record in hand was not handled. With `drain`, the reader may finish it, and the
-        scopes' tasks may take longer than their grace period.
+        With `error`, which the reader's block was left by, the record in hand was not handled. With `drain`,
+        the reader may finish it, and the scopes' tasks may take longer than their grace period. In the end,
+        raises what a scope's task has raised; it is logged if there is something else to raise.
         """
         if self.state == "new":
             self.state = "closed"
@@ -221,6 +225,19 @@ class ConsumerCore(Generic[K, V]):
         self._close_by = until
         self.orderly |= drain
         self.stop()
+        try:
+            await self._end(until, timeout, clean=error is None, by_reader=by_reader, drain=drain)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if error is not None and self._failure is not None:
+                if self._failure is not error:
+                    _log(self._failure)
+                self._failure = None
+        self._raise_failure()
+
+    async def _end(self, until: float, timeout: float, *, clean: bool, by_reader: bool, drain: bool) -> None:
         part_by = until - min(_LEAVE_S, timeout / 4)
         try:
             async with asyncio.timeout_at(part_by) as bound:
@@ -342,6 +359,7 @@ class ConsumerCore(Generic[K, V]):
             while True:
                 self.disturbed = False
                 self._raise_failure()
+                self._raise_obstacle()
                 if self.state == "stopping":
                     return False
                 await self._do_what_is_due(until)
@@ -400,15 +418,32 @@ class ConsumerCore(Generic[K, V]):
         self.fetcher.wake()
 
     def fail(self, failure: BaseException) -> None:
-        """Raise this from the next reading call."""
-        if self._failure is None:
+        """Raise this from the next reading call, or when the consumer closes; log it if that is too late, or
+        has something else to raise."""
+        if self._failure is not None or self.state == "closed":
+            _log(failure)
+        else:
             self._failure = failure
-        self.wake()
+            self.wake()
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
+        if isinstance(failure, (StopIteration, StopAsyncIteration)):
+            # As such it would end the reader's loop without a word.
+            raise RuntimeError(f"a scope's task raised {type(failure).__name__}") from failure
         if failure is not None:
             raise failure
+
+    def _cannot_read(self, obstacle: BaseException) -> None:
+        """Raise this from the next reading call. As long as it is true, it comes again."""
+        if self._obstacle is None:
+            self._obstacle = obstacle
+        self.wake()
+
+    def _raise_obstacle(self) -> None:
+        obstacle, self._obstacle = self._obstacle, None
+        if obstacle is not None:
+            raise obstacle
 
     def _asked(self) -> None:
         """The reader got records without calling `more`."""
@@ -416,7 +451,7 @@ class ConsumerCore(Generic[K, V]):
             if self.group is not None:
                 self.group.polled()
         except Exception as failure:
-            self.fail(failure)
+            self._cannot_read(failure)
 
     def _group_wakes(self) -> None:
         if self.group is not None and self.group.lost and self.rebalancing is not None:
@@ -446,7 +481,7 @@ class ConsumerCore(Generic[K, V]):
                 self.settings,
                 wake=self.wake,
                 note=self.note,
-                fail=self.fail,
+                fail=self._cannot_read,
             )
             self._following = self._tasks.spawn(following, "topics that match the pattern")
         elif self.subscription.by_group:
@@ -540,8 +575,8 @@ class ConsumerCore(Generic[K, V]):
                 return place.offset
             self.starting.look()
             await self._tasks.hear(until, f"the position of {where}", lambda: self._trouble_with(where))
-            if isinstance(self._failure, (NoOffset, KafkaError)):
-                self._raise_failure()
+            if isinstance(self._obstacle, (NoOffset, KafkaError)):
+                self._raise_obstacle()
 
     def _was_reset(self, reset: Reset) -> None:
         if reset.former_topic is not None:
@@ -584,3 +619,8 @@ class ConsumerCore(Generic[K, V]):
         """Why the partition cannot be read, if so."""
         trouble = self.fetcher.troubles.get(where)
         return self.last_error if trouble is None else trouble.error
+
+
+def _log(failure: BaseException) -> None:
+    """Log what a scope's task raised, since no call can raise it."""
+    _LOG.error("a scope's task failed: %r", failure, exc_info=failure)

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 class AssignmentScope:
     """The tasks of one partition while it is assigned; `consumer.scope(partition)` returns it. The consumer's
-    next reading call raises what a task has raised.
+    next reading call raises what a task has raised, or its end (`close`, `drain`, leaving its block), if none
+    comes. What cannot be raised, since something else is, is logged as an error.
     """
 
     def __init__(self, partition: TopicPartition, on_failure: Callable[[BaseException], None]) -> None:

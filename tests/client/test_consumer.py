@@ -220,9 +220,9 @@ async def test_a_block_that_is_left_by_an_exception_does_not_wait_for_long(
         grace.append(grace_s)
         await part(self, until, grace_s)
 
-    async def closing(self: Any, timeout: float, *, clean: bool, drain: bool = False) -> None:
-        bounds.append((timeout, clean))
-        await close(self, timeout, clean=clean, drain=drain)
+    async def closing(self: Any, timeout: float, *, error: BaseException | None, drain: bool = False) -> None:
+        bounds.append((timeout, error is None))
+        await close(self, timeout, error=error, drain=drain)
 
     async def read(error: type[Exception] | None) -> None:
         async with consumer(broker, group_id="g", topics="t", revocation_grace_ms=60_000):

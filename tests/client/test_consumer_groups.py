@@ -365,6 +365,84 @@ async def test_a_task_that_fails_is_raised_from_the_next_reading_call(broker: Br
         assert await consumer.get() is not None
 
 
+@pytest.mark.parametrize("ends", ["close", "drain", "block"])
+async def test_a_task_that_fails_too_late_for_a_reading_call_is_raised_at_the_end(
+    broker: Broker, ends: str
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    go = asyncio.Event()
+
+    async def fail() -> None:
+        await go.wait()
+        raise RuntimeError("the work failed")
+
+    async def read() -> None:
+        async with Consumer(
+            broker.bootstrap,
+            group_id="g",
+            topics="t",
+            auto_offset_reset="earliest",
+            revocation_grace_ms=90_000,
+        ) as consumer:
+            await consumer.get()
+            consumer.scope(TopicPartition("t", 0)).create_task(fail())
+            asyncio.get_running_loop().call_soon(go.set)
+            if ends != "block":
+                await (consumer.close(LONG_S) if ends == "close" else consumer.drain(LONG_S))
+
+    with pytest.raises(RuntimeError, match="the work failed"):
+        await read()
+    assert broker.group("g").facts == ("Empty", 0)
+    assert await committed(broker) == 1
+
+
+async def test_what_a_task_raises_is_logged_if_something_else_is_raised(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+
+    async def fail(number: int) -> None:
+        raise RuntimeError(f"failure {number}")
+
+    async def read() -> None:
+        async with Consumer(
+            broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.get()
+            scope = consumer.scope(TopicPartition("t", 0))
+            await asyncio.wait([scope.create_task(fail(number)) for number in (1, 2)])
+            with pytest.raises(RuntimeError, match="failure 1"):
+                await consumer.get()
+            await asyncio.wait([scope.create_task(fail(3))])
+            await scope.create_task(fail(4))
+
+    with pytest.raises(RuntimeError, match="failure 4"):
+        await read()
+    logged = [each for each in caplog.records if each.name == "muster.client.consumer" and each.exc_info]
+    assert [each.levelname for each in logged] == ["ERROR"] * 3
+    assert [str(each.exc_info[1]) for each in logged if each.exc_info] == [
+        "failure 2",
+        "failure 4",
+        "failure 3",
+    ]
+
+
+async def test_a_task_does_not_end_the_loop_without_a_word(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+
+    async def fail() -> None:
+        raise StopAsyncIteration
+
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        await consumer.get()
+        await asyncio.wait([consumer.scope(TopicPartition("t", 0)).create_task(fail())])
+        with pytest.raises(RuntimeError, match="a scope's task raised StopAsyncIteration"):
+            await anext(aiter(consumer), None)
+
+
 async def test_a_task_of_a_scope_cannot_close_the_consumer_which_waits_for_it(broker: Broker) -> None:
     broker.create_topic("t")
     await send(broker.bootstrap, "t", 1)
