@@ -23,7 +23,8 @@ _LOG: Final = logging.getLogger("muster.client.consumer")
 class AutoCommit:
     """Commits what `handled()` returns and is not committed yet, by calling `commit` with a deadline; each
     periodic attempt gets `attempt_s`. `wake` is called when `tick` has something to do. `are_gone` returns,
-    by a deadline, whether none of these partitions exists: a coordinator may not know a new topic yet."""
+    by a deadline, whether none of these partitions exists: a coordinator may not know a new topic yet.
+    `is_member`: whether the consumer is a member of the group, not a reader of assigned partitions."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class AutoCommit:
         handled: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]],
         wake: Callable[[], None],
         are_gone: Callable[[Iterable[TopicPartition], float], Awaitable[bool]],
+        is_member: Callable[[], bool],
         *,
         interval_s: float,
         attempt_s: float,
@@ -40,6 +42,7 @@ class AutoCommit:
         self._handled = handled
         self._wake = wake
         self._are_gone = are_gone
+        self._is_member = is_member
         self._interval_s = interval_s
         self._attempt_s = attempt_s
         self._retry_backoff_s = retry_backoff_s
@@ -52,6 +55,7 @@ class AutoCommit:
         self._known: dict[TopicPartition, int] = {}
         self._failure: Exception | None = None
         self._off = False
+        self._warned = False  # of the refusals since the last commit that succeeded
 
     async def hand_over(self, until: float) -> None:
         """Commit nothing from now on: transactions do. Returns when the commit in progress is done, so that
@@ -94,11 +98,11 @@ class AutoCommit:
                 self._count(self._interval_s)
 
     async def _once(self) -> None:
-        again_s = self._interval_s
+        again_s, is_member = self._interval_s, self._is_member()
         try:
             # Not what was handled at the time of `tick`: another topic may have taken the name since.
             result = await self._commit(self._uncommitted(), deadline(self._attempt_s))
-            self._note(result)
+            self._note(result, is_member)
             if not all(_is_unknown(each.why) for each in result.retry.values()):
                 again_s = min(self._retry_backoff_s, self._interval_s)
         except Exception as error:
@@ -135,13 +139,14 @@ class AutoCommit:
     async def _catch_up(self, partitions: frozenset[TopicPartition], give_up: float) -> None:
         if before := [task for task in (self._periodic, *self._let_go) if task is not None]:
             await asyncio.wait(before)
+        is_member = self._is_member()
         while offsets := self._uncommitted(partitions):
             try:
                 result = await self._commit(offsets, give_up)
             except Exception as error:
                 self._lost(error)
                 return
-            self._note(result)
+            self._note(result, is_member)
             unknown = all(_is_unknown(each.why) for each in result.retry.values())
             if unknown and await self._are_gone(result.retry, give_up):
                 return
@@ -169,7 +174,9 @@ class AutoCommit:
         """Commit the handled records of these partitions, which will not be read any more."""
         if offsets := self._uncommitted(partitions):
             commit = self._commit(offsets, deadline(self._attempt_s))
-            task = asyncio.create_task(self._committed(commit), name="auto-commit of partitions let go")
+            task = asyncio.create_task(
+                self._committed(commit, self._is_member()), name="auto-commit of partitions let go"
+            )
             self._let_go.add(task)
             task.add_done_callback(self._let_go.discard)
 
@@ -178,13 +185,13 @@ class AutoCommit:
         if self._let_go:
             await asyncio.wait(self._let_go)
 
-    async def _committed(self, commit: Awaitable[CommitResult]) -> None:
+    async def _committed(self, commit: Awaitable[CommitResult], is_member: bool) -> None:
         try:
             result = await commit
         except Exception as error:
             self._lost(error)
             return
-        self._note(result)
+        self._note(result, is_member)
         if result.retry:
             _LOG.warning("processed records could not be committed in time and may be read again: %s", result)
 
@@ -212,13 +219,26 @@ class AutoCommit:
             self._failure = error
             self._wake()
 
-    def _note(self, result: CommitResult) -> None:
-        if result.stale:
+    def _note(self, result: CommitResult, is_member: bool) -> None:
+        if result.committed:
+            self._warned = False
+        if not result.stale:
+            return
+        places = ", ".join(f"{where} at {outcome.offset}" for where, outcome in sorted(result.stale.items()))
+        if is_member:
             _LOG.info(
                 "the group moved on before %s could be committed: "
                 "the last processed records may be read again",
-                ", ".join(f"{where} at {outcome.offset}" for where, outcome in sorted(result.stale.items())),
+                places,
             )
+        else:  # Nobody else commits these, and the next attempt fails as well.
+            _LOG.log(
+                logging.INFO if self._warned else logging.WARNING,
+                "%s cannot be committed, and what was processed is read again after a restart: %s",
+                places,
+                next(iter(result.stale.values())).why,
+            )
+            self._warned = True
 
     def _count(self, seconds: float) -> None:
         if self._timer is not None:

@@ -148,6 +148,7 @@ class ConsumerCore(Generic[K, V]):
                 self.assigned.handled,
                 self.wake,
                 self._are_gone,
+                lambda: self.subscription.by_group,
                 interval_s=given.auto_commit_interval_ms / 1000,
                 attempt_s=given.request_timeout_ms / 1000,
                 retry_backoff_s=given.retry_backoff_ms / 1000,

@@ -319,6 +319,12 @@ class Offsets:
             with self._lock:
                 self._membership.commit_refused(error.code, member.generation)
             self._driver.kick()
+        if left is _Left.STALE and member.state is None:
+            error = KafkaError(
+                error.code,
+                f"commit of {where}: group {self._settings.group_id} has members, and only they may commit; "
+                "give a consumer of assigned partitions a group_id of its own",
+            )
         _note(concerned, error)
         for call in concerned:
             offset = call.offsets[where].offset

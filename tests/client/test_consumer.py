@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -505,6 +506,35 @@ async def test_partitions_no_longer_assigned_are_given_up(broker: Broker) -> Non
         assert await reader.scope(T0).create_task(reader.position(T0)) == 2
         assert await committed(broker) == 2
     assert await committed(broker, partition=1) == 0
+
+
+async def test_a_group_with_members_takes_no_commits_of_assigned_partitions_and_a_warning_says_so(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 4)
+    caplog.set_level(logging.INFO, logger="muster.client.consumer")
+
+    def told() -> list[str]:
+        refused = "t-0 at . cannot be committed.* group g has members.* a group_id of its own"
+        return [each.levelname for each in caplog.records if re.match(refused, each.getMessage())]
+
+    async with consumer(broker, group_id="g", auto_commit_interval_ms=10) as reader, asyncio.timeout(LONG_S):
+        async with reading(broker.bootstrap, group_id="g", topics="other") as member:
+            await member.until_assigned(TopicPartition("other", 0))
+            reader.assign([T0])
+            while len(told()) < 3:
+                await reader.get(0.01)
+        while await committed(broker) != 4:
+            await reader.get(0.01)
+        levels = told()
+        async with reading(broker.bootstrap, group_id="g", topics="other") as member:
+            await member.until_assigned(TopicPartition("other", 0))
+            await send(broker.bootstrap, "t", 1)
+            assert await reader.get() is not None
+            await reader.close()
+    assert levels == ["WARNING", *["INFO"] * (len(levels) - 1)]
+    assert told()[len(levels)] == "WARNING"
 
 
 async def test_a_partition_assigned_again_continues_behind_its_last_commit(

@@ -111,6 +111,7 @@ class Stage:
             self._handled,
             self.woken.set,
             self._are_gone,
+            lambda: True,
             interval_s=LONG_S,
             attempt_s=LONG_S,
             retry_backoff_s=0.001,
