@@ -281,7 +281,8 @@ class Consumer(Generic[K, V]):
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """A topic's partitions, in order. Raises KafkaError if the topic does not exist."""
         self._core.check()
-        known = await self._core.cluster.topic(topic, self._until(timeout))
+        cluster, until = self._core.cluster, self._until(timeout)
+        known = await cluster.retrying(lambda: cluster.topic(topic, until), until)
         return [TopicPartition(topic, each) for each in sorted(known.partitions)]
 
     async def list_topics(self, timeout: float | None = None) -> dict[str, list[TopicPartition]]:

@@ -27,6 +27,7 @@ from muster.client import (
 )
 from muster.client.consume.core import ConsumerCore
 from muster.coordinator.testing import Broker
+from muster.protocol.errors import ErrorCode
 from tests.client.reading import LONG_S, numbers, on, reading, send, until
 from tests.support.facts import turns
 
@@ -96,6 +97,18 @@ async def test_getting_records_one_by_one_many_at_a_time_and_in_batches(broker: 
         assert await reader.get(0) is None
     for partition in (0, 1):
         assert numbers(r for r in seen if r.partition == partition) == list(range(partition, 100, 2))
+
+
+@pytest.mark.parametrize("fault", [{"close_before": True}, {"error": "LEADER_NOT_AVAILABLE"}], ids=str)
+async def test_the_partitions_of_a_topic_are_asked_for_again(broker: Broker, fault: dict[str, Any]) -> None:
+    broker.create_topic("t", 2)
+    async with consumer(broker, allow_auto_create_topics=False) as reader:
+        with broker.faults.add(api="Metadata", times=1, **fault) as rule:
+            assert await reader.partitions_for("t") == [T0, T1]
+            assert rule.fired == 1
+        with pytest.raises(KafkaError) as raised:
+            await reader.partitions_for("missing")
+        assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_partitions_can_be_assigned_without_a_group(broker: Broker) -> None:
