@@ -197,9 +197,10 @@ class Consumer(Generic[K, V]):
         """Commit handled records (with auto-commit), call the listener, leave the group (a static member
         stays in it until its session times out), and release all resources. Takes at most `timeout` seconds;
         whatever is not done by then is skipped, except that the group is told, if not waited for. Once
-        everything is closed, raises the failure of the last commit, what the listener raised, or what a
-        scope's task raised and no reading call has. Safe to call again. If called from a task other than the
-        reader's, the record in hand counts as not handled.
+        everything is closed, raises what the listener raised, the failure of the last commit, or what a
+        scope's task raised and no reading call has; if there are several, the others are logged as errors.
+        Safe to call again. If called from a task other than the reader's, the record in hand counts as not
+        handled.
 
         Leaving an `async with` block does this too; after an exception or a cancellation, with a 10-second
         timeout, and the record in hand counts as not handled.

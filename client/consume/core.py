@@ -54,6 +54,7 @@ _PART_S: Final = 5.0
 it."""
 _AT_LEAST_S: Final = 0.05
 """How long the group, and then the brokers, are told at least that the consumer ends: enough to send it."""
+_WORK: Final = "a scope's task"
 _A_WHILE_S: Final = 60.0  # unbounded waits are split into these
 
 
@@ -207,7 +208,8 @@ class ConsumerCore(Generic[K, V]):
         """Commit handled records, give up all partitions, leave the group, end all tasks and connections.
         With `error`, which the reader's block was left by, the record in hand was not handled. With `drain`,
         the reader may finish it, and the scopes' tasks may take longer than their grace period. In the end,
-        raises what a scope's task has raised; it is logged if there is something else to raise.
+        raises what the listener, the last commit or a scope's task has raised: the first, the others are
+        logged.
         """
         if self.state == "new":
             self.state = "closed"
@@ -229,14 +231,30 @@ class ConsumerCore(Generic[K, V]):
         try:
             await self._end(until, timeout, clean=error is None, by_reader=by_reader, drain=drain)
         except BaseException as failure:
-            error = failure
+            self._raise_the_rest(failure)
             raise
-        finally:
-            if error is not None and self._failure is not None:
-                if self._failure is not error:
-                    _log(self._failure)
-                self._failure = None
-        self._raise_failure()
+        self._raise_the_rest(error)
+
+    def _raise_the_rest(self, error: BaseException | None) -> None:
+        """Raise what no call has raised yet; log what cannot be, because `error` or another failure is."""
+        raised = error
+        for what, raise_failure in (
+            (
+                "the last automatic commit",
+                None if self.auto_commit is None else self.auto_commit.raise_failure,
+            ),
+            (_WORK, self._raise_failure),
+        ):
+            try:
+                if raise_failure is not None:
+                    raise_failure()
+            except BaseException as failure:
+                if raised is None:
+                    raised = failure
+                elif raised is not failure:
+                    _log(what, failure)
+        if raised is not None and raised is not error:
+            raise raised
 
     async def _end(self, until: float, timeout: float, *, clean: bool, by_reader: bool, drain: bool) -> None:
         part_by = until - min(_LEAVE_S, timeout / 4)
@@ -422,7 +440,7 @@ class ConsumerCore(Generic[K, V]):
         """Raise this from the next reading call, or when the consumer closes; log it if that is too late, or
         has something else to raise."""
         if self._failure is not None or self.state == "closed":
-            _log(failure)
+            _log(_WORK, failure)
         else:
             self._failure = failure
             self.wake()
@@ -431,7 +449,7 @@ class ConsumerCore(Generic[K, V]):
         failure, self._failure = self._failure, None
         if isinstance(failure, (StopIteration, StopAsyncIteration)):
             # As such it would end the reader's loop without a word.
-            raise RuntimeError(f"a scope's task raised {type(failure).__name__}") from failure
+            raise RuntimeError(f"{_WORK} raised {type(failure).__name__}") from failure
         if failure is not None:
             raise failure
 
@@ -622,6 +640,6 @@ class ConsumerCore(Generic[K, V]):
         return self.last_error if trouble is None else trouble.error
 
 
-def _log(failure: BaseException) -> None:
-    """Log what a scope's task raised, since no call can raise it."""
-    _LOG.error("a scope's task failed: %r", failure, exc_info=failure)
+def _log(what: str, failure: BaseException) -> None:
+    """Log what no call can raise."""
+    _LOG.error("%s failed: %r", what, failure, exc_info=failure)

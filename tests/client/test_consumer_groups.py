@@ -832,6 +832,53 @@ async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_clos
     assert broker.group("g").facts == ("Empty", 0)
 
 
+async def test_a_last_commit_that_is_refused_for_good_is_logged_if_the_listener_raises(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+
+    class Raising(RebalanceListener):
+        def on_partitions_revoked(self, consumer: Any, partitions: Any) -> None:
+            raise RuntimeError("the listener failed")
+
+    consumer = Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=Raising(), auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    assert await consumer.get() is not None
+    with (
+        broker.faults.add(api="OffsetCommit", error="GROUP_AUTHORIZATION_FAILED"),
+        pytest.raises(RuntimeError, match="the listener failed"),
+    ):
+        await consumer.close()
+    (logged,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "the last automatic commit failed" in logged.getMessage()
+    assert "not authorized for the group" in logged.getMessage()
+
+
+async def test_a_last_commit_that_is_refused_for_good_is_raised_if_the_listener_takes_too_long(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+
+    class Slow(RebalanceListener):
+        async def on_partitions_revoked(self, consumer: Any, partitions: Any) -> None:
+            await asyncio.Event().wait()
+
+    consumer = Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=Slow(), auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    assert await consumer.get() is not None
+    with (
+        broker.faults.add(api="OffsetCommit", error="GROUP_AUTHORIZATION_FAILED"),
+        pytest.raises(KafkaError, match="not authorized for the group"),
+    ):
+        await consumer.close(8.0)
+
+
 @pytest.mark.parametrize("how", ["get", "get_many"])
 @pytest.mark.parametrize("begun", ["before", "after"])
 async def test_a_transaction_of_records_whose_partition_was_given_up_is_aborted(
