@@ -121,8 +121,11 @@ async def describe_groups(
     """Describe groups and their members. A group that does not exist gets KafkaError(GROUP_ID_NOT_FOUND)."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, GroupDescription | KafkaError]:
+        connection = await cluster.connection(node, until)
+        # The metadata may no longer list the node once it has answered.
+        coordinator = Node(node, connection.address.host, connection.address.port, None)
         response = await cluster.call(DescribeGroupsRequest(groups=wanted), until, node=node)
-        found = {each.group_id: _described(cluster, node, each) for each in response.groups}
+        found = {each.group_id: _described(coordinator, each) for each in response.groups}
         missing = [
             name
             for name, each in found.items()
@@ -130,12 +133,11 @@ async def describe_groups(
         ]
         if not missing:
             return found
-        connection = await cluster.connection(node, until)
         if ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
             asked = ConsumerGroupDescribeRequest(group_ids=missing, include_authorized_operations=False)
             response = await cluster.call(asked, until, node=node)
             found |= {
-                each.group_id: _described_consumers(cluster, node, each)
+                each.group_id: _described_consumers(coordinator, each)
                 for each in response.groups
                 if each.error_code != ErrorCode.UNSUPPORTED_VERSION  # the consumer protocol is switched off
             }
@@ -145,7 +147,7 @@ async def describe_groups(
 
 
 def _described(
-    cluster: Cluster, node: int, told: DescribeGroupsResponse.DescribedGroup
+    coordinator: Node, told: DescribeGroupsResponse.DescribedGroup
 ) -> GroupDescription | KafkaError:
     if told.error_code:
         return refusal(told.error_code, told.error_message, about=f"group {told.group_id}")
@@ -157,15 +159,9 @@ def _described(
         told.group_state,
         told.protocol_type,
         told.protocol_data,
-        _node(cluster, node),
+        coordinator,
         [_member(each) for each in told.members],
     )
-
-
-def _node(cluster: Cluster, node: int) -> Node:
-    address = cluster.address_of(node)
-    assert address is not None
-    return Node(node, address.host, address.port, None)
 
 
 def _member(told: DescribeGroupsResponse.DescribedGroup.DescribedGroupMember) -> MemberDescription:
@@ -185,7 +181,7 @@ def _member(told: DescribeGroupsResponse.DescribedGroup.DescribedGroupMember) ->
 
 
 def _described_consumers(
-    cluster: Cluster, node: int, told: ConsumerGroupDescribeResponse.DescribedGroup
+    coordinator: Node, told: ConsumerGroupDescribeResponse.DescribedGroup
 ) -> GroupDescription | KafkaError:
     if told.error_code:
         return refusal(told.error_code, told.error_message, about=f"group {told.group_id}")
@@ -195,7 +191,7 @@ def _described_consumers(
         told.group_state,
         "consumer",
         told.assignor_name if told.group_state == "Stable" else "",
-        _node(cluster, node),
+        coordinator,
         [
             MemberDescription(
                 each.member_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +15,15 @@ from muster.client.partitions import TopicPartition
 from muster.coordinator import testing
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.shard import Shard
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.consumer_group import ConsumerGroupDescribeResponse
 from muster.protocol.messages.group_admin import DescribeGroupsResponse
+from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from tests.client.admin import members
+from tests.client.fake_cluster import FakeCluster
+from tests.client.listeners import answer, read_request, shake_hands
+from tests.client.logs import LONG_S
 from tests.support.leases import TERM_MS
 
 
@@ -196,3 +202,38 @@ async def test_groups_of_all_brokers() -> None:
             ]
             assert await admin.delete_groups(groups) == dict.fromkeys(groups)
             assert await admin.list_groups() == []
+
+
+async def test_a_coordinator_that_leaves_the_cluster_while_it_answers() -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+    group = DescribeGroupsResponse.DescribedGroup(
+        group_id="g", group_state="Empty", protocol_type="consumer", protocol_data="", members=[]
+    )
+
+    class Leaving(FakeCluster):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await shake_hands(reader, writer, self.versions)
+            while True:
+                head, request = await read_request(reader)
+                if head.api_key == ApiKey.METADATA:
+                    assert isinstance(request, MetadataRequest)
+                    answer(writer, head, self.metadata(request))
+                elif head.api_key == ApiKey.DESCRIBE_GROUPS:
+                    asked.set()
+                    await go.wait()
+                    answer(writer, head, DescribeGroupsResponse(groups=[group]))
+                else:
+                    assert isinstance(request, FindCoordinatorRequest)
+                    answer(writer, head, self.found(request))
+
+    fake = Leaving()
+    fake.versions[ApiKey.DESCRIBE_GROUPS] = (0, 5)
+    fake.coordinator = 2
+    async with asyncio.timeout(LONG_S), fake.listening(1, 2) as (one, two), Admin(str(one)) as admin:
+        await admin.list_topics()
+        describing = asyncio.create_task(admin.describe_group("g"))
+        await asked.wait()
+        del fake.nodes[2]
+        await admin.list_topics()
+        go.set()
+        assert (await describing).coordinator == (2, *two, None)
