@@ -62,7 +62,8 @@ class RebalanceListener:
     Callbacks run inside the reading calls, on the reading task, never while that task handles a record. They
     may call any method of the consumer except the reading ones, `unsubscribe`, `close` and `drain`, which
     raise ClientError there; to end the consumer, they call `stop`. If a callback raises an exception, the
-    reading call raises it once the rebalance is done.
+    reading call raises it once the rebalance is done. While the consumer closes, a callback runs in a task
+    of its own, which is cancelled when the time for it is up, and not waited for much longer.
     """
 
     def on_partitions_revoked(

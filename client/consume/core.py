@@ -258,6 +258,7 @@ class ConsumerCore(Generic[K, V]):
 
     async def _end(self, until: float, timeout: float, *, clean: bool, by_reader: bool, drain: bool) -> None:
         part_by = until - min(_LEAVE_S, timeout / 4)
+        self.calls.closes_by = (part_by + until) / 2  # the rest is for leaving the group
         try:
             async with asyncio.timeout_at(part_by) as bound:
                 await self._reader_is_out(part_by - min(_PART_S, timeout / 4), finish=drain)

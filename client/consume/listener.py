@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
 
+from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
+
+_LOG: Final = logging.getLogger("muster.client.consumer")
+
+_UNWIND_S: Final = 1.0
+"""How long a callback that is cancelled while the consumer closes may clean up."""
 
 
 class Listener(Protocol):
@@ -26,6 +34,9 @@ class Calls:
         self._consumer = consumer
         self.listener = listener
         self.running = False
+        self.closes_by: float | None = None
+        """Set when the consumer closes: a callback that ignores its cancellation is abandoned then, by this
+        time at the latest."""
         self._failure: BaseException | None = None
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
@@ -55,10 +66,30 @@ class Calls:
         try:
             result = method(self._consumer, partitions)
             if inspect.isawaitable(result):
-                await result
+                await (result if self.closes_by is None else self._abandonable(result, method))
         except BaseException as failure:
             # The rest of the rebalance must still happen.
             if self._failure is None or not isinstance(failure, Exception):
                 self._failure = failure
         finally:
             self.running = False
+
+    async def _abandonable(self, result: Awaitable[Any], method: Callable[..., Any]) -> None:
+        """Wait for a callback in a task of its own: the wait can end before the callback does."""
+        assert self.closes_by is not None
+        callback = asyncio.ensure_future(result)
+        try:
+            await asyncio.wait([callback])
+        except asyncio.CancelledError:
+            callback.cancel()
+            left_s = max(0.0, self.closes_by - deadline(0))
+            await asyncio.wait([callback], timeout=min(_UNWIND_S, left_s))
+            if callback.done():
+                callback.result()
+            else:
+                _LOG.warning(
+                    "%s goes on although it was cancelled: the consumer closes without waiting for it",
+                    getattr(method, "__qualname__", method),
+                )
+            raise
+        callback.result()

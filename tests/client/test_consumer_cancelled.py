@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import pytest
@@ -253,6 +253,38 @@ async def test_closing(broker: Broker, what: str, heartbeat: str) -> None:
         if not task.cancelled():
             assert broker.group(f"g{count}").facts == ("Empty", 0)
             return
+
+
+async def test_closing_does_not_wait_for_a_callback_that_ignores_its_cancellation(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    go, ended = asyncio.Event(), asyncio.Event()
+
+    class Deaf(RebalanceListener):
+        async def on_partitions_revoked(self, consumer: Consumer[Any, Any], partitions: Any) -> None:
+            while not go.is_set():
+                with suppress(asyncio.CancelledError):
+                    await go.wait()
+            ended.set()
+
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", RECORDS)
+    consumer = Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=Deaf(), auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    assert records_of(await consumer.get()) == [0]
+    closing = asyncio.create_task(consumer.close(2.0))
+    await asyncio.wait([closing], timeout=LONG_S)
+    try:
+        assert closing.done()
+        await asyncio.to_thread(broker.wait_for_group, "g", "Empty", members=0)
+    finally:
+        go.set()
+        async with asyncio.timeout(LONG_S):
+            await ended.wait()
+            await closing
+    assert "Deaf.on_partitions_revoked goes on although it was cancelled" in caplog.text
 
 
 async def test_starting(broker: Broker) -> None:
