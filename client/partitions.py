@@ -43,9 +43,16 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def checked_partition(given: object) -> TopicPartition:
-    """The partition that a user gives. Raises ValueError."""
+    """The partition that a user gives. Raises ValueError, TypeError."""
     if not isinstance(given, TopicPartition):
         raise ValueError(f"partitions: {given!r} is not allowed; it takes TopicPartition(topic, partition)")
+    if not isinstance(given.topic, str):
+        raise TypeError(f"topic={given.topic!r}: it takes text")
+    check_text("topic", given.topic)
+    if not isinstance(given.partition, int):
+        raise TypeError(f"partition={given.partition!r}: it takes a whole number")
+    if not 0 <= given.partition <= INT32_MAX:
+        raise ValueError(f"partition={given.partition}: it takes a whole number from 0 to 2**31 - 1")
     return given
 
 

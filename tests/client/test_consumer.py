@@ -685,6 +685,31 @@ async def test_what_is_no_partition_is_refused(broker: Broker) -> None:
         consumer(broker, group_id="g", topics=5)
 
 
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        (TopicPartition("t", 2**31), ValueError, f"partition={2**31}: it takes a whole number from 0 to"),
+        (TopicPartition("t", -1), ValueError, "partition=-1: it takes a whole number from 0 to"),
+        (TopicPartition("t", "0"), TypeError, "partition='0': it takes a whole number"),  # type: ignore[arg-type]
+        (TopicPartition("t" * 32_768, 0), ValueError, "topic='t+': it takes .* at most 32767 bytes"),
+        (TopicPartition(b"t", 0), TypeError, "topic=b't': it takes text"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_partition_that_no_request_can_carry_fails_no_commit_but_its_own(
+    broker: Broker, given: TopicPartition, kind: type[Exception], said: str
+) -> None:
+    broker.create_topic("t", 2)
+    async with consumer(broker, group_id="g", enable_auto_commit=False) as reader:
+        reader.assign([T0, T1])
+        with broker.faults.add(api="OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", times=2):
+            good = asyncio.create_task(reader.commit({T0: 1}))
+            with pytest.raises(kind, match=said):
+                await reader.commit({given: 1})
+            assert (await good).ok
+        with pytest.raises(kind, match=said):
+            await reader.committed([given])
+
+
 BAD_PLACES: Any = [
     (-1, ValueError, "offset -1: it takes a whole number from 0 to"),
     (2**63, ValueError, f"offset {2**63}: it takes a whole number from 0 to"),
