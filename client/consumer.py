@@ -391,7 +391,7 @@ class Consumer(Generic[K, V]):
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record to be returned, looked up if necessary. Raises ClientError if the
-        partition is not assigned, NoOffset, TimedOut."""
+        partition is not assigned, NoOffset, AuthenticationFailed, TimedOut."""
         self._core.check()
         return await self._core.position(partition, self._until(timeout))
 

@@ -31,7 +31,15 @@ from muster.client.consume.settings import ConsumerSettings
 from muster.client.consume.starting import Starting
 from muster.client.consume.subscription import Subscription
 from muster.client.consume.tasks import Tasks
-from muster.client.errors import ClientError, Closed, ConcurrentUse, NoOffset, TimedOut
+from muster.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    Closed,
+    ConcurrentUse,
+    NoOffset,
+    TimedOut,
+    again,
+)
 from muster.client.fetch.fetcher import SESSION_CLOSE_S, Fetcher, Reset
 from muster.client.group.group import Group
 from muster.client.group.outcomes import CommitResult
@@ -116,7 +124,9 @@ class ConsumerCore(Generic[K, V]):
         async with AsyncExitStack() as stack:
             self.cluster = cluster_of(given)
             stack.push_async_callback(self.cluster.close)
-            self.fetcher = Fetcher(self.cluster, fetch_settings(given), on_reset=self._was_reset)
+            self.fetcher = Fetcher(
+                self.cluster, fetch_settings(given), on_reset=self._was_reset, on_failure=self._tasks.tell
+            )
             self.assigned.open(self.fetcher)
             stack.push_async_callback(self._close_fetcher)
             if given.group_id is not None:
@@ -595,8 +605,11 @@ class ConsumerCore(Generic[K, V]):
                 return place.offset
             self.starting.look()
             await self._tasks.hear(until, f"the position of {where}", lambda: self._trouble_with(where))
-            if isinstance(self._obstacle, (NoOffset, KafkaError)):
+            if isinstance(self._obstacle, (NoOffset, KafkaError, AuthenticationFailed)):
                 self._raise_obstacle()
+            trouble = self.fetcher.troubles.get(where)
+            if trouble is not None and isinstance(trouble.error, AuthenticationFailed):
+                raise again(trouble.error)
 
     def _was_reset(self, reset: Reset) -> None:
         if reset.former_topic is not None:

@@ -40,8 +40,9 @@ class Trouble(NamedTuple):
 
 class Fetcher:
     """Reads the assigned partitions from given positions. `on_reset` is called whenever a partition continues
-    from an offset other than the reader expects. Methods that are not coroutines return at once, and must be
-    called on the loop; tasks start when needed, and `close` ends them all.
+    from an offset other than the reader expects, `on_failure` when the next poll is to raise why one cannot
+    be read. Methods that are not coroutines return at once, and must be called on the loop; tasks start when
+    needed, and `close` ends them all.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class Fetcher:
         settings: FetchSettings | None = None,
         *,
         on_reset: Callable[[Reset], None] = lambda _: None,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings or FetchSettings()
-        self._reading = Reading(cluster, self._settings, on_reset)
+        self._reading = Reading(cluster, self._settings, on_reset, on_failure)
         self._readers: dict[int, BrokerReader] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking_up: set[int] = set()  # nodes being asked for offsets

@@ -41,7 +41,13 @@ class Reset(NamedTuple):
 class Reading:
     """The assigned partitions, and what the next poll returns or raises."""
 
-    def __init__(self, cluster: Cluster, settings: FetchSettings, on_reset: Callable[[Reset], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: FetchSettings,
+        on_reset: Callable[[Reset], None],
+        on_failure: Callable[[], None],
+    ) -> None:
         self.settings = settings
         self.assigned: dict[TopicPartition, PartitionState] = {}
         self.doubtful: set[str] = set()
@@ -50,6 +56,7 @@ class Reading:
         """Set when there is something for a poll."""
         self._cluster = cluster
         self._on_reset = on_reset
+        self._on_failure = on_failure
         self._buffered: dict[TopicPartition, PartitionState] = {}
         """Partitions with records to return, in turn order."""
         self._failures: dict[TopicPartition | None, Exception] = {}
@@ -203,6 +210,7 @@ class Reading:
         state.fails(error, deadline(0), self._cluster.backoff_s(state.failures))
         self._failures[state.where] = error
         self.news.set()
+        self._on_failure()
 
     def try_again(self, state: PartitionState, error: Exception) -> None:
         """Retry later with fresh metadata; raise it if it is permanent."""

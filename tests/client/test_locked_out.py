@@ -134,3 +134,15 @@ async def test_a_reader_of_a_pattern_says_so_and_goes_on_once_it_is_let_in_again
             with suppress(AuthenticationFailed):  # of an attempt before
                 record = await one.get()
         assert record.value == b"v"
+
+
+@pytest.mark.parametrize("group_id", ["g", None])
+async def test_a_position_that_must_be_looked_up_says_so(group_id: str | None) -> None:
+    async with (
+        guarded() as guard,
+        Consumer(**guard.settings, group_id=group_id, auto_offset_reset="earliest") as consumer,
+    ):
+        await guard.lock_out()
+        consumer.assign([T0])
+        with pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
+            await consumer.position(T0, LONG_S)
