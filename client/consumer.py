@@ -6,7 +6,6 @@ work, until something is due.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -38,6 +37,7 @@ from muster.client.partitions import (
 )
 from muster.client.settings import seconds_of
 from muster.protocol.errors import ErrorCode
+from muster.realtime import RealTime
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -366,17 +366,17 @@ class Consumer(Generic[K, V]):
         handled when the next one is requested. This is the fastest way to read; see the columns of Batch."""
         most = self._positive("max_records", max_records)
         while not self._core.ended_in_order and await self._core.more(None, most):
-            began = time.perf_counter()
+            began = RealTime.perf_counter()
             while taken := self._delivery.take(most, max_batches=1):
                 yield taken[0]
-                if self._core.disturbed or time.perf_counter() - began > _STRETCH_S:
+                if self._core.disturbed or RealTime.perf_counter() - began > _STRETCH_S:
                     break
                 self._delivery.asked()
 
     async def _next(
         self, until: float | None, reader: asyncio.Task[Any] | None = None
     ) -> ConsumerRecord[K, V] | None:
-        now = time.perf_counter()
+        now = RealTime.perf_counter()
         if now - self._stretch_began > _STRETCH_S:
             self._stretch = max(1, int(self._stretch * _STRETCH_S / (now - self._stretch_began)))
         else:
@@ -384,7 +384,7 @@ class Consumer(Generic[K, V]):
         if not await self._core.more(until, self._settings.max_poll_records, reader):
             return None
         self._delivery.start_run(self._stretch)
-        self._stretch_began = time.perf_counter()
+        self._stretch_began = RealTime.perf_counter()
         return next(self._delivery.run)
 
     # --- positions ------------------------------------------------------------------------------------------

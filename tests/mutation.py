@@ -47,7 +47,7 @@ def lay_out(copy: Path, core: str, files: Sequence[str]) -> None:
     """What the mutants need: the sources as plain folders, and their tests without the shared conftest."""
     for folder in ("coordinator", "protocol"):
         shutil.copytree(ROOT / folder, copy / "muster" / folder)
-    for name in ("__init__.py", "durations.py", "settings.py", "py.typed"):
+    for name in ("__init__.py", "durations.py", "realtime.py", "settings.py", "py.typed"):
         shutil.copy(ROOT / "muster" / name, copy / "muster" / name)
     for folder in (core, "support"):
         shutil.copytree(ROOT / "tests" / folder, copy / "tests" / folder)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -49,6 +48,7 @@ from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from muster.protocol.types import ZERO_UUID
+from muster.realtime import RealTime
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -407,7 +407,7 @@ class ConsumerCore(Generic[K, V]):
                 batches = await self.fetcher.poll(at_a_time, wait_s)
                 self.watch.went()
                 if batches:
-                    self.records_at = time.monotonic()
+                    self.records_at = RealTime.monotonic()
                     self.delivery.add(batches)
                 elif until is not None and deadline(0) >= until:
                     return False
@@ -588,7 +588,7 @@ class ConsumerCore(Generic[K, V]):
         assert self.group is not None
         result = await self.group.commit(offsets, until, topic_ids, waits_for_topics=waits_for_topics)
         if result.committed:
-            self.committed_at = time.monotonic()
+            self.committed_at = RealTime.monotonic()
             if self.auto_commit is not None:
                 # Nobody would forget the others, which are not ours, or no longer.
                 ours = result.committed.keys() & self.assigned.partitions
@@ -622,7 +622,7 @@ class ConsumerCore(Generic[K, V]):
 
     def health(self) -> Health:
         """See Health."""
-        now = time.monotonic()
+        now = RealTime.monotonic()
         group = None if self.group is None else self.group.health()
         troubles = {} if self.state != "running" else self.fetcher.troubles
         return Health(

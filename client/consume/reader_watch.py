@@ -13,11 +13,12 @@ import logging
 import selectors
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
+
+from muster.realtime import RealTime
 
 _LOG: Final = logging.getLogger("muster.client.consumer")
 
@@ -47,7 +48,7 @@ class ReaderWatch:
         progress: Callable[[], object],
         asked: Callable[[], None],
         warn: Callable[[str], None] = _LOG.warning,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = RealTime.monotonic,
     ) -> None:
         self.loop_lag_s = 0.0
         """How late the loop ran the last check."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -37,6 +36,7 @@ from muster.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupR
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
 from muster.protocol.messages.metadata import MetadataRequest
+from muster.realtime import RealTime
 
 JOIN_LANE: Final = "join"
 LANE: Final = "group"
@@ -49,7 +49,7 @@ _REGEX_IN_HEARTBEAT: Final = 1  # the first ConsumerGroupHeartbeat version with 
 
 def now_ms() -> int:
     """The clock that memberships use, the same in every thread."""
-    return time.monotonic_ns() // 1_000_000
+    return RealTime.monotonic_ns() // 1_000_000
 
 
 class Driver:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from muster.realtime import keep_real
+
 T = TypeVar("T")
 
 _START_S: Final = 30.0
@@ -71,6 +73,7 @@ class LoopThread:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
+        keep_real(self._loop)
         self._stopping = asyncio.Event()
         self._tell(self._started)
         if not self._abandoned:

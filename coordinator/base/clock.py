@@ -7,13 +7,13 @@ advances it. Timers run on the loop's thread (or that of the caller of `ManualCl
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
 from muster.coordinator.base.log import Logger
+from muster.realtime import RealTime
 
 _log = Logger(part="clock")
 
@@ -24,14 +24,14 @@ def monotonic_ms() -> int:
     All store objects of a process use this one source, since they compare times with each other. The values
     mean nothing to another process.
     """
-    return time.monotonic_ns() // 1_000_000
+    return RealTime.monotonic_ns() // 1_000_000
 
 
 def wall_ms() -> int:
     """The wall clock, in epoch milliseconds; it may be set back or forward. It is for what others have dated,
     such as the expiry of a token.
     """
-    return time.time_ns() // 1_000_000
+    return RealTime.time_ns() // 1_000_000
 
 
 class Timer(Protocol):

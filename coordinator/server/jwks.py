@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from muster.coordinator.base.log import Logger
+from muster.realtime import RealTime
 
 _log: Final = Logger(part="jwks")
 
@@ -46,7 +46,7 @@ class Jwks:
         url: str,
         refresh_ms: int,
         read: Callable[[str], bytes] | None = None,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = RealTime.monotonic,
     ) -> None:
         """`read` returns the content of the URL and runs in a thread; `now` is in seconds."""
         self._url = url
@@ -130,14 +130,14 @@ def read_url(url: str) -> bytes:
     if parts.scheme == "file":
         with Path(unquote(parts.path)).open("rb") as file:
             return _bounded(file.read(BYTES_MAX + 1))
-    ends_s = time.monotonic() + READ_S
+    ends_s = RealTime.monotonic() + READ_S
     content = b""
     request = Request(url, headers={"Accept": "application/json"})
     try:
         with build_opener(_NoRedirects).open(request, timeout=READ_S) as answer:
             while len(content) <= BYTES_MAX and (chunk := answer.read1(_CHUNK)):
                 content += chunk
-                if time.monotonic() > ends_s:
+                if RealTime.monotonic() > ends_s:
                     raise TimeoutError(f"it took longer than {READ_S:g} s")
     except HTTPError as error:
         error.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
@@ -16,6 +15,7 @@ from muster.coordinator.security.plain import Plain
 from muster.coordinator.security.scram import HASHES, ITERATIONS, MadeUp, Scram, ScramCredential, Shape
 from muster.coordinator.security.unsecured import UnsecuredClaims, UnsecuredOAuthBearer
 from muster.coordinator.server.config_rows import ConfigRows, Rows
+from muster.realtime import RealTime
 
 _log: Final = Logger(part="users")
 
@@ -147,7 +147,7 @@ def _unsecured(on: OnListener) -> Mechanism:
         settings.sasl_oauthbearer_scope_claim_name,
         settings.sasl_oauthbearer_clock_skew_seconds,
     )
-    return UnsecuredOAuthBearer(claims, time.time)
+    return UnsecuredOAuthBearer(claims, RealTime.time)
 
 
 def _oauth_bearer(on: OnListener) -> Mechanism:

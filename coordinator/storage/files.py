@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Sequence
 from errno import EEXIST, ENOENT, EOPNOTSUPP
 from pathlib import Path
 from typing import Final, Protocol
 
 from muster.coordinator.base import system
+from muster.realtime import RealTime
 
 _CACHED_BYTES_MAX: Final = 2 << 20
 """Maximum for one `read_cached`: copied within some hundred microseconds."""
@@ -260,7 +260,7 @@ class MemoryFile:
 
     def __init__(self) -> None:
         self.contents = bytearray()
-        self._modified_ns = time.time_ns()
+        self._modified_ns = RealTime.time_ns()
 
     def size(self) -> int:
         return len(self.contents)
@@ -279,7 +279,7 @@ class MemoryFile:
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
         self.contents += b"".join(buffers)
-        self._modified_ns = time.time_ns()
+        self._modified_ns = RealTime.time_ns()
 
     def truncate(self, size: int) -> None:
         del self.contents[size:]

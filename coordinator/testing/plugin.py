@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
+from muster import realtime  # noqa: F401 - before a test can stop the time
+
 if TYPE_CHECKING:
     from muster.coordinator.testing.broker import AsyncCluster, Cluster
     from muster.coordinator.testing.snapshot import Snapshot

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from muster.coordinator.testing.traces import told
+from muster.realtime import keep_real
 
 T = TypeVar("T")
 
@@ -140,6 +141,7 @@ def _run(started: Future[asyncio.AbstractEventLoop]) -> None:
     try:
         runner = asyncio.Runner()
         loop = runner.get_loop()
+        keep_real(loop)
     except BaseException as error:
         started.set_exception(error)
         return

@@ -30,8 +30,10 @@ from muster.client import (
 from muster.client.group.group import Group
 from muster.coordinator.testing import Broker
 from muster.protocol.errors import ErrorCode
+from muster.realtime import keep_real
 from tests.client.failing import failure
 from tests.client.reading import LONG_S, Told, numbers, on, reading, send, until
+from tests.support.frozen import frozen
 
 EAGER = {"assignors": ["range"]}
 COOPERATIVE = {"assignors": ["cooperative-sticky"]}
@@ -1039,3 +1041,18 @@ async def test_a_static_member_that_comes_back_with_other_topics_keeps_nothing_o
         assert record.topic == "clicks"
         assert after.assignment == on("clicks", 0)
     assert set[TopicPartition]().union(*(where for _, where in told.calls)) == on("clicks", 0)
+
+
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_a_test_in_which_time_stands_still_does_not_stop_heartbeats(
+    broker: Broker, heartbeat: str
+) -> None:
+    """As with freezegun and real_asyncio=True, where only the loop goes on."""
+    keep_real(asyncio.get_running_loop())
+    broker.create_topic("t")
+    settings: dict[str, Any] = {"group_id": "g", "heartbeat": heartbeat, "heartbeat_interval_ms": 20}
+    async with reading(broker.bootstrap, topics="t", **settings) as one:
+        await one.until_assigned(*on("t", 0))
+        with frozen():
+            async with broker.aio.faults.add(api="Heartbeat", delay="0ms", times=5) as heard:
+                await heard.hit(5)

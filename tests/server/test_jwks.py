@@ -195,7 +195,7 @@ async def test_what_cannot_be_read_is_no_key(site: str) -> None:
 def test_it_may_not_take_long(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jwks, "READ_S", 10.0)
     times = iter([0.0, 11.0])
-    monkeypatch.setattr(jwks.time, "monotonic", lambda: next(times, 11.0))
+    monkeypatch.setattr(jwks.RealTime, "monotonic", lambda: next(times, 11.0))
     with pytest.raises(TimeoutError, match="longer than 10 s"):
         read_url(f"{site}/keys")
 

@@ -38,6 +38,7 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.header import decode_response_header
 from muster.protocol.messages.coordinator_records import decode_record
 from muster.protocol.messages.offsets import OffsetFetchRequest
+from muster.realtime import RealTime
 from tests.simulator import checkers
 from tests.simulator.bugs import BUGS
 from tests.simulator.checkers import Disk, Exchange, Violation
@@ -176,13 +177,14 @@ def _time_of(loop: VirtualLoop) -> Iterator[None]:
     def epoch_ns() -> int:
         return int(epoch_s() * 1e9)
 
-    with (
-        mock.patch.object(time, "monotonic", loop.time),
-        mock.patch.object(time, "perf_counter", loop.time),
-        mock.patch.object(time, "monotonic_ns", monotonic_ns),
-        mock.patch.object(time, "time", epoch_s),
-        mock.patch.object(time, "time_ns", epoch_ns),
-    ):
+    virtual: dict[str, Any] = {
+        "monotonic": loop.time,
+        "perf_counter": loop.time,
+        "monotonic_ns": monotonic_ns,
+        "time": epoch_s,
+        "time_ns": epoch_ns,
+    }
+    with mock.patch.multiple(time, **virtual), mock.patch.multiple(RealTime, **virtual):
         yield
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from muster.coordinator.testing import Broker, Cluster
+from muster.coordinator.testing import Broker, Cluster, WaitFailed
 from muster.coordinator.testing.clock import ClockFixed
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.server.test_classic_group import stable_member
 from tests.support.each import each
+from tests.support.frozen import frozen
 from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 
 DAY = timedelta(days=1)
+LONG_S = 60.0
 
 
 async def test_the_awaited_face_moves_time_and_keeps_live_members() -> None:
@@ -42,6 +45,30 @@ def test_the_blocking_face_takes_a_duration_in_any_form(by: str | timedelta | fl
 def test_it_begins_with_the_real_time() -> None:
     with Broker() as broker:
         assert abs(broker.clock.now() - datetime.now(UTC)) < timedelta(hours=1)
+
+
+def test_a_test_in_which_time_stands_still_does_not_stop_the_broker() -> None:
+    failed: list[str] = []
+
+    def wait_in_vain(broker: Broker) -> None:
+        try:
+            broker.group("orders").stable(timeout=0.2)
+        except WaitFailed as error:
+            failed.append(str(error))
+
+    for started_before in (True, False):
+        broker = Broker()
+        if started_before:
+            broker.start()
+        with frozen(), broker:
+            waiting = threading.Thread(target=wait_in_vain, args=[broker], daemon=True)
+            waiting.start()
+            waiting.join(LONG_S)
+            assert failed, "the wait does not end"
+            assert failed.pop().startswith("timed out after 0.2 s")
+            assert abs(broker.clock.now() - datetime.now(UTC)) < timedelta(hours=1)
+            broker.clock.advance(DAY)
+            assert broker.clock.now() - datetime.now(UTC) > timedelta(hours=23)
 
 
 def test_what_is_no_duration_is_refused() -> None:

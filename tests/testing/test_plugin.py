@@ -581,9 +581,33 @@ def test_nothing_is_imported_until_a_fixture_is_used(tmp_path: Path) -> None:
         "def test_light():\n"
         "    ours = {name for name in sys.modules if name.split('.')[0] == 'muster'}\n"
         "    assert ours == {'muster', 'muster.coordinator', 'muster.coordinator.testing',\n"
-        "                    'muster.coordinator.testing.plugin'}\n"
+        "                    'muster.coordinator.testing.plugin', 'muster.realtime'}\n"
         "    assert 'structlog' not in sys.modules and 'construct' not in sys.modules\n",
     )
+    assert (run.code, run.outcomes) == (0, {"PASSED": 1}), run.text
+
+
+FROZEN = """
+import sys
+import time
+
+import pytest
+
+
+def test_stands_still(monkeypatch, request):
+    assert "muster.coordinator.testing.broker" not in sys.modules
+    really = time.time()
+    for name in ("time", "time_ns", "monotonic", "monotonic_ns"):
+        monkeypatch.setattr(time, name, lambda: 1_700_000_000)
+    muster = request.getfixturevalue("muster")
+    assert abs(muster.clock.now().timestamp() - really) < 3600
+    with pytest.raises(AssertionError, match=r"timed out after 0\\.05 s"):
+        muster.group("billing").stable(timeout=0.05)
+"""
+
+
+def test_time_may_stand_still_before_the_first_broker_starts(tmp_path: Path) -> None:
+    run = Run(tmp_path, FROZEN)
     assert (run.code, run.outcomes) == (0, {"PASSED": 1}), run.text
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from muster.coordinator.storage.postgres.eras import Eras
 from muster.coordinator.storage.records import Fenced
+from muster.realtime import keep_real
 
 if TYPE_CHECKING:
     import asyncpg
@@ -92,6 +93,7 @@ class RecordDatabase:
                 raise OSError(f"{self.path}: closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                keep_real(self._loop)
                 self._thread = threading.Thread(
                     target=_run_loop, args=[self._loop], name="muster-records", daemon=True
                 )
