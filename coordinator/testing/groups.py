@@ -477,8 +477,9 @@ class Member(MemberCalls, Blocking):
         may live on in the test's process. Returns when the group has noticed.
 
         The client is identified by its client id, which must be unique in the group. Returns the rule that
-        keeps it away; `remove` lets it back in. Raises LookupError if there is no such member, and ValueError
-        if other members have the same client id.
+        keeps it away; `remove` lets it back in. aiokafka's `stop` waits for ever unless it is back by then.
+        Raises LookupError if there is no such member, and ValueError if other members have the same client
+        id.
         """
         __tracebackhide__ = True
         return FaultRule(self._core, *self._cut_off())
