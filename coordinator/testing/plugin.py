@@ -79,7 +79,7 @@ class _Kept:
 _kept: Final = pytest.StashKey[dict[tuple[object, ...], _Kept]]()
 """The session's shared brokers."""
 _used: Final = pytest.StashKey["list[Cluster]"]()
-"""The brokers that a running test uses."""
+"""The brokers that a running test uses; there if it has had any."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -93,7 +93,8 @@ def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
     wanted = _wanted(request)
     wanted.pop("brokers", None)  # a class's or module's is for those tests that use muster_cluster
     own = [marker.kwargs["brokers"] for marker in _own_markers(request.node) if "brokers" in marker.kwargs]
-    if own and own[0] != 1 and "muster_cluster" not in request.fixturenames:
+    by_name = "muster" in getattr(request.node, "fixturenames", ())  # not by getfixturevalue
+    if own and own[0] != 1 and by_name and "muster_cluster" not in request.fixturenames:
         _misused(f"brokers={own[0]!r} is for the fixture muster_cluster; the fixture muster is one broker")
     yield from _provided(request, 1, wanted)
 
@@ -109,10 +110,11 @@ def muster_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
 _FIXTURES: Final = ("muster", "muster_cluster")
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(trylast=True)  # after a test that passed, since it may ask for a fixture as it runs
+def pytest_runtest_call(item: pytest.Item) -> None:
     """Fail a test that has the marker but uses neither fixture. On a class or module, the marker is the
     default for tests that use them."""
-    if _own_markers(item) and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
+    if _own_markers(item) and _used not in item.stash:
         _misused(f"{item.name} uses neither of the fixtures that it configures, {' and '.join(_FIXTURES)}")
 
 

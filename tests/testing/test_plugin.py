@@ -525,7 +525,7 @@ def test_a_marker_that_sets_nothing_up_is_refused(tmp_path: Path) -> None:
     run = Run(tmp_path, UNUSED)
     assert run.of == {
         "test_one_broker": "ERROR",
-        "test_a_fixture_of_their_own": "ERROR",
+        "test_a_fixture_of_their_own": "FAILED",
         "test_both": "PASSED",
         "test_defaults_of_a_module_need_not_be_used": "PASSED",
     }, run.text
@@ -536,6 +536,43 @@ def test_a_marker_that_sets_nothing_up_is_refused(tmp_path: Path) -> None:
         "muster and muster_cluster"
     )
     assert f"@pytest.mark.muster: {uses_none}" in run.text
+
+
+ASKED_FOR_WHILE_IT_RUNS = """
+import pytest
+
+
+@pytest.fixture(params=["muster", "muster_cluster"])
+def broker(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.muster(group_max_size=2)
+def test_either(broker):
+    assert broker.settings.group_max_size == 2
+
+
+@pytest.mark.muster(brokers=2)
+def test_number(broker):
+    assert len(broker.ports) in (1, 2)
+
+
+@pytest.mark.muster(group_max_size=2)
+def test_asks_itself(request):
+    assert request.getfixturevalue("muster").settings.group_max_size == 2
+
+
+@pytest.mark.muster(group_max_size=2)
+@pytest.mark.xfail(reason="it does not pass")
+def test_fails_anyway():
+    assert 1 == 2
+"""
+
+
+def test_a_marker_is_for_fixtures_that_are_asked_for_while_the_test_runs_too(tmp_path: Path) -> None:
+    run = Run(tmp_path, ASKED_FOR_WHILE_IT_RUNS)
+    assert run.code == 0, run.text
+    assert run.outcomes == {"PASSED": 5}, run.text
 
 
 BROKERS_BY_DEFAULT = """
