@@ -94,8 +94,8 @@ def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
     wanted.pop("brokers", None)  # a class's or module's is for those tests that use muster_cluster
     own = [marker.kwargs["brokers"] for marker in _own_markers(request.node) if "brokers" in marker.kwargs]
     by_name = "muster" in getattr(request.node, "fixturenames", ())  # not by getfixturevalue
-    if own and own[0] != 1 and by_name and "muster_cluster" not in request.fixturenames:
-        _misused(f"brokers={own[0]!r} is for the fixture muster_cluster; the fixture muster is one broker")
+    if own and own[-1] != 1 and by_name and "muster_cluster" not in request.fixturenames:
+        _misused(f"brokers={own[-1]!r} is for the fixture muster_cluster; the fixture muster is one broker")
     yield from _provided(request, 1, wanted)
 
 
@@ -139,16 +139,19 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The markers' arguments; the closest marker wins, so a module's `pytestmark` is the default for its
     tests."""
     wanted: dict[str, Any] = {}
-    for marker in reversed(list(request.node.iter_markers("muster"))):
+    of_parents = [marker for node in request.node.listchain()[:-1] for marker in _own_markers(node)]
+    for marker in of_parents + _own_markers(request.node):
         if marker.args:
             _misused(f"it takes keyword arguments only, not {marker.args!r}")
         wanted.update(marker.kwargs)
     return wanted
 
 
-def _own_markers(item: pytest.Item) -> list[pytest.Mark]:
-    """The test's own markers, without those of its class or module."""
-    return [marker for marker in item.own_markers if marker.name == "muster"]
+def _own_markers(node: pytest.Item | pytest.Collector) -> list[pytest.Mark]:
+    """Without those of its class or module; the closest last, which is that of a test's parameter."""
+    of_parameters = getattr(getattr(node, "callspec", None), "marks", ())
+    of_itself = [marker for marker in reversed(node.own_markers) if marker not in of_parameters]
+    return [marker for marker in (*of_itself, *of_parameters) if marker.name == "muster"]
 
 
 def _started(brokers: int, settings: Mapping[str, Any]) -> Cluster:

@@ -538,6 +538,30 @@ def test_a_marker_that_sets_nothing_up_is_refused(tmp_path: Path) -> None:
     assert f"@pytest.mark.muster: {uses_none}" in run.text
 
 
+OF_PARAMETERS = """
+import pytest
+
+
+@pytest.mark.muster(group_max_size=1, brokers=1)
+class TestOfAClass:
+    @pytest.mark.muster(group_max_size=2)
+    @pytest.mark.muster(group_max_size=7, brokers=2)
+    @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.muster(group_max_size=3, brokers=3))])
+    def test_both(self, muster_cluster, n):
+        assert (len(muster_cluster.ports), muster_cluster.settings.group_max_size) == (n, n if n == 3 else 7)
+
+    @pytest.mark.muster(brokers=2)
+    @pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.muster(brokers=1))])
+    def test_number(self, muster, n):
+        assert muster.settings.group_max_size == n
+"""
+
+
+def test_the_marker_of_a_parameter_is_closer_than_that_of_the_function(tmp_path: Path) -> None:
+    run = Run(tmp_path, OF_PARAMETERS)
+    assert (run.code, run.outcomes) == (0, {"PASSED": 3}), run.text
+
+
 ASKED_FOR_WHILE_IT_RUNS = """
 import pytest
 
