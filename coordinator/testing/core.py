@@ -165,7 +165,10 @@ class Core:
     # --- what tests do to the brokers -----------------------------------------------------------------------
 
     async def undisturbed(self) -> None:
-        """Undo what a test has put in force and no snapshot has: faults, held markers and loads, moves."""
+        """Undo what a test has put in force and no snapshot has: faults, held markers and loads, moves.
+        Raises NotAsThingsAre if a broker is stopped, killed or paused, and KafkaError if all are."""
+        if len(self.awake) < len(self.brokers.brokers):
+            raise NotAsThingsAre("a broker is stopped, killed or paused")
         self.brokers.faults.clear()
         self.brokers.shard_faults.clear()
 

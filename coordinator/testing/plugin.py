@@ -71,7 +71,7 @@ class _Kept:
             core.thread.run(core.undisturbed, CALL_S)
             if self._begun_with is not None:
                 self.cluster.restore(self._begun_with)
-        except Exception:  # for example, a test killed a broker
+        except Exception:  # for example, a test killed a broker; data that is not in memory stays
             self.cluster.close()
             self._start()
 

@@ -124,6 +124,34 @@ def test_disturbs_no_others_though_data_is_kept(muster):
     assert muster.topic("kept").exists(timeout=0) == 1
 
 
+@pytest.mark.muster(scope="module", data="data")
+def test_whoever_kills_one_with_data(muster):
+    muster.kill(0)
+
+
+@pytest.mark.muster(scope="module", data="data")
+def test_harms_nobody_else_though_data_is_kept(muster):
+    assert muster.topic("kept").exists(timeout=5) == 1
+    muster.pause(0)
+
+
+@pytest.mark.muster(scope="module", data="data")
+def test_nor_does_whoever_pauses_one(muster):
+    muster.produce("kept", [b"tea"])
+
+
+@pytest.mark.muster(scope="module", brokers=2, data="data of two")
+def test_whoever_stops_one_of_two(muster_cluster):
+    muster_cluster.create_topic("kept", 2)
+    muster_cluster.stop(1)
+
+
+@pytest.mark.muster(scope="module", brokers=2, data="data of two")
+def test_leaves_two(muster_cluster):
+    muster_cluster.stop(1)  # raises unless it runs
+    assert muster_cluster.topic("kept").exists() == 2
+
+
 def test_whoever_has_had_a_broker(muster):
     had.append(weakref.ref(muster._core))
 
@@ -203,7 +231,7 @@ def test_fixtures_scopes_and_settings(plain: Run) -> None:
     assert {test for test, outcome in plain.of.items() if outcome != "PASSED"} == {
         f"test_{each}" for each in wrong
     }
-    assert plain.outcomes == {"PASSED": 17, "ERROR": 7}, plain.text
+    assert plain.outcomes == {"PASSED": 22, "ERROR": 7}, plain.text
 
 
 def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
