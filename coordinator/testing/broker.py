@@ -45,7 +45,7 @@ class ClusterCalls(Calls):
 
     def __repr__(self) -> str:
         core = self._core
-        where = self.bootstrap if core.started_up else "closed" if core.thread.ended else "not started"
+        where = self.bootstrap if core.started_up else "closed" if core.closed else "not started"
         return f"<{type(self).__name__} {where}>"
 
     # --- where, the same on both faces ----------------------------------------------------------------------

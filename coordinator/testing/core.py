@@ -22,7 +22,7 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.test_mode.faults import NotAsThingsAre
 from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.testing.security import Security
-from muster.coordinator.testing.thread import CALL_S, LoopThread, result_of
+from muster.coordinator.testing.thread import CALL_S, LoopThread, closed, result_of
 from muster.coordinator.testing.waiting import TIMEOUT_S
 from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -45,6 +45,7 @@ class Core:
         self.thread = LoopThread("muster")
         self._clock = clock
         self._brokers: Brokers | None = None
+        self._stopped = False
         self._begins = threading.Lock()
         self._starting: Future[None] | None = None
         self._waiting = 0  # callers that wait for it
@@ -97,7 +98,7 @@ class Core:
     async def _start(self) -> None:
         if self._brokers is not None:
             return
-        self._news = None  # of the previous loop
+        self._news, self._stopped = None, False  # of the previous loop
         brokers = Brokers(self.settings, self._clock, port_named="port")
         await brokers.start()
         try:
@@ -113,6 +114,7 @@ class Core:
         brokers, self._brokers = self._brokers, None
         if brokers is None:
             return
+        self._stopped = True
         if self.settings.ephemeral and len(brokers.brokers) > 1:
             # Skip the handover: nobody will use these shards again.
             for index in range(len(brokers.brokers)):
@@ -123,13 +125,18 @@ class Core:
     def brokers(self) -> Brokers:
         __tracebackhide__ = True
         if self._brokers is None:
-            raise self.thread.not_running()
+            raise closed() if self._stopped else self.thread.not_running()
         return self._brokers
 
     @property
     def started_up(self) -> bool:
         """Whether the brokers are started; never raises."""
         return self._brokers is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the brokers have been stopped, or are being stopped; never raises."""
+        return self._stopped or self.thread.ended
 
     @property
     def running(self) -> list[Node]:

@@ -28,6 +28,8 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._calls: set[asyncio.Task[Any]] = set()
+        self._cut_off: set[asyncio.Task[Any]] = set()
+        """The calls that `end` has cancelled, and not their callers."""
         self._process = 0
         self._changing = threading.Lock()
         self.ended = False
@@ -46,9 +48,7 @@ class LoopThread:
     def not_running(self) -> RuntimeError:
         """The error for calls while the brokers are not running."""
         if self.ended:
-            return RuntimeError(
-                "closed: its `with` block has ended, or close() was called; call it before that"
-            )
+            return closed()
         return RuntimeError("not started: use `with` or `async with`, or call start()")
 
     def start(self) -> None:
@@ -96,8 +96,13 @@ class LoopThread:
             if late.expired():
                 raise TimeoutError(f"timed out after {limit_s} s waiting for the brokers") from error
             raise
+        except asyncio.CancelledError:
+            if task in self._cut_off:
+                raise closed() from None
+            raise
         finally:
             self._calls.discard(task)
+            self._cut_off.discard(task)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """Cancel submitted calls and let them finish, call `last`, and end the thread. Idempotent; waits for
@@ -119,11 +124,17 @@ class LoopThread:
         calls = list(self._calls)
         for task in calls:
             if not task.cancelling():  # otherwise their cleanup would be cut short
+                self._cut_off.add(task)
                 task.cancel()
         if calls:
             await asyncio.wait(calls)
         if last is not None:
             await last()
+
+
+def closed() -> RuntimeError:
+    """The error for calls while the brokers stop, and after that."""
+    return RuntimeError("closed: its `with` block has ended, or close() was called; call it before that")
 
 
 def result_of(future: Future[T], *, take_back: bool = True) -> T:

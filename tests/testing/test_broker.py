@@ -334,6 +334,22 @@ def test_it_must_be_started() -> None:
         _ = Broker().bootstrap
 
 
+async def test_calls_under_way_while_it_closes_say_so() -> None:
+    async with Broker() as broker:
+        thread = broker._core.thread
+        waits = [asyncio.create_task(broker.group("g").stable()) for _ in range(3)]
+        sleeping = thread.submit(lambda: asyncio.sleep(DEADLINE_S), None)
+        stops = thread.submit(broker._core.stopped, None)
+        await asyncio.sleep(0)  # the waits go to the brokers' thread
+        await asyncio.wrap_future(stops)
+        assert repr(broker) == "<AsyncBroker closed>"
+        with pytest.raises(RuntimeError, match=r"^closed: its `with` block has ended"):
+            broker.groups()
+    for each in (*waits, asyncio.wrap_future(sleeping)):
+        with pytest.raises(RuntimeError, match=r"^closed: its `with` block has ended"):
+            await each
+
+
 async def test_one_that_was_closed_says_so() -> None:
     with Broker() as broker:
         pass
