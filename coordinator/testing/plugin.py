@@ -45,6 +45,22 @@ _LINES_SHOWN: Final = 200
 _TRANSACTIONS_SHOWN: Final = 20
 
 
+class _Told:
+    """What the report of a failed test says of brokers, which may be closed by then."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster: Cluster | None = cluster
+        self._sections: list[tuple[str, str]] = []
+
+    def sections(self) -> list[tuple[str, str]]:
+        cluster = self._cluster
+        return self._sections if cluster is None else _stories(cluster) + _transactions(cluster)
+
+    def close(self) -> None:
+        """To be called before the brokers are closed, since fixtures that fail at their end report later."""
+        self._sections, self._cluster = self.sections(), None
+
+
 class _Kept:
     """Brokers shared by several tests, and the snapshot restored before each."""
 
@@ -55,6 +71,7 @@ class _Kept:
 
     def _start(self) -> None:
         self.cluster = self._make()
+        self.told = _Told(self.cluster)
         # Brokers that are not in memory keep what earlier tests leave behind.
         self._begun_with: Snapshot | None = (
             self.cluster.snapshot() if self._fresh and self.cluster.settings.ephemeral else None
@@ -75,11 +92,15 @@ class _Kept:
             self.cluster.close()
             self._start()
 
+    def close(self) -> None:
+        self.told.close()
+        self.cluster.close()
+
 
 _kept: Final = pytest.StashKey[dict[tuple[object, ...], _Kept]]()
 """The session's shared brokers."""
-_used: Final = pytest.StashKey["list[Cluster]"]()
-"""The brokers that a running test uses; there if it has had any."""
+_used: Final = pytest.StashKey[list[_Told]]()
+"""The brokers that a running test uses, until it is reported; there if it has had any."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -127,9 +148,12 @@ def _provided(
         _misused(f"fresh={fresh!r} is not True or False")
     if scope == "function":
         with _started(brokers, wanted) as cluster:
-            yield from _lent(request, cluster)
+            told = _Told(cluster)
+            yield _lent(request, cluster, told)
+            told.close()
     elif scope in _SCOPES:
-        yield from _lent(request, _kept_in(request, scope, brokers, fresh, wanted).cluster)
+        kept = _kept_in(request, scope, brokers, fresh, wanted)
+        yield _lent(request, kept.cluster, kept.told)
     else:
         scopes = ", ".join(["function", *_SCOPES])
         _misused(f"scope={scope!r} is not one of {scopes}")
@@ -188,7 +212,7 @@ def _kept_in(
 
 
 def _ending(of_session: dict[tuple[object, ...], _Kept], key: tuple[object, ...]) -> Callable[[], None]:
-    return lambda: of_session.pop(key).cluster.close()
+    return lambda: of_session.pop(key).close()
 
 
 def _misused(why: str) -> NoReturn:
@@ -196,13 +220,11 @@ def _misused(why: str) -> NoReturn:
     raise pytest.fail.Exception(f"@pytest.mark.muster: {why}", pytrace=False) from None
 
 
-def _lent(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster | AsyncCluster]:
+def _lent(request: pytest.FixtureRequest, cluster: Cluster, told: _Told) -> Cluster | AsyncCluster:
     """The blocking or async API for the requesting test."""
-    used = request.node.stash.setdefault(_used, [])
-    used.append(cluster)
+    request.node.stash.setdefault(_used, []).append(told)
     # Methods are bound anew for each test.
-    yield cluster.aio if _is_async(getattr(request.function, "__func__", request.function)) else cluster
-    used.remove(cluster)
+    return cluster.aio if _is_async(getattr(request.function, "__func__", request.function)) else cluster
 
 
 @cache  # since anyio replaces hypothesis's `inner_test` by a function that is not async
@@ -221,9 +243,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Add the groups' timelines and the state of transactions to the report of a failed test or fixture."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
-    if report.failed and report.when in ("setup", "call"):
-        for cluster in item.stash.get(_used, []):
-            report.sections += _stories(cluster) + _transactions(cluster)
+    used = item.stash.get(_used, [])
+    if report.failed:
+        for told in used:
+            report.sections += told.sections()
+    if report.when == "teardown":
+        used.clear()
 
 
 def _stories(cluster: Cluster) -> list[tuple[str, str]]:

@@ -380,6 +380,25 @@ async def failing(muster):
 
 async def test_has_a_fixture_that_fails(failing):
     pass
+
+
+@pytest.fixture
+async def failing_at_its_end(muster):
+    await muster.create_topic("orders")
+    yield
+    async with Consumer(muster.bootstrap, group_id="ends", topics=["orders"]) as consumer:
+        await consumer.get(timeout=0.01)
+        await muster.group("ends").stable(members=2, timeout=0.05)
+
+
+async def test_has_a_fixture_that_fails_at_its_end(failing_at_its_end):
+    pass
+
+
+@pytest.mark.muster(scope="class")
+class TestTheLastOfItsClass:
+    async def test_has_a_fixture_that_fails_at_its_end(self, failing_at_its_end):
+        pass
 """
 
 
@@ -408,9 +427,10 @@ def test_a_test_that_is_run_again_shows_nothing_of_its_first_run(tmp_path: Path)
 
 def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None:
     run = Run(tmp_path, FAILING, loops="asyncio")
-    assert run.outcomes == {"FAILED": 5, "ERROR": 1}, run.text
+    assert run.outcomes == {"PASSED": 2, "FAILED": 5, "ERROR": 3}, run.text
     assert run.text.count("muster: group billing") == 1
     assert run.text.count("muster: group fixtures") == 1
+    assert run.text.count("muster: group ends") == 2
     section = run.text.split("muster: group billing")[1].split("____")[0]
     assert "web-1" in section
     assert run.text.count("muster: transactions") == 1
