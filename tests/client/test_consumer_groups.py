@@ -119,17 +119,20 @@ async def test_no_record_is_read_twice_when_a_member_comes_and_goes(
 
 
 async def test_cooperative_members_read_on_while_the_group_is_joined(broker: Broker) -> None:
-    """A newcomer that has not read yet delays the join; a member that keeps partitions goes on reading
-    them."""
+    """Until it knows what it has to give up, a member goes on reading its partitions."""
     broker.create_topic("t", 2)
     settings: dict[str, Any] = {"group_id": "g", "topics": "t"} | COOPERATIVE
     async with reading(broker.bootstrap, **settings) as first:
         await first.until_assigned(*on("t", 0, 1))
-        async with Consumer(broker.bootstrap, **settings, auto_offset_reset="earliest") as slow:
+        async with (
+            broker.aio.faults.add(api="SyncGroup", delay="1 day", times=None) as held,
+            Consumer(broker.bootstrap, **settings, auto_offset_reset="earliest") as slow,
+        ):
             await slow.get(0)  # joins
-            await until(lambda: broker.group("g").facts.members == 2)
+            await held.hit(2)
             await send(broker.bootstrap, "t", 10, partitions=2)
             await first.until(lambda: len(first.seen) == 10)
+            await held.remove()
             slow_task = asyncio.create_task(slow.get())
             await until(lambda: slow.assignment, first.task)
             slow_task.cancel()
