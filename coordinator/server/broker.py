@@ -599,7 +599,10 @@ class Broker:
                 self._catalogue_reading = None
                 return await self.catalogue.refresh()
 
-            self._catalogue_reading = asyncio.get_running_loop().create_task(read(), name="read topics")
+            reading = asyncio.get_running_loop().create_task(read(), name="read topics")
+            # Its callers may be gone, and then nobody else retrieves its failure.
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._catalogue_reading = reading
         await asyncio.shield(self._catalogue_reading)
 
     def _tell_topics(self, change: Change) -> None:

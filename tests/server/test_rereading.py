@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -13,7 +14,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.server import broker as broker_module
 from muster.coordinator.server import shards
 from muster.coordinator.server.shards import DataShards
-from muster.coordinator.storage.store import Lease, LeaseKind
+from muster.coordinator.storage.store import Lease, LeaseKind, StoreClosed
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.partitions import Partitions
 from tests.server.conftest import StartBrokers
@@ -66,6 +67,33 @@ async def test_a_broker_hears_of_topics_while_it_cannot_apply_configs(
     monkeypatch.setattr(second.configs, "refresh", failing(sys.maxsize, second.configs.refresh))
     await first.catalogue.create("t")
     await until(lambda: second.catalogue.by_name("t"), "the other broker to hear of the topic")
+
+
+async def test_a_read_of_the_topics_that_fails_when_its_callers_are_gone_is_no_news(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = (await start_brokers(brokers=1)).brokers
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about["message"]))
+
+    async def fails() -> None:
+        begun.set()
+        await goes_on.wait()
+        raise StoreClosed("the store is closed")
+
+    monkeypatch.setattr(broker.catalogue, "refresh", fails)
+    caller = asyncio.create_task(broker.read_topics())
+    async with asyncio.timeout(DEADLINE_S):
+        await begun.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+    goes_on.set()
+    await until(
+        lambda: "read topics" not in map(asyncio.Task.get_name, asyncio.all_tasks()), "the read to end"
+    )
+    gc.collect()
+    assert not complaints
 
 
 class Owned:
