@@ -19,7 +19,7 @@ A host stops for good when it fails (`FENCED`, a store that failed, an exception
 unanswered gets NOT_COORDINATOR (COORDINATOR_NOT_AVAILABLE if the store was busy or full), nothing is rolled
 back, and the host's owner makes a new one from the store.
 While the store is full, requests that would write are refused: before they are stepped, or by the machine
-before it has changed anything (`Traits.allows_for_full`).
+before it has changed anything but timers (`Traits.allows_for_full`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ sealing closed segments."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
@@ -74,7 +74,7 @@ class Upkeep:
         self.producer_expiration_ms = producer_expiration_ms
         self._retention_due_ms = clock.now_ms() + retention_check_interval_ms
         self._left_over = True  # whether deleted topics may have left something behind
-        self._due_again = False  # whether a log needs another pass of compaction
+        self._due_again: dict[PartitionId, None] = {}  # logs that need another pass of compaction
         self._sealing: set[PartitionLog] = set()  # logs with a turn waiting or running
         self._sweeping = asyncio.Lock()
         self._timer: Timer | None = None
@@ -157,16 +157,21 @@ class Upkeep:
             )
 
     async def sweep(self, *, retention: bool) -> None:
-        """Tend the open logs; with `retention` all led partitions that have files, and records that are in no
-        log: old ones are removed even if nobody reads or writes there. Then remove what deleted topics left
-        behind, of which the first sweep and those with `retention` look for more."""
+        """Tend the open logs, and those that the last sweep has left for another pass; with `retention` all
+        led partitions that have files, and records that are in no log: old ones are removed even if nobody
+        reads or writes there. Then remove what deleted topics left behind, of which the first sweep and those
+        with `retention` look for more."""
         async with self._sweeping:
-            self._due_again = False
+            due_again, self._due_again = self._due_again, {}
             if retention:
                 self._retention_due_ms = self._clock.now_ms() + self._retention_check_interval_ms
                 self._left_over = True
                 await self._leaderships.expire_elsewhere()
-            ids = await self._run(self._logs.stored) if retention else self._leaderships.in_use()
+            ids = (
+                await self._run(self._logs.stored)
+                if retention
+                else list(dict.fromkeys((*self._leaderships.in_use(), *due_again)))
+            )
             done = 0
             while done < len(ids) and not self._ended:
                 done += await self._turn(ids[done : done + _TURN_LOGS_MAX], retention=retention)
@@ -188,12 +193,12 @@ class Upkeep:
     async def _turn(self, ids: Sequence[PartitionId], *, retention: bool) -> int:
         """Tend the first of `ids`, if not all; return how many of them are done."""
         borrowed: list[int] = []
-        logs: list[Callable[[], PartitionLog]] = []
+        logs: dict[PartitionId, Callable[[], PartitionLog]] = {}
         for index, each in enumerate(ids):
             opened = self._leaderships.borrow(*each)
             if opened is not None:
                 borrowed.append(index)
-                logs.append(opened)
+                logs[each] = opened
         if not logs:
             return len(ids)
         try:
@@ -205,11 +210,11 @@ class Upkeep:
 
     # --- in the executor --------------------------------------------------------------------------
 
-    def _tend_some(self, logs: Sequence[Callable[[], PartitionLog]], *, retention: bool) -> int:
+    def _tend_some(self, logs: Mapping[PartitionId, Callable[[], PartitionLog]], *, retention: bool) -> int:
         """Tend all, or up to the first that took long; return how many. A failure with one of them is logged,
         and does not affect the others."""
         now_ms = self._clock.now_ms()
-        for number, opened in enumerate(logs, start=1):
+        for number, (where, opened) in enumerate(logs.items(), start=1):
             try:
                 log = opened()
             except KafkaError:
@@ -219,6 +224,8 @@ class Upkeep:
                 continue
             try:
                 if self._tend(log, now_ms, retention=retention):
+                    if due(log, now_ms):
+                        self._due_again[where] = None
                     return number
             except Exception as error:
                 _report(log, error)
@@ -236,7 +243,6 @@ class Upkeep:
         log.rest()
         if not log.config.compacts or not compact(log, now_ms):
             return False
-        self._due_again = self._due_again or due(log, now_ms)
         _log.info("log compacted", partition=log.name, bytes=log.segments.size)
         return True
 

@@ -268,6 +268,32 @@ async def test_retention_goes_between_the_passes_of_a_compaction(monkeypatch: py
     await brokers.close()
 
 
+async def test_what_nobody_asks_for_is_compacted_at_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+
+    def counted(log: PartitionLog, now_ms: int) -> bool:
+        rewritten = compact(log, now_ms, keys_max=2)
+        passes.append(log.segments.cleaned_offset)
+        return rewritten
+
+    monkeypatch.setattr(upkeep, "compact", counted)
+    brokers = Brokers(retention_check_interval_ms=60_000, cleaner_backoff_ms=15_000)
+    node = await brokers.add(epoch=1)
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "internal.segment.bytes": "250"}
+    topic = await brokers.catalogues[0].create("latest", configs=configs)
+    for number in range(7):
+        await node.append(topic, 0, batch(b"x" * 150, keys=[b"k%d" % number]))
+    for shard in range(SHARDS):
+        node.own(shard, 2)  # nothing is open any more
+    brokers.clock.advance(60_000)
+    await swept(brokers)
+    while brokers.clock.next_ms() == brokers.clock.now_ms():
+        brokers.clock.advance(0)
+        await swept(brokers)
+    assert passes == [2, 4, 6]
+    await brokers.close()
+
+
 async def test_a_sweep_opens_what_has_files_and_closes_what_nobody_asked_for() -> None:
     brokers = Brokers()
     node = await brokers.add(epoch=1)

@@ -138,11 +138,12 @@ def beat_while_full(
     step: Step,
 ) -> ConsumerGroupHeartbeatResponse:
     """While nothing can be written, a heartbeat is a sign of life, and what the group has for the member
-    waits. Raises `full` if the member has news, which it might not repeat. Where it connects from is none: it
-    comes with each heartbeat."""
+    waits. Raises `full` if the member has news, which it might not repeat; it is heard all the same. Where it
+    connects from is no news: that comes with each heartbeat."""
     before, has = group.subscription(member.member_id), group.current(member.member_id)
     revoked = has.state is MemberState.UNREVOKED_PARTITIONS and not may_own_any(owned, has.revoking)
     if revoked or said_now(before, request, before.client_id, before.client_host) != before:
+        group.heard(member, step)
         raise full
     answer = sign_of_life(group, member, has.epoch, step)
     return _answer(member, has, answer.heartbeat_interval_ms) if _says_all(request, owned) else answer

@@ -104,10 +104,12 @@ def test_what_the_group_has_for_a_member_waits(harness: Harness) -> None:
     ],
     ids=lambda each: next(iter(each)),
 )
-def test_a_members_news_is_refused(harness: Harness, news: dict[str, Any]) -> None:
+def test_a_members_news_is_refused_and_the_member_is_heard(harness: Harness, news: dict[str, Any]) -> None:
     epoch = joined(harness)
     harness.full = FULL
+    harness.advance(3_000)
     assert beat(harness, epoch, **news) is FULL
+    assert group(harness).members["alice"].heard_ms == harness.now_ms
     harness.full = None
     assert beat(harness, epoch, **news).error_code == 0
 
@@ -122,7 +124,9 @@ def test_what_a_member_has_given_up_is_refused_until_the_group_can_take_it(harne
     harness.full = FULL
     assert beat(harness, epoch).error_code == 0
     assert beat(harness, epoch, topic_partitions=[OWNED(topic_id=T, partitions=[0, 1, 2, 3])]).error_code == 0
+    harness.advance(3_000)
     assert beat(harness, epoch, topic_partitions=given_up) is FULL
+    assert group(harness).members["alice"].heard_ms == harness.now_ms
     harness.full = None
     assert beat(harness, epoch, topic_partitions=given_up).member_epoch == epoch + 1
 
