@@ -15,10 +15,10 @@ from muster.coordinator.group import migration, records
 from muster.coordinator.group.classic import rebalance, sessions
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.member import ClassicMember
-from muster.coordinator.group.consumer import progress
+from muster.coordinator.group.consumer import progress, reconcile
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
-from muster.coordinator.group.consumer.reconcile import Reconciler
 from muster.coordinator.group.consumer.state import INITIAL_EPOCH, Held
 from muster.coordinator.group.events import Cause
 from muster.coordinator.group.group import Group
@@ -187,7 +187,7 @@ def _forget_syncs(group: ClassicGroup, step: Step) -> None:
 # --- in consumer groups ---------------------------------------------------------------------------
 
 
-def _owns_none(reconciler: Reconciler, held: Held) -> bool:
+def _owns_none(owned: Assignment | None, held: Held) -> bool:
     """A partition to be revoked counts as revoked at once."""
     return False
 
@@ -252,7 +252,7 @@ BUGS: dict[str, Bug] = {
         mock.patch.object, ClassicGroup, "synced_response", _hand_out_by_order
     ),
     "parked-syncs-forgotten": partial(mock.patch.object, rebalance, "_recall_assignments", _forget_syncs),
-    "assigned-before-revoked": partial(mock.patch.object, Reconciler, "_owns_any", _owns_none),
+    "assigned-before-revoked": partial(mock.patch.object, reconcile, "may_own_any", _owns_none),
     "epoch-not-bumped": partial(mock.patch.object, ConsumerGroup, "bump", _same_epoch),
     "commits-of-any-epoch": partial(mock.patch.object, ConsumerGroup, "validate_commit", _any_epoch),
     "migration-half-written": partial(mock.patch.object, migration.Upgrade, "apply", _half_an_upgrade),

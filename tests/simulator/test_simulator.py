@@ -31,7 +31,7 @@ CAUGHT_BY = {
     "forgetful-load": (0, "the store would be loaded as|acknowledged before|two owners|two assignments"),
     "secretive": (0, "has no entry"),
     "unfenced-store": (13, "the store would be loaded as|acknowledged before|went back|under epoch"),
-    "leases-never-lapse": (159, "the store would be loaded as|acknowledged before|is not told"),
+    "leases-never-lapse": (536, "the store would be loaded as|acknowledged before|is not told"),
     "generation-not-bumped": (0, "two assignments|two owners"),
     "timers-lost-on-reload": (5, "has not settled"),
     "stale-members-kept": (1, "has not settled"),
