@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +21,6 @@ from muster.coordinator.testing.faults import AsyncFaults, Faults
 from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, reached
 from muster.coordinator.testing.security import Security
 from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
-from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, create, read, write
 from muster.coordinator.testing.traces import told
@@ -364,12 +363,13 @@ class Cluster(ClusterCalls, Blocking):
         return Faults(self._core)
 
     def start(self) -> Self:
-        """Start; returns once every broker accepts connections and has loaded its shards. Idempotent."""
+        """Start; returns once every broker accepts connections and has loaded its shards. Idempotent; waits
+        for a close that is under way."""
         self._core.start()
         return self
 
     def close(self) -> None:
-        """Stop all running brokers and the thread. Idempotent."""
+        """Stop all running brokers and the thread. Idempotent; waits for a close that is under way."""
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -431,20 +431,22 @@ class AsyncCluster(ClusterCalls, Async):
 
     async def start(self) -> Self:
         """See `Cluster.start`."""
+        ending = self._core.thread.ending
+        if ending is not None:
+            with suppress(Exception):  # it is for those who close
+                await finished(ending, take_back=False)
         with self._core.starting() as starting:
             await finished(starting, take_back=False)
         return self
 
     async def close(self) -> None:
         """See `Cluster.close`. Cleans up even if the caller is cancelled."""
-        core = self._core
-        if core.thread.running:
-            stopping = core.thread.submit(core.stopped, CALL_S)
-            try:
-                await finished(stopping, take_back=False)
-            finally:
-                wait([stopping])
-                core.thread.end()
+        thread = self._core.thread
+        ending = thread.begin_end(self._core.stopped)
+        try:
+            await finished(ending, take_back=False)
+        finally:
+            thread.left()
 
     def group(self, group_id: str) -> AsyncGroup:
         """A group: its facts, waits, and actions on it. It need not exist yet."""

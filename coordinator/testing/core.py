@@ -86,12 +86,9 @@ class Core:
             self._in_use = True
 
     def close(self) -> None:
-        """Stop all running brokers and the thread. Idempotent."""
-        if self.thread.running:
-            try:
-                self.thread.run(self.stopped, CALL_S)
-            finally:
-                self.thread.end()
+        """Stop all running brokers and the thread. Idempotent; waits for a close that is under way."""
+        __tracebackhide__ = True
+        self.thread.end(self.stopped)
 
     # --- life, on the thread --------------------------------------------------------------------------------
 

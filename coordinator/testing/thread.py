@@ -6,8 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from typing import Any, Final, TypeVar
 
 from muster.coordinator.testing.traces import told
@@ -31,14 +30,21 @@ class LoopThread:
         self._cut_off: set[asyncio.Task[Any]] = set()
         """The calls that `end` has cancelled, and not their callers."""
         self._process = 0
+        self._ending: Future[None] | None = None
+        """The last end, from its beginning until the next start; done when only the loop is left to end."""
         self._changing = threading.Lock()
         self.ended = False
         """Whether it has run and ended."""
 
     @property
     def running(self) -> bool:
-        """Whether it runs, in this process."""
-        return self._thread is not None and not self._elsewhere
+        """Whether it runs, in this process, and has not begun to end."""
+        return self._thread is not None and self._ending is None and not self._elsewhere
+
+    @property
+    def ending(self) -> Future[None] | None:
+        """The last end, perhaps still under way; None while it runs."""
+        return None if self._elsewhere else self._ending
 
     @property
     def _elsewhere(self) -> bool:
@@ -55,8 +61,9 @@ class LoopThread:
         """Idempotent; waits for an `end` that is under way. Raises OSError if there can be no event loop, as
         without file descriptors."""
         with self._changing:
-            if self._thread is None:
-                self.ended = False
+            self.left()
+            if self._thread is None or self._ending is not None:
+                self.ended, self._ending, self._thread = False, None, None
                 self._process = os.getpid()
                 started: Future[asyncio.AbstractEventLoop] = Future()
                 thread = threading.Thread(target=_run, args=(started,), name=self._name, daemon=True)
@@ -68,21 +75,25 @@ class LoopThread:
         """Run a coroutine on the loop; after `limit_s` seconds it fails with TimeoutError. Raises
         RuntimeError if the thread is not running."""
         __tracebackhide__ = True
-        if self._loop is None or self._thread is None:
+        if self._loop is None or self._thread is None or self._ending is not None:
             raise self.not_running()
         if self._elsewhere:
             raise RuntimeError(
                 f"this broker belongs to process {self._process}, which forked this one: give it "
                 "broker.bootstrap instead"
             )
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("this is the brokers' own thread: waiting here would deadlock")
+        self._check_thread()
         return asyncio.run_coroutine_threadsafe(self._limited(call, limit_s), self._loop)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
         """`submit`, and wait for the result. Ctrl-C cancels the call."""
         __tracebackhide__ = True
         return result_of(self.submit(call, limit_s))
+
+    def _check_thread(self) -> None:
+        __tracebackhide__ = True
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("this is the brokers' own thread: waiting here would deadlock")
 
     async def _limited(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
         task = asyncio.current_task()
@@ -105,31 +116,59 @@ class LoopThread:
             self._cut_off.discard(task)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Cancel submitted calls and let them finish, call `last`, and end the thread. Idempotent; waits for
-        an `end` that is under way. Without effect in another process."""
+        """`begin_end`, and wait for it, even if interrupted by Ctrl-C. Raises what `last` raises."""
+        __tracebackhide__ = True
+        ending = self.begin_end(last)
+        try:
+            result_of(ending, take_back=False)
+        finally:
+            self.left()
+
+    def begin_end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> Future[None]:
+        """Begin to cancel submitted calls and let them finish, call `last`, and end the thread; or join the
+        end that is under way. After the result, `left` waits for the rest. Without effect if it has ended,
+        and in another process."""
+        __tracebackhide__ = True
+        done: Future[None] = Future()
+        done.set_result(None)
         if self._elsewhere:
-            return
+            return done
+        self._check_thread()
         with self._changing:
-            thread, self._thread = self._thread, None
-            if thread is not None:
+            if self._thread is None:
+                return done
+            if self._ending is None:
+                loop = self._loop
+                assert loop is not None
                 self.ended = True
-                assert self._loop is not None
-                with suppress(TimeoutError):  # ending the loop cancels it again
-                    asyncio.run_coroutine_threadsafe(self._calls_ended(last), self._loop).result(_END_S)
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                thread.join(_END_S)
-                self._loop = None
+                self._ending = asyncio.run_coroutine_threadsafe(self._calls_ended(last), loop)
+                self._ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+                return self._ending
+            return done if self._ending.done() else self._ending
+
+    def left(self) -> None:
+        """Wait until the thread has left, if it has begun to end."""
+        thread, ending = self._thread, self.ending
+        if thread is not None and ending is not None:
+            wait([ending])
+            thread.join(_END_S)
 
     async def _calls_ended(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        await self._cut_calls()
+        if last is not None:
+            try:
+                await self._limited(last, CALL_S)
+            finally:
+                await self._cut_calls()  # those submitted just before the end began
+
+    async def _cut_calls(self) -> None:
         calls = list(self._calls)
         for task in calls:
             if not task.cancelling():  # otherwise their cleanup would be cut short
                 self._cut_off.add(task)
                 task.cancel()
         if calls:
-            await asyncio.wait(calls)
-        if last is not None:
-            await last()
+            await asyncio.wait(calls, timeout=_END_S)  # ending the loop cancels them again
 
 
 def closed() -> RuntimeError:

@@ -7,6 +7,7 @@ import errno
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -27,6 +28,7 @@ from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchReq
 from tests.server.test_classic_group import join, stable_member
 from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
+from tests.testing.test_thread import Watched
 
 DEADLINE_S = 20
 
@@ -99,6 +101,63 @@ def test_those_who_start_it_at_once_start_it_once(monkeypatch: pytest.MonkeyPatc
     assert len(made) == 1
     broker.close()
     assert threading.active_count() == before
+
+
+class HeldStop(Brokers):
+    """Brokers whose stop takes until `may_stop`."""
+
+    stops: threading.Event
+    may_stop: threading.Event
+
+    async def stop(self) -> None:
+        self.stops.set()
+        await asyncio.to_thread(self.may_stop.wait, DEADLINE_S)
+        await super().stop()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[HeldStop]]:
+    HeldStop.stops, HeldStop.may_stop = threading.Event(), threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(core, "Brokers", HeldStop)
+        yield HeldStop
+        HeldStop.may_stop.set()
+
+
+@pytest.mark.parametrize("then", ["close", "start"])
+@pytest.mark.parametrize("awaited", [True, False], ids=["awaited", "blocking"])
+def test_whoever_closes_or_starts_it_while_it_closes_waits_for_that(
+    tmp_path: Path, held: type[HeldStop], awaited: bool, then: str
+) -> None:
+    async def both() -> None:
+        closing = asyncio.create_task(broker.aio.close())
+        assert await asyncio.to_thread(held.stops.wait, DEADLINE_S)
+        second = asyncio.create_task(getattr(broker.aio, then)())
+        await asyncio.sleep(0)  # it has begun
+        held.may_stop.set()
+        await asyncio.gather(closing, second)
+
+    before = threading.active_count()
+    broker, wanted = Broker(data=tmp_path).start(), threading.Event()
+    if awaited:
+        asyncio.run(both())
+    else:
+        broker._core.thread._changing = Watched(wanted)  # type: ignore[assignment]
+        with ThreadPoolExecutor() as threads:
+            closing = threads.submit(broker.close)
+            assert held.stops.wait(DEADLINE_S)
+            wanted.clear()
+            second = threads.submit(getattr(broker, then))
+            assert wanted.wait(DEADLINE_S)
+            held.may_stop.set()
+            closing.result(DEADLINE_S)
+            second.result(DEADLINE_S)
+    if then == "start":
+        broker.create_topic("orders")
+        broker.close()
+    assert threading.active_count() == before
+    with Broker(data=tmp_path):  # nothing of the first run holds the directory
+        pass
 
 
 @pytest.mark.parametrize("cancelled", [{0}, {1}, {0, 1}], ids=["the first", "the second", "both"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from unittest.mock import Mock
+
+import pytest
 
 from muster.coordinator.testing.thread import LoopThread
 
@@ -56,3 +59,18 @@ def test_who_starts_it_while_it_ends_gets_one_that_runs() -> None:
     thread.end()
     assert not thread.running
     assert "tested" not in [each.name for each in threading.enumerate()]
+
+
+def test_one_that_cannot_start_again_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = LoopThread("tested")
+    thread.start()
+    thread.end()
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "Runner", Mock(side_effect=OSError("no file descriptors")))
+        with pytest.raises(OSError, match="no file descriptors"):
+            thread.start()
+    assert not thread.running
+    thread.end()
+    thread.start()
+    assert thread.run(answer, LIMIT_S) == 5
+    thread.end()
