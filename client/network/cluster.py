@@ -11,6 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from muster.client.errors import (
@@ -152,6 +153,7 @@ class Cluster:
             security=security,
             patient=patient,
             on_wrong_broker=self._wrong_broker,
+            find_nodes=partial(self._enqueue, []),
         )
         self._metadata_max_age_s = metadata_max_age_ms / 1000
         self._retry_backoff_ms = retry_backoff_ms

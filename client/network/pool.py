@@ -142,9 +142,11 @@ class Pool:
         security: Security | None = None,
         patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
+        find_nodes: Callable[[float], object] = lambda _: None,
     ) -> None:
         """`patient`: callers retry even if no broker has ever answered, so failures are logged. Otherwise
-        the caller gets the first failure at once."""
+        the caller gets the first failure at once. `find_nodes` begins to look for the nodes, until a
+        deadline, and has them set by `learn`."""
         self.reached = False
         """Whether any broker has ever answered a request. An open connection is not enough: a SASL listener
         opens one for clients without SASL too, and closes it at their first request."""
@@ -155,6 +157,7 @@ class Pool:
         self._security = security
         self._patient = patient
         self._on_wrong_broker = on_wrong_broker
+        self._find_nodes = find_nodes
         self._nodes: Mapping[int, Node] = {}
         self._last: Address | None = None  # who was asked last, if any would do
         self._meeting: asyncio.Task[None] | None = None
@@ -327,9 +330,11 @@ class Pool:
 
     def meet_another(self, asked: Collection[Address]) -> None:
         """Begin to open a connection to a node with another address, unless one is open, or all have just
-        failed."""
+        failed. If Metadata has not told the nodes yet, begin to ask for them, for the next call."""
         if self._closed or (self._meeting is not None and not self._meeting.done()):
             return
+        if not self._nodes or self._cluster_id is None:  # others may be known from FindCoordinator
+            self._find_nodes(deadline(self._settings.socket_connection_setup_timeout_max_ms / 1000))
         best = self._best_rank()
         others = []
         for each in self._candidates():

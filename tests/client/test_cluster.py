@@ -162,7 +162,7 @@ async def test_what_is_no_broker_is_not_asked_again() -> None:
 async def test_what_only_reads_is_asked_again_when_its_answer_is_lost() -> None:
     with testing.Broker() as broker:
         async with (
-            losing_answers(broker.port, ApiKey.DESCRIBE_CLUSTER, 2) as address,
+            losing_answers(broker.port, ApiKey.DESCRIBE_CLUSTER, 1) as address,
             Cluster([address]) as cluster,
         ):
             assert (await describe_cluster(cluster, deadline(LONG_S))).brokers

@@ -372,6 +372,25 @@ async def test_a_repeated_request_goes_to_a_known_broker_that_nobody_has_connect
         assert fake.accepted == 2
 
 
+@pytest.mark.parametrize("known", ["no broker", "a coordinator"])
+async def test_a_repeated_request_asks_which_other_brokers_there_are(known: str) -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1], retry_backoff_ms=1) as cluster:
+        if known == "a coordinator":
+            assert await cluster.coordinator("g", deadline(LONG_S)) == 1
+        asked: list[Connection] = []
+
+        async def ask() -> None:
+            asked.append(await cluster.connection(ANY, deadline(LONG_S)))
+            assert len(asked) > 1 or not fake.asked
+            if asked[-1].address == addresses[0]:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+        await cluster.retrying(ask, deadline(LONG_S))
+        assert asked[-1].address == addresses[1]
+        assert fake.asked == [[]]
+
+
 @pytest.mark.parametrize("other", ["refuses", "is silent"])
 async def test_a_repeated_request_stays_where_it_was_answered_if_no_other_broker_can_be_reached(
     other: str,
