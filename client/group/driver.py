@@ -80,6 +80,7 @@ class Driver:
         self._first_heartbeat: Ask | None = None
         """The first heartbeat sent since joining."""
         self._lanes: dict[str, Connection] = {}
+        self._finding = cluster.tries()
         self._node: int | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._poll_expirations = 0
@@ -398,7 +399,12 @@ class Driver:
 
     async def _find(self, until: float) -> int:
         self._cluster.forget_coordinator(self._group_id)
-        return await self._cluster.coordinator(self._group_id, until)
+        try:
+            with self._finding:
+                return await self._cluster.coordinator(self._group_id, until)
+        except (ClientError, KafkaError):
+            self._finding.again()  # the member decides when
+            raise
 
     async def _topics(self, topics: frozenset[str], until: float) -> dict[str, TopicPartitions]:
         """The topics that exist. Raises KafkaError if the member may not read one it subscribes to."""

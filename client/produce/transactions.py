@@ -727,12 +727,13 @@ class Transactions:
         key_type, key = (TRANSACTION, self.transactional_id) if group_id is None else (GROUP, group_id)
         assert request.__schema__.api_key is not None
         api_key = ApiKey(request.__schema__.api_key)
-        cluster, tries = self._cluster, 0
+        cluster, tries, is_first = self._cluster, self._cluster.tries(), True
         while True:
             pause_s = None
             attempt_until = min(until, deadline(self._settings.request_timeout_ms / 1000))
             try:
-                node = await cluster.coordinator(key, attempt_until, key_type=key_type)
+                with tries:
+                    node = await cluster.coordinator(key, attempt_until, key_type=key_type)
                 # Before the call: there may be no connection after it, which must not cost the answer.
                 connection = await cluster.connection(node, attempt_until)
                 answer = await cluster.call(
@@ -750,7 +751,7 @@ class Transactions:
                     raise _Refused(fate, self._worded(told))
                 if fate is Fate.ELSEWHERE:
                     cluster.forget_coordinator(key, key_type=key_type)
-                if told.code is ErrorCode.CONCURRENT_TRANSACTIONS and not tries:
+                if told.code is ErrorCode.CONCURRENT_TRANSACTIONS and is_first:
                     pause_s = STILL_ENDING_S
                 error: ClientError | KafkaError = told
             except KafkaError as refused:  # by the broker asked for the coordinator, or for lack of a version
@@ -767,8 +768,8 @@ class Transactions:
                 cluster.forget_coordinator(key, key_type=key_type)
                 error = failed
             self._last_error = error
-            pause_s = cluster.backoff_s(tries) if pause_s is None else pause_s
-            tries += 1
+            backoff_s, is_first = tries.again(), False
+            pause_s = backoff_s if pause_s is None else pause_s
             if deadline(pause_s) >= until:
                 raise TimedOut(f"{what} within {self._setting}: {error}") from error
             await asyncio.sleep(pause_s)

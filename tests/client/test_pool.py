@@ -499,6 +499,41 @@ async def test_a_consumer_that_knows_one_broker_asks_another_if_that_one_cannot_
             assert fault.fired >= 1
 
 
+NO_COORDINATOR = {"api": "FindCoordinator", "error": "COORDINATOR_NOT_AVAILABLE", "broker": 1, "times": None}
+
+
+async def test_a_transaction_begins_though_one_broker_cannot_tell_who_coordinates_it() -> None:
+    async with testing.Cluster(2) as brokers:
+        await brokers.create_topic("orders", 1)
+        first = brokers.bootstrap.split(",")[0]
+        async with (
+            brokers.faults.add(**NO_COORDINATOR) as fault,
+            Producer(first, transactional_id="t") as producer,
+        ):
+            async with producer.transaction():
+                await producer.send("orders", b"tea")
+            assert fault.fired >= 1
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+async def test_a_group_is_found_though_one_broker_cannot_tell_who_coordinates_it(how: str) -> None:
+    async with testing.Cluster(2) as brokers:
+        await brokers.create_topic("orders", 1)
+        await brokers.produce("orders", [b"tea"])
+        first = brokers.bootstrap.split(",")[0]
+        async with (
+            brokers.faults.add(**NO_COORDINATOR) as fault,
+            Consumer(first, group_id="g", auto_offset_reset="earliest") as consumer,
+        ):
+            if how == "subscribe":
+                consumer.subscribe("orders")
+            else:
+                consumer.assign([TopicPartition("orders", 0)])
+            assert (await consumer.get(timeout=LONG_S)).value == b"tea"
+            assert (await consumer.commit(timeout=LONG_S)).ok
+            assert fault.fired >= 1
+
+
 async def test_when_no_known_node_answers_it_begins_anew_where_it_began() -> None:
     """KIP-899: all nodes have moved; the bootstrap address still leads to the cluster."""
     fake = FakeCluster()
