@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
-from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from muster.realtime import RealTime
 
 JOIN_LANE: Final = "join"
@@ -81,6 +81,8 @@ class Driver:
         """The first heartbeat sent since joining."""
         self._lanes: dict[str, Connection] = {}
         self._finding = cluster.tries()
+        self._looking = cluster.tries()
+        """For what the brokers know of topics."""
         self._node: int | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._poll_expirations = 0
@@ -412,7 +414,7 @@ class Driver:
             return {}
         membership = self._membership
         create = membership.settings.allow_auto_create_topics and not membership.is_by_pattern
-        response = await self._cluster.metadata(sorted(topics), until, create=create)
+        response = await self._look(lambda: self._cluster.metadata(sorted(topics), until, create=create))
         racks = {each.node_id: each.rack for each in response.brokers}
         known = {}
         for topic in response.topics:
@@ -433,18 +435,31 @@ class Driver:
                 if any(racks.values())
                 else (),
             )
+        if topics - known.keys():
+            self._looking.again()  # the member decides when
         return known
 
     async def _names(self, topic_ids: frozenset[uuid.UUID], until: float) -> dict[uuid.UUID, str]:
         """The names of the topics that the broker knows."""
         topics = [MetadataRequest.Topic(topic_id=each, name=None) for each in sorted(topic_ids)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        response = await self._cluster.call(request, until)
-        return {
+        response = await self._look(lambda: self._cluster.call(request, until))
+        known = {
             topic.topic_id: topic.name
             for topic in response.topics
             if topic.name and topic.topic_id in topic_ids and not topic.error_code
         }
+        if topic_ids - known.keys():
+            self._looking.again()
+        return known
+
+    async def _look(self, ask: Callable[[], Awaitable[MetadataResponse]]) -> MetadataResponse:
+        try:
+            with self._looking:
+                return await ask()
+        except (ClientError, KafkaError):
+            self._looking.again()
+            raise
 
     async def _consumer_heartbeat(self, ask: Ask, until: float) -> Any:
         def build(version: int) -> Message:

@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import random
+import re
 import socket
 from functools import partial
 
@@ -484,17 +485,24 @@ async def test_a_producer_that_knows_one_broker_asks_another_if_that_one_cannot_
             assert fault.fired >= 1
 
 
-async def test_a_consumer_that_knows_one_broker_asks_another_if_that_one_cannot_tell() -> None:
+@pytest.mark.parametrize("error", ["UNKNOWN_TOPIC_OR_PARTITION", "LEADER_NOT_AVAILABLE"])
+@pytest.mark.parametrize("by", ["assign", "names", "pattern", "consumer protocol"])
+async def test_a_consumer_that_knows_one_broker_asks_another_if_that_one_cannot_tell(
+    by: str, error: str
+) -> None:
     async with testing.Cluster(2) as brokers:
         await brokers.create_topic("orders", 1)
         await brokers.produce("orders", [b"tea"])
         first = brokers.bootstrap.split(",")[0]
-        unknown = {"api": "Metadata", "topic": "orders", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+        protocol = {"group_protocol": "consumer"} if by == "consumer protocol" else {}
         async with (
-            brokers.faults.add(broker=1, times=None, **unknown) as fault,
-            Consumer(first, auto_offset_reset="earliest") as consumer,
+            brokers.faults.add(api="Metadata", topic="orders", error=error, broker=1, times=None) as fault,
+            Consumer(first, group_id="g", auto_offset_reset="earliest", **protocol) as consumer,
         ):
-            consumer.assign([TopicPartition("orders", 0)])
+            if by == "assign":
+                consumer.assign([TopicPartition("orders", 0)])
+            else:
+                consumer.subscribe(re.compile("ord.*") if by == "pattern" else "orders")
             assert (await consumer.get(timeout=LONG_S)).value == b"tea"
             assert fault.fired >= 1
 
