@@ -449,9 +449,10 @@ class Consumer(Generic[K, V]):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         self._core.check()
         level = READ_COMMITTED if self._settings.isolation_level == "read_committed" else READ_UNCOMMITTED
-        for where in wanted:
-            checked_partition(where)
-        outcomes = await list_offsets(self._core.cluster, wanted, self._until(timeout), isolation_level=level)
+        checked = {checked_partition(where): at for where, at in wanted.items()}
+        outcomes = await list_offsets(
+            self._core.cluster, checked, self._until(timeout), isolation_level=level
+        )
         return outcomes.raise_for_failures()
 
     def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:

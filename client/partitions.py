@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -43,17 +44,19 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def checked_partition(given: object) -> TopicPartition:
-    """The partition that a user gives. Raises ValueError, TypeError."""
+    """The partition that a user gives, with a number that is a plain int. Raises ValueError, TypeError."""
     if not isinstance(given, TopicPartition):
         raise ValueError(f"partitions: {given!r} is not allowed; it takes TopicPartition(topic, partition)")
     if not isinstance(given.topic, str):
         raise TypeError(f"topic={given.topic!r}: it takes text")
     check_text("topic", given.topic)
-    if not isinstance(given.partition, int):
-        raise TypeError(f"partition={given.partition!r}: it takes a whole number")
-    if not 0 <= given.partition <= INT32_MAX:
-        raise ValueError(f"partition={given.partition}: it takes a whole number from 0 to 2**31 - 1")
-    return given
+    try:
+        number = int(operator.index(given.partition))  # NumPy's integers, for example, are no int
+    except TypeError:
+        raise TypeError(f"partition={given.partition!r}: it takes a whole number") from None
+    if not 0 <= number <= INT32_MAX:
+        raise ValueError(f"partition={number}: it takes a whole number from 0 to 2**31 - 1")
+    return TopicPartition(given.topic, number)
 
 
 def place_of(given: Any) -> OffsetAndMetadata:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -708,6 +708,37 @@ async def test_a_partition_that_no_request_can_carry_fails_no_commit_but_its_own
             assert (await good).ok
         with pytest.raises(kind, match=said):
             await reader.committed([given])
+
+
+class Whole:
+    """A whole number that is no int, as NumPy's."""
+
+    def __index__(self) -> int:
+        return 0
+
+    def __hash__(self) -> int:
+        return hash(0)
+
+    def __eq__(self, other: object) -> bool:
+        return other == 0
+
+
+@pytest.mark.parametrize("zero", [Whole(), False], ids=["no int", "bool"])
+async def test_a_partition_number_may_be_any_whole_number(broker: Broker, zero: Any) -> None:
+    broker.create_topic("t", 1)
+    given = TopicPartition("t", zero)
+    async with consumer(broker, group_id="g", enable_auto_commit=False) as reader:
+        result = await reader.commit({given: 3})
+        assert result.ok
+        told: list[Mapping[TopicPartition, Any]] = [
+            result,
+            await reader.committed([given]),
+            await reader.end_offsets([given]),
+            await reader.beginning_offsets([given]),
+            await reader.offsets_for_times({given: 0}),
+        ]
+    for each in told:
+        assert [(type(where.partition), where) for where in each] == [(int, T0)]
 
 
 BAD_PLACES: Any = [
