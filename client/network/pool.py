@@ -397,7 +397,10 @@ class Pool:
         elif there is not None:  # two callers, one of which wanted any node, chose the same one
             connection.abort()
             return there
-        self._lanes.setdefault((place, lane), _Lane()).connection = connection
+        slot = self._lanes.setdefault((place, lane), _Lane())
+        if slot.connection is not None:
+            slot.connection.abandon(f"another connection to {self.named(place)} took its place")
+        slot.connection = connection
         if self._sweep is None:
             self._sweep_later()
         return connection

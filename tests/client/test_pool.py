@@ -84,6 +84,26 @@ async def test_a_node_that_moves_to_another_port_is_followed() -> None:
             await cluster.call(METADATA, deadline(LONG_S), node=2)
 
 
+async def test_a_node_that_moved_is_met_at_its_new_address_and_left_at_the_old_one() -> None:
+    fake = FakeCluster()
+    async with (
+        fake.listening(1, 2) as addresses,
+        listener(fake.serve) as moved,
+        Cluster(addresses[:1]) as cluster,
+    ):
+        await cluster.refresh([], deadline(LONG_S))
+        former = await cluster.connection(2, deadline(LONG_S))
+        fake.nodes[2] = moved
+        tries = cluster.tries()
+        with tries:
+            await cluster.refresh([], deadline(LONG_S))
+        tries.again()
+        assert cluster._pool._meeting is not None
+        await cluster._pool._meeting
+        assert (await cluster.connection(2, deadline(LONG_S))).address == moved
+        assert not former.is_open
+
+
 async def test_another_cluster_on_the_same_port_is_noticed() -> None:
     """A broker of another cluster takes over a node's address, and says so (KIP-1242)."""
     port = free_ports(1)
