@@ -32,6 +32,8 @@ from tests.simulator.member import Partition
 _JOINING: Final = 0
 _LEFT: Final = -1
 _UNREVOKED: Final = 1
+_TICK_S: Final = 0.001
+"""Of the brokers' clocks, which round down."""
 _GONE: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -332,7 +334,7 @@ class FencedLate:
             heard_s = self._heard_s.get(member)
             if heard_s is None or unrevoked or member in self._leaving or self._is_back(member[0], said):
                 continue
-            if at_s - heard_s < self._session_s:
+            if at_s - heard_s <= self._session_s - _TICK_S:
                 raise Violation(
                     f"{member} was removed {at_s - heard_s:.1f} s after it was heard of, with a session of "
                     f"{self._session_s:g} s"
