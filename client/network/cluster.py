@@ -417,10 +417,6 @@ class Cluster:
 
     # --- connections ----------------------------------------------------------------------------------------
 
-    def address_of(self, node: int) -> Address | None:
-        """The node's address, if known."""
-        return self._pool.address_of(node)
-
     def named(self, node: int = ANY) -> str:
         """The node's name in messages; for ANY, the bootstrap addresses."""
         return self._pool.named(node)

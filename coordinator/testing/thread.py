@@ -34,7 +34,7 @@ class LoopThread:
         """The last end, from its beginning until the next start; done when only the loop is left to end."""
         self._changing = threading.Lock()
         self.ended = False
-        """Whether it has run and ended."""
+        """Whether it has run, and has ended or begun to."""
 
     @property
     def running(self) -> bool:
