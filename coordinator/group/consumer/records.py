@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.state import (
@@ -148,12 +148,6 @@ def _held(held: Held) -> list[_HeldPartitions]:
 
 
 # --- to apply -----------------------------------------------------------------------------------------------
-
-
-class OfGroup(Protocol):
-    """What the keys have in common."""
-
-    group_id: str
 
 
 class Table(NamedTuple):

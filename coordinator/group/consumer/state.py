@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -311,7 +311,3 @@ def partitions(held: Held) -> Assignment:
 def held_at(assignment: Assignment, epoch: int) -> Held:
     """A whole assignment, held since one epoch."""
     return {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in assignment.items()}
-
-
-def count_held(held: Mapping[uuid.UUID, Iterable[int]]) -> int:
-    return sum(len(list(numbers)) for numbers in held.values())
