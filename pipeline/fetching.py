@@ -7,14 +7,12 @@ stands alone (no fetch session): a task reads one partition, from one offset to 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from muster.client.errors import ClientError, NotKafka, refusal
 from muster.client.fetch.fetched import AbortedTransaction, Part
-from muster.client.fetch.records import Batch
 from muster.client.fetch.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchSettings, fetch_request
 from muster.client.fetch.session import CLOSE, NO_SESSION, Asked, Plan
 from muster.client.network.cluster import Cluster
@@ -23,7 +21,7 @@ from muster.client.network.servers import parse_servers
 from muster.client.partitions import NO_LEADER_EPOCH
 from muster.pipeline.asking import APPEARS_S, earliest, is_local
 from muster.pipeline.columns import RecordBatch
-from muster.pipeline.decoding import RECORDS_MAX, rows
+from muster.pipeline.decoding import rows
 from muster.pipeline.errors import PipelineError, data_lost
 from muster.pipeline.offsets import Range
 from muster.pipeline.options import SourceOptions
@@ -31,10 +29,6 @@ from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import VERSION_MAX
 from muster.protocol.messages.data import FetchRequest, FetchResponse
-
-T = TypeVar("T")
-
-Records = Batch[bytes | None, bytes | None]
 
 _PROGRESS_S: Final = 30.0
 """How long a range may make no progress, while a broker restarts or a leader is elected."""
@@ -55,36 +49,15 @@ def _connected(options: SourceOptions) -> Cluster:
     )
 
 
-def read_range(
+def read_rows(
     options: SourceOptions, wanted: Range, connect: Callable[[SourceOptions], Cluster] = _connected
-) -> Iterator[Records]:
-    """The records of the range, in order, in nonempty batches of at most RECORDS_MAX.
+) -> Iterator[RecordBatch]:
+    """The records of the range, in order, with the columns that the options select, in nonempty batches of
+    at most RECORDS_MAX.
 
     Raises DataLost if some no longer exist, unless `failOnDataLoss` is false, and PipelineError if the
     partition cannot be read for 30 s, or a batch is corrupt.
     """
-    return _read(options, wanted, connect, lambda part, _: _taken(part, wanted.until))
-
-
-def read_rows(
-    options: SourceOptions, wanted: Range, connect: Callable[[SourceOptions], Cluster] = _connected
-) -> Iterator[RecordBatch]:
-    """The same as Arrow batches, with the columns that the options select."""
-    with_headers = options.include_headers
-
-    def take(part: Part, position: int) -> Iterator[RecordBatch]:
-        return rows(part, wanted.where, position, wanted.until, headers=with_headers)
-
-    return _read(options, wanted, connect, take)
-
-
-def _read(
-    options: SourceOptions,
-    wanted: Range,
-    connect: Callable[[SourceOptions], Cluster],
-    take: Callable[[Part, int], Iterator[T]],
-) -> Iterator[T]:
-    """What `take` makes of each part of the range, given the part and the offset it begins at."""
     loop = asyncio.new_event_loop()
     cluster = connect(options)
     fetching = _Fetching(cluster, options, wanted)
@@ -105,7 +78,7 @@ def _read(
             if position < wanted.until:
                 asked_at = loop.time()
                 upcoming = _started(loop, fetching.answer(position, epoch))
-            yield from take(answer.part, begin)
+            yield from rows(answer.part, wanted.where, begin, wanted.until, headers=options.include_headers)
     except (ClientError, KafkaError) as error:
         said = options.access.in_options(str(error))
         raise PipelineError(f"{wanted.where} could not be read: {said}") from error
@@ -129,15 +102,6 @@ def _drop(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Answer]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError, ClientError, KafkaError, PipelineError):
         loop.run_until_complete(task)
-
-
-def _taken(part: Part, until: int) -> Iterator[Records]:
-    while (batch := part.take(RECORDS_MAX)) is not None:
-        if batch.next_offset > until:
-            batch = batch[: bisect_left(batch.offsets, until)]
-        if len(batch) == 0:
-            return
-        yield batch
 
 
 class _Answer(NamedTuple):

@@ -15,9 +15,10 @@ from muster.client import Producer, TopicPartition
 from muster.client.errors import ConnectionLost, RequestTimedOut
 from muster.client.network.connection import deadline
 from muster.coordinator.testing import Broker
-from muster.pipeline.columns import as_arrow
+from muster.pipeline.columns import RecordBatch
+from muster.pipeline.decoding import RECORDS_MAX
 from muster.pipeline.errors import DataLost, PipelineError
-from muster.pipeline.fetching import RECORDS_MAX, read_range
+from muster.pipeline.fetching import read_rows
 from muster.pipeline.offsets import Range
 from muster.pipeline.options import SourceOptions, source_options
 from muster.protocol.errors import ErrorCode
@@ -31,7 +32,11 @@ ORDERS = TopicPartition("orders", 0)
 
 
 def values(options: SourceOptions, wanted: Range, **how: Any) -> list[int]:
-    return [int(value or b"") for each in read_range(options, wanted, **how) for value in each.values]
+    return [number for each in read_rows(options, wanted, **how) for number in numbers_in(each)]
+
+
+def numbers_in(rows: RecordBatch) -> list[int]:
+    return [int(value) for value in rows.column("value").to_pylist()]
 
 
 class PausedLoop(asyncio.SelectorEventLoop):
@@ -70,8 +75,8 @@ def test_many_fetches_one_after_the_other(broker: Broker) -> None:
         add(broker, "orders", range(start, start + 1_000))
     reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="20000")
     assert values(reads, Range(ORDERS, 1, 29_999)) == list(range(1, 29_999))
-    whole = list(read_range(options(broker, subscribe="orders"), Range(ORDERS, 0, 30_000)))
-    assert max(map(len, whole)) <= RECORDS_MAX
+    whole = list(read_rows(options(broker, subscribe="orders"), Range(ORDERS, 0, 30_000)))
+    assert max(each.num_rows for each in whole) <= RECORDS_MAX
     assert len(whole) < 30  # small batches are combined
 
 
@@ -85,8 +90,8 @@ def test_every_codec_key_header_and_time(broker: Broker, codec: str) -> None:
         await producer.send("orders", None, key=None, headers=headers, timestamp_ms=0)
 
     produced(broker, send, compression_type=codec)
-    (batch,) = read_range(options(broker, subscribe="orders"), Range(ORDERS, 0, 2))
-    table = as_arrow(batch, headers=True)
+    with_headers = options(broker, subscribe="orders", includeHeaders="true")
+    (table,) = read_rows(with_headers, Range(ORDERS, 0, 2))
     assert table.schema == pyarrow.schema(
         [
             ("key", pyarrow.binary()),
@@ -125,14 +130,15 @@ def test_every_codec_key_header_and_time(broker: Broker, codec: str) -> None:
         {"key": "a", "value": None},
         {"key": "\u00fc", "value": b""},
     ]
-    assert as_arrow(batch, headers=False).column_names == table.column_names[:-1]
+    (without,) = read_rows(options(broker, subscribe="orders"), Range(ORDERS, 0, 2))
+    assert without.schema.names == table.schema.names[:-1]
 
 
 def test_the_brokers_clock_is_told_from_the_producers(broker: Broker) -> None:
     broker.create_topic("orders", configs={"message.timestamp.type": "LogAppendTime"})
     add(broker, "orders", [0])
-    (batch,) = read_range(options(broker, subscribe="orders"), Range(ORDERS, 0, 1))
-    assert as_arrow(batch, headers=False).to_pylist()[0]["timestampType"] == 1
+    (batch,) = read_rows(options(broker, subscribe="orders"), Range(ORDERS, 0, 1))
+    assert batch.column("timestampType").to_pylist() == [1]
 
 
 def test_a_reader_that_is_left_early_leaves_nothing_open(broker: Broker) -> None:
@@ -140,8 +146,8 @@ def test_a_reader_that_is_left_early_leaves_nothing_open(broker: Broker) -> None
     for start in range(0, 30_000, 1_000):
         add(broker, "orders", range(start, start + 1_000))
     reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="20000")
-    reading = read_range(reads, Range(ORDERS, 0, 30_000))
-    assert len(next(reading))
+    reading = read_rows(reads, Range(ORDERS, 0, 30_000))
+    assert next(reading).num_rows
     reading.close()  # type: ignore[attr-defined]  # whatever stays open causes a warning, here an error
 
 
@@ -151,8 +157,8 @@ def test_rows_are_consumed_slowly(broker: Broker, paused: PausedLoop) -> None:
         add(broker, "orders", range(start, start + 1_000))
     reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="20000")
     found = []
-    for each in read_range(reads, Range(ORDERS, 0, 30_000)):
-        found += map(int, filter(None, each.values))
+    for each in read_rows(reads, Range(ORDERS, 0, 30_000)):
+        found += numbers_in(each)
         paused.ahead_s += 60
     assert found == list(range(30_000))
 
@@ -329,8 +335,8 @@ def test_a_pause_before_the_next_fetch_is_needed(paused: PausedLoop, answer: str
         streaming=False,
     )
     found = []
-    for each in read_range(reads, Range(T0, 0, 6, cluster.ids["t"]), connect=lambda _: cluster):
-        found += map(int, filter(None, each.values))
+    for each in read_rows(reads, Range(T0, 0, 6, cluster.ids["t"]), connect=lambda _: cluster):
+        found += numbers_in(each)
         paused.ahead_s += 60
     assert found == list(range(6))
     assert len(empty) == (answer == "empty")
@@ -343,8 +349,8 @@ def test_a_damaged_batch_is_told_after_what_comes_before_it() -> None:
     cluster.append(T0, numbers(0, 2), bytes(damaged), numbers(4, 2))
     cluster.learn()
     reads = source_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}, streaming=False)
-    reading = read_range(reads, Range(T0, 0, 6), connect=lambda _: cluster)
-    assert next(reading).values == [b"0", b"1"]
+    reading = read_rows(reads, Range(T0, 0, 6), connect=lambda _: cluster)
+    assert numbers_in(next(reading)) == [0, 1]
     with pytest.raises(PipelineError, match="the batch at offset 2 cannot be read"):
         next(reading)
 
