@@ -19,7 +19,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from muster.client.errors import (
     ClientError,
@@ -30,35 +31,21 @@ from muster.client.errors import (
     TimedOut,
     TransactionAborted,
     again,
-    may_pass,
-    refusal,
 )
 from muster.client.group.group_metadata import GroupMetadata
-from muster.client.network.cluster import GROUP, TRANSACTION, Cluster
+from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
-from muster.client.partitions import OffsetAndMetadata, TopicPartition, grouped
-from muster.client.produce.accumulator import Accumulator, Batch, PartitionQueue, ProducerIdentity
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.client.produce.accumulator import Accumulator, Batch, PartitionQueue
 from muster.client.produce.sender import STILL_ENDING_S, Sender
 from muster.client.produce.settings import ProducerSettings
+from muster.client.produce.transaction_coordinator import Refused, TransactionCoordinator
 from muster.client.produce.transaction_errors import MEMBER_IS_BEHIND, Fate, fate_of
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import ErrorCode, KafkaError, NotInVersionError
-from muster.protocol.message import Message
-from muster.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-)
+from muster.protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
-_FEATURE: Final = "transaction.version"
-_LEVEL: Final = 2  # where partitions join by being written to
-_LAST_BEFORE: Final = {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
-_LAST: Final = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
-"""The last versions of the level 2 protocol with topics by name."""
 _EPOCH_S: Final = 5.0
 """How long a member whose offsets were refused for its epoch may take to learn the next one (KIP-848)."""
 
@@ -93,15 +80,6 @@ class State(Enum):
     """No further transaction is possible."""
 
 
-class _Refused(Exception):
-    """A request was refused for good."""
-
-    def __init__(self, fate: Fate, error: KafkaError) -> None:
-        super().__init__(fate, error)
-        self.fate = fate
-        self.error = error
-
-
 class _UnderWay:
     """The calls of commit_offsets under way in one transaction. They may outlive it."""
 
@@ -129,18 +107,13 @@ class Transactions:
         self.current: object = None
         """The token of the current transaction, if any."""
         self._failure: Exception | None = None  # why it must be aborted
-        self._cluster = cluster
+        self._coordinator = TransactionCoordinator(cluster, settings.transactional_id, settings)
         self._accumulator = accumulator
         self._sender = sender
         self._settings = settings
         self._on_stop = on_stop
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
-        self._identity = ProducerIdentity(-1, -1)
-        self._joins_by_writing = False
-        """Whether this transaction uses the level 2 protocol."""
-        self._level = 0
-        """The finalized level of the cluster, as last reported by the coordinator."""
         self._aborted_at = -math.inf
         """When the last abort began, by the loop's clock: what was returned before went with it."""
         self._begun = False
@@ -165,17 +138,11 @@ class Transactions:
         self._is_news = False
         """Whether nobody was told of it yet."""
         self._fatal: ClientError | KafkaError | None = None
-        self._last_error: Exception | None = None
         self._limit_s = settings.max_block_ms / 1000
-        self._setting = f"max_block_ms ({settings.max_block_ms})"
 
     @property
     def produce_version_max(self) -> int:
-        return self._last_versions[ApiKey.PRODUCE]
-
-    @property
-    def _last_versions(self) -> Mapping[ApiKey, int]:
-        return _LAST if self._joins_by_writing else _LAST_BEFORE
+        return self._coordinator.produce_version_max
 
     # --- life cycle -----------------------------------------------------------------------------------------
 
@@ -183,14 +150,14 @@ class Transactions:
         """Take the transactional id: its previous owner is fenced, and what it left open is aborted. Raises
         TimedOut after max_block_ms, ProducerFenced if another producer takes it meanwhile, KafkaError."""
         try:
-            await self._identify(deadline(self._limit_s), "its producer was not started")
-        except _Refused as refused:
+            await self._coordinator.identify(deadline(self._limit_s), "its producer was not started")
+        except Refused as refused:
             if refused.fate is not Fate.FENCED:
                 raise refused.error from None
             raise ProducerFenced(
                 f"another producer has started with transactional_id {self.transactional_id} meanwhile"
             ) from refused.error
-        self._accumulator.identified(self._identity)
+        self._accumulator.identified(self._coordinator.identity)
 
     async def begin(self, token: object) -> None:
         """Begin a transaction, once the previous one has ended. Raises ConcurrentUse, TimedOut after
@@ -211,17 +178,17 @@ class Transactions:
             self._unheard = None  # it is another one now
         self.current, self.state = token, State.BEGINNING
         try:
-            joins_by_writing = self._level >= _LEVEL
-            if joins_by_writing and not self._joins_by_writing and self._numbered:
+            joins_by_writing = self._coordinator.supports_joining_by_writing
+            if joins_by_writing and not self._coordinator.joins_by_writing and self._numbered:
                 # The two protocols do not share epochs.
-                await self._identify(until, "the transaction did not begin")
-        except _Refused as refused:
+                await self._coordinator.identify(until, "the transaction did not begin")
+        except Refused as refused:
             raise self._die(refused) from refused.error
         except BaseException:
             self.current, self.state = None, State.NONE
             raise
-        self._joins_by_writing = joins_by_writing
-        self._accumulator.identified(self._identity)
+        self._coordinator.joins_by_writing = joins_by_writing
+        self._accumulator.identified(self._coordinator.identity)
         self._accumulator.joined = None if joins_by_writing else set()
         self.state, self._offsets = State.OPEN, _UnderWay()
 
@@ -229,7 +196,7 @@ class Transactions:
     def _numbered(self) -> bool:
         """Whether batches were numbered with this identity."""
         return any(
-            queue.identity == self._identity
+            queue.identity == self._coordinator.identity
             for topic in self._accumulator.topics.values()
             for queue in topic.queues
         )
@@ -355,7 +322,7 @@ class Transactions:
         if self.state in (State.OPEN, State.COMMITTING, State.FAILED):
             fate = fate_of(ApiKey.PRODUCE, error.code) if isinstance(error, KafkaError) else Fate.ABORT
             if isinstance(error, KafkaError) and fate in (Fate.FENCED, Fate.FATAL):
-                self._die(_Refused(fate, error))
+                self._die(Refused(fate, error))
             else:
                 self._fail(error)
 
@@ -368,7 +335,7 @@ class Transactions:
             self.state = State.FAILED
         self._on_stop()
         # Nothing more is sent, not even in a new epoch.
-        self._accumulator.forget_identity(self._identity)
+        self._accumulator.forget_identity(self._coordinator.identity)
         self._loop.call_soon(self._drop)  # the reporter may be in the middle of its batches
 
     def _drop(self) -> None:
@@ -376,12 +343,12 @@ class Transactions:
         if why is not None and self.state is not State.NONE:
             self._sender.drop(lambda batch: _dropped(batch, why))
 
-    def _die(self, why: _Refused | ClientError | KafkaError) -> ClientError | KafkaError:
+    def _die(self, why: Refused | ClientError | KafkaError) -> ClientError | KafkaError:
         """No further transaction is possible. Returns the error that says so."""
         if self._fatal is not None:
             return self._fatal
         error: ClientError | KafkaError
-        if not isinstance(why, _Refused):
+        if not isinstance(why, Refused):
             error = why
         elif why.fate is Fate.FENCED:
             error = ProducerFenced(
@@ -395,7 +362,7 @@ class Transactions:
             error = KafkaError(why.error.code, f"{why.error.why}; close this producer, and start another")
         self._fatal, self.state = error, State.DEAD
         self._on_death(error)
-        self._accumulator.forget_identity(self._identity)
+        self._accumulator.forget_identity(self._coordinator.identity)
         self._loop.call_soon(self._drop)
         return error
 
@@ -426,16 +393,16 @@ class Transactions:
                 cut_off = await self._end_joining()
                 await self._sender.quiet()
             if cut_off or self._failure is not None or self._offsets.count or self._accumulator.has_gaps:
-                self._renew = not self._joins_by_writing
+                self._renew = not self._coordinator.joins_by_writing
             if self._begun:
                 aborted = await self._end_at_coordinator(commit=commit)
             if self._renew:
-                await self._identify(math.inf, "")
-        except _Refused as refused:
+                await self._coordinator.identify(math.inf, "")
+        except Refused as refused:
             raise self._die(refused) from refused.error
         except (ClientError, KafkaError) as error:  # permanent: others are retried until they pass
             raise self._die(error) from error.__cause__
-        self._accumulator.identified(self._identity)
+        self._accumulator.identified(self._coordinator.identity)
         self._groups.clear()
         self._to_join.clear()
         self._begun = self._renew = False
@@ -450,15 +417,9 @@ class Transactions:
 
     async def _end_at_coordinator(self, *, commit: bool) -> Exception | None:
         """Ask the coordinator to end it. Returns why it was aborted instead of committed, if so."""
-        request = EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.epoch,
-            committed=commit,
-        )
         try:
-            response = await self._ask(request, lambda answer: [answer.error_code], math.inf)
-        except _Refused as refused:
+            await self._coordinator.end(commit=commit)
+        except Refused as refused:
             if refused.fate is Fate.GONE:
                 self._renew = True
                 return _timed_out(refused.error, self._settings) if commit else None
@@ -466,8 +427,6 @@ class Transactions:
                 await self._end_at_coordinator(commit=False)
                 return refused.error
             raise
-        if response.producer_id >= 0:
-            self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
         return None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -489,10 +448,11 @@ class Transactions:
         try:
             await asyncio.wait([ending], timeout=max(0.0, until - deadline(0)))
             if not ending.done():
+                why = _because(self._coordinator.last_error)
                 raise TimedOut(
                     f"whether the transaction of {self.transactional_id} has ended, its coordinator did not"
-                    f" say within {self._setting}{_because(self._last_error)}; the producer goes on asking,"
-                    " and the next transaction waits for the answer"
+                    f" say within max_block_ms ({self._settings.max_block_ms}){why}; the producer goes on"
+                    " asking, and the next transaction waits for the answer"
                 )
         except asyncio.CancelledError:
             if mine and self._waiters == 1 and ending.done() and not ending.cancelled():
@@ -529,22 +489,10 @@ class Transactions:
     async def _join(self) -> None:
         while self._to_join and self.state in (State.OPEN, State.COMMITTING):
             queues = self._to_join.copy()
-            topics = grouped((queue.where, None) for queue in queues)
             self._begun = True
-            request = AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self.transactional_id,
-                v3_and_below_producer_id=self._identity.producer_id,
-                v3_and_below_producer_epoch=self._identity.epoch,
-                v3_and_below_topics=[
-                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
-                        name=name, partitions=sorted(number for number, _ in parts)
-                    )
-                    for name, parts in topics.items()
-                ],
-            )
             try:  # waiting records have their own timeout, which ends the transaction
-                await self._ask(request, _codes_of_partitions, math.inf)
-            except _Refused as refused:
+                await self._coordinator.add_partitions(queue.where for queue in queues)
+            except Refused as refused:
                 if refused.fate in (Fate.FENCED, Fate.FATAL):
                     self._die(refused)
                 else:
@@ -595,7 +543,7 @@ class Transactions:
         mine.count += 1
         try:
             await self._commit_offsets(token, mine, source, offsets, until)
-        except _Refused as refused:
+        except Refused as refused:
             is_open = mine is self._offsets and self.state in (State.OPEN, State.FAILED)
             if is_open and refused.fate in (Fate.FENCED, Fate.FATAL):
                 raise self._die(refused) from refused.error
@@ -630,7 +578,7 @@ class Transactions:
     ) -> None:
         behind_until = math.inf
         before: GroupMetadata | None = None
-        refused: _Refused | None = None
+        refused: Refused | None = None
         while True:
             group, places = await source.offsets_for_transaction(offsets, until, self._aborted_at)
             offsets = places  # what is returned while the group is asked belongs to another call
@@ -641,7 +589,7 @@ class Transactions:
                 try:
                     await self._tell_offsets(token, among, group, places, until)
                     return
-                except _Refused as error:
+                except Refused as error:
                     if error.error.code not in MEMBER_IS_BEHIND:
                         raise
                     before, refused = group, error
@@ -661,150 +609,13 @@ class Transactions:
         until: float,
     ) -> None:
         what = f"the offsets of group {group.group_id} did not become part of the transaction"
+        check = partial(self.check, token)
         self._begun = True
-        if not self._joins_by_writing and group.group_id not in self._groups:
-            joins = AddOffsetsToTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self._identity.producer_id,
-                producer_epoch=self._identity.epoch,
-                group_id=group.group_id,
-            )
-            await self._ask(joins, lambda answer: [answer.error_code], until, what=what, token=token)
+        if not self._coordinator.joins_by_writing and group.group_id not in self._groups:
+            await self._coordinator.add_group(group.group_id, until, what, check)
             self._check_same(token, among)
             self._groups.add(group.group_id)
-        request = TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
-            group_id=group.group_id,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.epoch,
-            generation_id_or_member_epoch=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id,
-            topics=[
-                TxnOffsetCommitRequest.Topic(
-                    name=name,
-                    partitions=[
-                        TxnOffsetCommitRequest.Partition(
-                            partition_index=number,
-                            committed_offset=place.offset,
-                            committed_leader_epoch=place.leader_epoch,
-                            committed_metadata=place.metadata,
-                        )
-                        for number, place in parts
-                    ],
-                )
-                for name, parts in grouped(places.items()).items()
-            ],
-        )
-        await self._ask(request, _codes_of_offsets, until, group_id=group.group_id, what=what, token=token)
-
-    # --- requests -------------------------------------------------------------------------------------------
-
-    async def _identify(self, until: float, what: str) -> None:
-        """Get the producer's id and epoch, or the next epoch if it has one."""
-        request = InitProducerIdRequest(
-            transactional_id=self.transactional_id,
-            transaction_timeout_ms=self._settings.transaction_timeout_ms,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.epoch,
-        )
-        response = await self._ask(request, lambda answer: [answer.error_code], until, what=what)
-        self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
-
-    async def _ask(
-        self,
-        request: Message,
-        codes: Callable[[Any], Iterable[int]],
-        until: float,
-        *,
-        group_id: str | None = None,
-        what: str = "",
-        token: object = None,
-    ) -> Any:
-        """The successful response of the transaction coordinator, or of a group's. Raises _Refused, other
-        permanent errors, TimedOut at `until`, saying `what` is not done, and like `check` once the
-        transaction of `token` is no longer open."""
-        key_type, key = (TRANSACTION, self.transactional_id) if group_id is None else (GROUP, group_id)
-        assert request.__schema__.api_key is not None
-        api_key = ApiKey(request.__schema__.api_key)
-        cluster, tries, is_first = self._cluster, self._cluster.tries(), True
-        while True:
-            pause_s = None
-            attempt_until = min(until, deadline(self._settings.request_timeout_ms / 1000))
-            try:
-                with tries:
-                    node = await cluster.coordinator(key, attempt_until, key_type=key_type)
-                # Before the call: there may be no connection after it, which must not cost the answer.
-                connection = await cluster.connection(node, attempt_until)
-                answer = await cluster.call(
-                    request, attempt_until, node=node, last_version=self._last_versions.get(api_key)
-                )
-                if group_id is None:
-                    self._level = connection.features.get(_FEATURE, 0)
-                code = next(iter(codes(answer)), 0)
-                if not code:
-                    self._last_error = None
-                    return answer
-                told = refusal(code, about=self._about(api_key, group_id))
-                fate = fate_of(api_key, told.code)
-                if fate not in (Fate.AGAIN, Fate.ELSEWHERE):
-                    raise _Refused(fate, self._worded(told))
-                if fate is Fate.ELSEWHERE:
-                    cluster.forget_coordinator(key, key_type=key_type)
-                if told.code is ErrorCode.CONCURRENT_TRANSACTIONS and is_first:
-                    pause_s = STILL_ENDING_S
-                error: ClientError | KafkaError = told
-            except KafkaError as refused:  # by the broker asked for the coordinator, or for lack of a version
-                if isinstance(refused.__cause__, NotInVersionError):  # what KIP-360 or KIP-447 added
-                    about = self._about(api_key, group_id)
-                    why = f"{about}: this needs Apache Kafka 2.5 or later ({refused.why})"
-                    raise _Refused(fate_of(api_key, refused.code), KafkaError(refused.code, why)) from None
-                if not may_pass(refused.code):
-                    raise _Refused(fate_of(ApiKey.FIND_COORDINATOR, refused.code), refused) from None
-                error = refused
-            except ClientError as failed:
-                if cluster.is_final(failed):
-                    raise
-                cluster.forget_coordinator(key, key_type=key_type)
-                error = failed
-            self._last_error = error
-            backoff_s, is_first = tries.again(), False
-            pause_s = backoff_s if pause_s is None else pause_s
-            if deadline(pause_s) >= until:
-                raise TimedOut(f"{what} within {self._setting}: {error}") from error
-            await asyncio.sleep(pause_s)
-            if token is not None:
-                self.check(token)
-
-    def _about(self, api_key: ApiKey, group_id: str | None) -> str:
-        about = f"transactional_id {self.transactional_id}, {api_key.name}"
-        return about if group_id is None else f"{about} for group {group_id}"
-
-    def _worded(self, error: KafkaError) -> KafkaError:
-        """The error, with what to do about it."""
-        if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-            asked = self._settings.transaction_timeout_ms
-            return KafkaError(
-                error.code,
-                f"transaction_timeout_ms ({asked}): the broker allows less (transaction.max.timeout.ms)",
-            )
-        return error
-
-
-def _codes_of_partitions(answer: Any) -> list[int]:
-    """The error codes, the informative ones first."""
-    found = {
-        each.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
-        for each in topic.results_by_partition
-    }
-    return sorted(found - {0}, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED)
-
-
-def _codes_of_offsets(answer: Any) -> list[int]:
-    """The error codes, retriable ones last."""
-    found = {each.error_code for topic in answer.topics for each in topic.partitions} - {0}
-    return sorted(found, key=lambda code: refusal(code).code.retriable)
+        await self._coordinator.commit_offsets(group, places, until, what, check)
 
 
 def _dropped(batch: Batch, why: Exception) -> Exception:

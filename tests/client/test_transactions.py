@@ -27,11 +27,10 @@ from muster.client import (
 )
 from muster.client.network.connection import deadline
 from muster.client.produce.accumulator import ProducerIdentity
+from muster.client.produce.settings import ProducerSettings
 from muster.client.produce.transaction import Transaction
 from muster.client.produce.transactions import State, Transactions
 from muster.protocol.api import ApiKey
-from muster.protocol.message import Message
-from muster.protocol.messages.transactions import AddOffsetsToTxnRequest
 from tests.client.scripted import Say
 from tests.client.transaction_coordinators import LAST_EPOCH, TransactionCluster
 from tests.support.facts import DEADLINE_S, turns, until
@@ -71,16 +70,20 @@ def of(producer: Producer[Any, Any]) -> Transactions:
     return producer._transactions
 
 
+def reset(producer: Producer[Any, Any], settings: ProducerSettings) -> None:
+    of(producer)._settings = of(producer)._coordinator._settings = settings
+
+
 def ask_again_after(producer: Producer[Any, Any], request_timeout_ms: int) -> None:
     """From now on, a coordinator that has not answered within this time is asked again."""
-    of(producer)._settings = replace(producer._settings, request_timeout_ms=request_timeout_ms)
+    reset(producer, replace(of(producer)._settings, request_timeout_ms=request_timeout_ms))
 
 
 def block_for(producer: Producer[Any, Any], max_block_ms: int) -> None:
     """From now on, coordinators have this long, and two thirds of it for each request. (From the start, a
     test would depend on how fast it connects.)"""
     of(producer)._limit_s = max_block_ms / 1000
-    of(producer)._setting = f"max_block_ms ({max_block_ms})"
+    reset(producer, replace(of(producer)._settings, max_block_ms=max_block_ms))
     ask_again_after(producer, max_block_ms * 2 // 3)
 
 
@@ -459,16 +462,16 @@ async def test_a_group_that_joins_after_its_transaction_is_over_does_not_join_th
     cluster = TransactionCluster(1)
     joined, goes_on = asyncio.Event(), asyncio.Event()
     async with transactional(cluster) as producer:
-        ask = of(producer)._ask
+        coordinator = of(producer)._coordinator
+        add_group = coordinator.add_group
 
-        async def late(request: Message, *args: Any, **options: Any) -> Any:
-            answer = await ask(request, *args, **options)
-            if isinstance(request, AddOffsetsToTxnRequest) and not joined.is_set():
+        async def late(*args: Any) -> None:
+            await add_group(*args)
+            if not joined.is_set():
                 joined.set()
                 await goes_on.wait()
-            return answer
 
-        monkeypatch.setattr(of(producer), "_ask", late)
+        monkeypatch.setattr(coordinator, "add_group", late)
         before = await producer.transaction().begin()
         left_over = asyncio.create_task(before.commit_offsets(NOBODY, {TopicPartition("t", 0): 5}))
         await joined.wait()
@@ -605,7 +608,7 @@ async def test_an_epoch_is_taken_from_a_coordinator_that_leaves_the_cluster_mean
         aborting = asyncio.create_task(transaction.abort())
         await until(lambda: len(cluster.requests_of(ApiKey.INIT_PRODUCER_ID)) == 2, "the request")
         del cluster.nodes[2]
-        await of(producer)._cluster.refresh([], deadline(DEADLINE_S))
+        await of(producer)._coordinator._cluster.refresh([], deadline(DEADLINE_S))
         before = cluster.identity
         goes_on.set()
         await until(lambda: cluster.identity != before, "the next epoch")

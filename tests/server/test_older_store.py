@@ -39,7 +39,8 @@ KEEP: Final = ("--offsets-retention-minutes", "2147483647", "--log-retention-ms"
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path / "data", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda each, _: each)  # since 3.11.4
+        archive.extractall(tmp_path / "data")
     with Served(tmp_path / "data", *KEEP) as broker:
         yield broker
 
