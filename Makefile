@@ -41,13 +41,17 @@ SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 test: $(VENV)/.installed-test tests/__pycache__  ## the tests, on asyncio, and where the loop matters in its debug mode or on uvloop
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
+.PHONY: test-slow
+test-slow: $(VENV)/.installed-test  ## the other tests that need nothing but Python: commands and examples as processes, failover, packaging, the simulator, the fuzzers
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(addprefix tests/,cli examples failover fuzz packaging simulator)
+
 # In a fresh clone, tests are compiled once instead of once by every process.
 tests/__pycache__:
 	@$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 
 .PHONY: test-python
-test-python:  ## make test in a Debian root with another Python: make test-python VERSION=3.14 (or 3.13; needs Linux, root and debootstrap)
-	tests/pythons/in-debian-root $(or $(VERSION),$(error which? make test-python VERSION=3.14)) test
+test-python:  ## make test and make test-slow in a Debian root with another Python: make test-python VERSION=3.14 (or 3.13; needs Linux, root and debootstrap)
+	tests/pythons/in-debian-root $(or $(VERSION),$(error which? make test-python VERSION=3.14)) test test-slow
 
 # auditwheel finds the oldest C library that will do, and says so in the wheel's name.
 .PHONY: wheel

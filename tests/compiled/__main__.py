@@ -24,6 +24,7 @@ SUITES: Final = (
     "topics",
     "server",
     "client",
+    "cli/test_serve.py",
     "packaging/test_beside_modules.py",
 )
 INTERPRETED: Final = ("client/admin", "client/faults", "client/security")
