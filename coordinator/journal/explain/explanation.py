@@ -129,7 +129,7 @@ def explained(
             also.append(_abandoned(rebalance, reached))
     case = cases[0]
     findings = diagnose(case)
-    waiting = awaited(rebalance)
+    waiting = awaited(rebalance, now_ms)
     member, what = case.member, words.what(case)
     taken = phases(rebalance)
     held_up = _held_up(rebalance, taken, names, now_ms)
@@ -230,8 +230,6 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
     waited_ms = now_ms - first.since_ms
     if waited_ms < _HANGS_MS or (rebalance.from_state == EMPTY and _in_initial_delay(rebalance, now_ms)):
         return None
-    if rebalance.kind is Kind.CONSUMER:
-        return reasons.hanging(first, names, waited_ms)
     who = names.short(first.member)
     if first.pending:
         says = f"{who} was given a member id and has not joined with it: everyone waits for it"
@@ -239,7 +237,9 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
             Diagnosis.PENDING_MEMBER, Certainty.CERTAIN, says, (f"it got the id {duration(waited_ms)} ago",)
         )
     owes = f"{who} has not rejoined"
-    if rebalance.joined is not None:
+    if rebalance.kind is Kind.CONSUMER:
+        owes = reasons.owes(first, who)
+    elif rebalance.joined is not None:
         owes = f"the leader {who} has not sent the assignment"
     if first.disconnected_ms is not None:
         closed = duration(now_ms - first.disconnected_ms)
@@ -250,6 +250,8 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
             says,
             (f"the group waits for it until its session expires, for {duration(waited_ms)} so far",),
         )
+    if rebalance.kind is Kind.CONSUMER:
+        return reasons.hanging(first, owes, who, waited_ms)
     if rebalance.joined is not None:
         says = f"{owes}: its assignor hangs, or its process has stalled"
         evidence = f"the group has waited for it for {duration(waited_ms)}"

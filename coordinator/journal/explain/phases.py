@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from muster.coordinator.journal.entries import REJOINS_TOLD_MAX, Entry, Member
@@ -14,6 +15,8 @@ from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING,
 
 _HELD_UP_MS: Final = 1_000
 """A shorter wait for a member that then left, or expired, is not worth mentioning."""
+_EXPIRES_LATE_MS: Final = 5_000
+"""A session that should have ended this long ago has not: its member was heard from since."""
 
 
 def phases(rebalance: Rebalance) -> Phases | None:
@@ -71,21 +74,21 @@ def _waits(rebalance: Rebalance) -> dict[str, int]:
     return found
 
 
-def awaited(rebalance: Rebalance) -> list[Awaited]:
+def awaited(rebalance: Rebalance, now_ms: int) -> list[Awaited]:
     """Whom a rebalance in progress waits for, pending clients first."""
     if rebalance.outcome is not Outcome.UNDER_WAY:
         return []
     if rebalance.kind is Kind.CONSUMER:
-        return progress.awaited(rebalance)
+        return _connected_or_not(rebalance, progress.awaited(rebalance), now_ms)
     if rebalance.state == COMPLETING:
         leader = None if rebalance.joined is None else member(rebalance.joined, "leader")
         if rebalance.joined is None or leader is None:
             return []
-        return _not_yet(rebalance, rebalance.joined, [leader])
+        return _not_yet(rebalance, rebalance.joined, [leader], now_ms)
     if rebalance.state != PREPARING:
         return []
     change = rebalance.starts[-1].entry
-    missing = _not_yet(rebalance, change, members(change, "waiting_for"))
+    missing = _not_yet(rebalance, change, members(change, "waiting_for"), now_ms)
     if not rejoins_told(rebalance):
         # Any of the others may have rejoined.
         missing = [each for each in missing if _disconnected_by(each, change.at_ms)]
@@ -104,7 +107,7 @@ def rejoins_told(rebalance: Rebalance) -> bool:
     return len(members(change, "waiting_for")) + 1 + came <= REJOINS_TOLD_MAX
 
 
-def _not_yet(rebalance: Rebalance, change: Entry, awaited: Iterable[Member]) -> list[Awaited]:
+def _not_yet(rebalance: Rebalance, change: Entry, awaited: Iterable[Member], now_ms: int) -> list[Awaited]:
     """The members that the group waits for since a state change, minus those that have responded since."""
     waiting = {each.id: each for each in awaited}
     for each in _since(rebalance, change):
@@ -114,20 +117,8 @@ def _not_yet(rebalance: Rebalance, change: Entry, awaited: Iterable[Member]) -> 
             elif each.type == "member_replaced":
                 waiting.pop(str(each.data.get("old_member_id")), None)
     until_ms = whole(change, "until_ms")
-    newest: dict[str, Entry] = {}
-    sessions_ms: dict[str, int] = {}
-    for index in range(rebalance.last - 1, max(-1, rebalance.last - LOOK_ENTRIES_MAX), -1):
-        each = rebalance.stream[index]
-        if each.member is None or each.member.id not in waiting:
-            continue
-        newest.setdefault(each.member.id, each)
-        session_ms = whole(each, "session_timeout_ms")
-        if session_ms is not None:
-            sessions_ms.setdefault(each.member.id, session_ms)
-    return [
-        _rejoining(who, newest.get(who.id), sessions_ms.get(who.id), change.at_ms, until_ms)
-        for who in waiting.values()
-    ]
+    found = [Awaited(who, False, change.at_ms, until_ms) for who in waiting.values()]
+    return _connected_or_not(rebalance, found, now_ms)
 
 
 def _since(rebalance: Rebalance, change: Entry) -> Iterator[Entry]:
@@ -139,17 +130,39 @@ def _since(rebalance: Rebalance, change: Entry) -> Iterator[Entry]:
     return entries
 
 
-def _rejoining(
-    who: Member, newest: Entry | None, session_ms: int | None, since_ms: int, until_ms: int | None
-) -> Awaited:
-    """A member that has yet to answer, and the newest entry about it. Its session may end sooner than the
-    wait; if its connection is closed, it most likely will."""
-    if newest is None or newest.type != "member_disconnected":
-        return Awaited(who, False, since_ms, until_ms)
-    if session_ms is not None:
-        expires_ms = newest.at_ms - (whole(newest, "silent_ms") or 0) + session_ms
-        until_ms = expires_ms if until_ms is None else min(until_ms, expires_ms)
-    return Awaited(who, False, since_ms, until_ms, disconnected_ms=newest.at_ms)
+def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int) -> list[Awaited]:
+    """The same members, with when their connections closed, by the newest entry about each. Then its session
+    may end sooner than the wait, and most likely will. One that has outlived it came back."""
+    ids = {each.member.id for each in waiting}
+    newest: dict[str, Entry] = {}
+    sessions_ms: dict[str, int] = {}
+    loaded_ms = 0
+    for index in range(rebalance.last - 1, max(-1, rebalance.last - LOOK_ENTRIES_MAX), -1):
+        entry = rebalance.stream[index]
+        if entry.type == "shard_loaded":
+            loaded_ms = max(loaded_ms, entry.at_ms)  # sessions began anew
+        if entry.member is None or entry.member.id not in ids:
+            continue
+        newest.setdefault(entry.member.id, entry)
+        session_ms = whole(entry, "session_timeout_ms")
+        if session_ms is not None:
+            sessions_ms.setdefault(entry.member.id, session_ms)
+    found: list[Awaited] = []
+    for each in waiting:
+        closed, until_ms = newest.get(each.member.id), each.until_ms
+        if closed is None or closed.type != "member_disconnected":
+            found.append(each)
+            continue
+        session_ms = sessions_ms.get(each.member.id)
+        if session_ms is not None:
+            heard_ms = closed.at_ms - (whole(closed, "silent_ms") or 0)
+            expires_ms = max(heard_ms, loaded_ms) + session_ms
+            if now_ms > expires_ms + _EXPIRES_LATE_MS:
+                found.append(each)
+                continue
+            until_ms = expires_ms if until_ms is None else min(until_ms, expires_ms)
+        found.append(replace(each, until_ms=until_ms, disconnected_ms=closed.at_ms))
+    return found
 
 
 def _pending(rebalance: Rebalance) -> list[Awaited]:

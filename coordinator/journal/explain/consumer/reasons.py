@@ -14,7 +14,6 @@ from muster.coordinator.journal.explain.names import count, duration, listed
 from muster.coordinator.journal.explain.names import partitions as numbered
 from muster.coordinator.journal.explain.timing import Awaited
 from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, Trigger
-from muster.coordinator.journal.names import Names
 
 _RECENTLY_MS: Final = 60_000
 """A member that joined this recently may have brought a regular expression."""
@@ -196,19 +195,24 @@ def did_not_rejoin(case: Case) -> Finding:
     return Finding(Diagnosis.SLOW_JOIN, Certainty.CERTAIN, says, evidence)
 
 
-def hanging(first: Awaited, names: Names, waited_ms: int) -> Finding:
-    """What a rebalance in progress has waited for too long."""
-    who, since = names.short(first.member), (f"others have waited for it for {duration(waited_ms)}",)
+def owes(first: Awaited, who: str) -> str:
+    """What a rebalance in progress waits for, as a sentence without its full stop."""
     if not first.partitions:
-        says = f"{who} has sent no heartbeat to learn of its partitions: the process stalls, or is gone"
+        return f"{who} has sent no heartbeat to learn of its partitions"
+    return f"{who} has not revoked {numbered(first.partitions)}"
+
+
+def hanging(first: Awaited, owes: str, who: str, waited_ms: int) -> Finding:
+    """What a rebalance in progress has waited for too long, from a member that is connected."""
+    since = (f"others have waited for it for {duration(waited_ms)}",)
+    if not first.partitions:
+        says = f"{owes}: the process stalls, or is gone"
         return Finding(Diagnosis.SLOW_REVOKE, Certainty.LIKELY, says)
-    what = numbered(first.partitions)
     if first.until_ms is None:
+        what = numbered(first.partitions)
         says = f"{who} has {what} and has not revoked them: it may not know yet that it has to"
         return Finding(Diagnosis.SLOW_REVOKE, Certainty.LIKELY, says, since)
-    says = (
-        f"{who} has not revoked {what}: its application does not poll, or its rebalance callback takes long"
-    )
+    says = f"{owes}: its application does not poll, or its rebalance callback takes long"
     return Finding(Diagnosis.SLOW_REVOKE, Certainty.CERTAIN, says, since)
 
 

@@ -76,11 +76,13 @@ def phases(taken: Phases, names: Names) -> str:
 def awaited(each: Awaited, names: Names, now_ms: int, zone: tzinfo | None) -> str:
     """Who holds what, since when and until when, and who waits for it."""
     waited, long = duration(now_ms - each.since_ms), names.long(each.member)
-    if not each.partitions:
-        return f"for {long} to send a heartbeat and learn of its partitions, {waited} so far"
-    waiters = listed([names.short(one) for one in each.waiters])
-    to = f" for {waiters}" if waiters else ""
-    said = f"for {long} to revoke {partitions(each.partitions)}{to}, {waited} so far"
+    said = f"for {long} to send a heartbeat and learn of its partitions, {waited} so far"
+    if each.partitions:
+        waiters = listed([names.short(one) for one in each.waiters])
+        to = f" for {waiters}" if waiters else ""
+        said = f"for {long} to revoke {partitions(each.partitions)}{to}, {waited} so far"
+    if each.disconnected_ms is not None:
+        said += f", its connection closed {duration(now_ms - each.disconnected_ms)} ago"
     if each.until_ms is None:
         return said
     left_ms = each.until_ms - now_ms

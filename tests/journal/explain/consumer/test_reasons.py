@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.coordinator.journal.explain import Certainty, Diagnosis, Explanation
-from tests.journal.explain.consumer.stories import lines, why
+from tests.journal.explain.consumer.stories import lines, told, why
 
 PAIR = """
 topic orders 4
@@ -192,6 +192,53 @@ def test_a_member_that_was_not_heard_of_since_it_has_to_revoke() -> None:
     )
     assert brief(found) == ("member joined", "slow-revoke", "likely", "alice")
     assert found.waiting[0].until_ms is None
+
+
+CLOSED = """
+topic orders 4
+
+alice beat topics=orders
+advance 1s
+bob beat topics=orders
+alice beat
+advance 1s
+disconnect alice
+"""
+
+
+def test_a_member_that_crashed_before_it_revoked() -> None:
+    found = why(CLOSED, after_ms=20_000)
+    assert brief(found) == ("member joined", "crashed", "likely", "alice")
+    assert found.meaning == (
+        "alice has not revoked orders-2..3, and its connection closed 20.0 s ago: the process is probably "
+        "gone"
+    )
+    (waiting,) = found.waiting
+    closed_ms = found.started_ms + 1_000
+    assert (waiting.disconnected_ms, waiting.until_ms) == (closed_ms, closed_ms - 1_000 + 45_000)
+    text = " ".join(lines(CLOSED, after_ms=20_000))
+    assert "21.0 s so far, its connection closed 20.0 s ago; it is removed at" in text
+    assert "(in 24.0 s)" in text
+    untold = CLOSED.replace("alice beat\nadvance 1s\n", "")
+    assert brief(why(untold, after_ms=5_000)) == ("member joined", "crashed", "likely", "alice")
+
+
+def test_a_member_that_crashed_before_it_got_its_partitions() -> None:
+    story = CLOSED.replace("disconnect alice", "alice beat owned=orders-0,orders-1\ndisconnect bob")
+    found = why(story, after_ms=5_000)
+    assert brief(found) == ("member joined", "crashed", "likely", "bob")
+    assert found.meaning.startswith("bob has sent no heartbeat to learn of its partitions, and its conn")
+    assert "for bob (host 127.0.0.1) to send a heartbeat and learn of its partitions" in " ".join(
+        lines(story, after_ms=5_000)
+    )
+
+
+def test_a_member_that_outlived_its_session_came_back_over_another_connection() -> None:
+    story = CLOSED + "advance 3s\nalice beat\nbob beat\n" * 17
+    assert told(story)[-1].type == "member_disconnected", "heartbeats are not recorded"
+    found = why(story, after_ms=51_000)
+    assert brief(found) == ("member joined", "slow-revoke", "certain", "alice")
+    assert found.waiting[0].disconnected_ms is None
 
 
 AWAY_WHILE_REVOKING = """
