@@ -178,13 +178,28 @@ def _ids_now(rebalance: Rebalance) -> dict[str, str]:
 
 
 def _wanted(rebalance: Rebalance, now: Mapping[str, str]) -> dict[Partition, Move]:
-    """The moves of partitions between members by the ids they have now. If the target changed meanwhile, the
-    last one that moved a partition counts."""
+    """The moves of partitions between members by the ids they have now: from the one that had it to the one
+    that is to get it by the last target that moved it. Targets move it from the one that was to get it."""
     found: dict[Partition, Move] = {}
-    for each in rebalance.targets:
-        for topic, partition, old, new in moves(each):
-            found[topic, partition] = Move(topic, partition, now.get(old or "", old), now.get(new or "", new))
-    return found
+    got: set[tuple[str, Partition]] = set()
+    for entry in rebalance.entries:
+        if entry.type == "partitions_assigned":
+            got |= _by_member([entry], entry.type, now)
+        elif entry.type == "target_assigned":
+            for topic, partition, old, new in moves(entry):
+                part = topic, partition
+                holder, to_get = now.get(old or "", old), now.get(new or "", new)
+                before = found.get(part)
+                if before is not None and (before.to_member or "", part) not in got:
+                    holder = before.from_member
+                found[part] = Move(topic, partition, holder, to_get)
+                got.discard((to_get or "", part))
+    let_go = _by_member(rebalance.entries, "partitions_revoked", now)
+    return {
+        part: move
+        for part, move in found.items()
+        if move.from_member != move.to_member or (move.from_member or "", part) in let_go
+    }
 
 
 def _by_member(entries: Iterable[Entry], type: str, now: Mapping[str, str]) -> set[tuple[str, Partition]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from muster.coordinator.journal.explain import Certainty, Diagnosis, Explanation
@@ -192,6 +194,40 @@ def test_a_member_that_was_not_heard_of_since_it_has_to_revoke() -> None:
     )
     assert brief(found) == ("member joined", "slow-revoke", "likely", "alice")
     assert found.waiting[0].until_ms is None
+
+
+def awaited(story: str) -> dict[str, list[int]]:
+    """Who is waited for, and the partitions it is to revoke."""
+    of_range = (
+        f"config group.consumer.assignors range,uniform\ntopic orders 6\n\nzoe beat topics=orders\n{story}"
+    )
+    return {
+        each.member.client_id: [partition for _, partition in each.partitions]
+        for each in why(of_range, after_ms=5_000).waiting
+    }
+
+
+def test_who_was_to_get_partitions_until_the_target_changed_is_not_to_revoke_them() -> None:
+    story = "yve beat topics=orders\nadvance 1s\nxan beat topics=orders\n"
+    assert awaited(f"{story}yve beat owned=none\n") == {"zoe": [0, 1, 2, 3]}
+
+
+def test_who_is_to_keep_partitions_after_all_is_not_to_revoke_them() -> None:
+    story = "yve beat topics=orders\nxan beat topics=orders\nyve beat epoch=-1\nadvance 1s\nxan beat\n"
+    assert awaited(story) == {"zoe": [0, 1, 2]}
+
+
+def test_who_got_partitions_before_the_target_changed_is_to_revoke_them() -> None:
+    story = """
+    yve beat topics=orders
+    vic beat topics=orders
+    zoe beat
+    zoe beat owned=orders-4,orders-5
+    yve beat owned=none
+    yve beat owned=orders-2,orders-3
+    xan beat topics=orders
+    """
+    assert awaited(textwrap.dedent(story)) == {"yve": [2, 3], "zoe": [4], "vic": []}
 
 
 CLOSED = """
