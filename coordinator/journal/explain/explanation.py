@@ -138,7 +138,7 @@ def explained(
         # How it began does not explain why it is not over.
         began = f"it began with: {findings[0].says} ({findings[0].diagnosis})"
         findings = [hanging._replace(evidence=(*hanging.evidence, began))]
-        member = waiting[0].member if waiting else None
+        member = _longest(waiting).member if waiting else None
     best, *others = findings
     return Explanation(
         group=rebalance.group,
@@ -226,7 +226,7 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         return None
     if not waiting:
         return _hanging_unnamed(rebalance, now_ms)
-    first = waiting[0]
+    first = _longest(waiting)
     waited_ms = now_ms - first.since_ms
     if waited_ms < _HANGS_MS or (rebalance.from_state == EMPTY and _in_initial_delay(rebalance, now_ms)):
         return None
@@ -263,6 +263,11 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         says,
         (f"the group has waited for it for {duration(waited_ms)}",),
     )
+
+
+def _longest(waiting: list[Awaited]) -> Awaited:
+    """The one that has been waited for the longest."""
+    return min(waiting, key=lambda each: each.since_ms)
 
 
 def _hanging_unnamed(rebalance: Rebalance, now_ms: int) -> Finding | None:

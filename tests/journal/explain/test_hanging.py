@@ -110,6 +110,15 @@ def test_members_that_have_not_rejoined() -> None:
     assert "web-2 (host 10.0.0.7) to rejoin, 12.0 s so far; the group waits until 14:08:12" in text
 
 
+@pytest.mark.parametrize("age_ms", [1_000, 4_000])
+def test_a_client_that_has_just_got_an_id_does_not_hide_who_was_waited_for_before(age_ms: int) -> None:
+    life = Life().at(0).preparing(WEB_3, "member joined", waiting_for=(WEB_2,), until_ms=T0 + 300_000)
+    life.at(120_000).add("member_id_issued", GHOST, expires_ms=T0 + 165_000)
+    found = why(life, 120_000 + age_ms)
+    assert (found.diagnosis.value, found.certainty.value, found.member) == ("slow-join", "certain", WEB_2)
+    assert [each.member for each in found.waiting] == [GHOST, WEB_2]
+
+
 def test_a_member_whose_connection_closed_is_waited_for_until_its_session_expires() -> None:
     life = Life().at(-60_000).add("member_added", WEB_2, trigger="member joined", session_timeout_ms=15_000)
     life.rebalanced(WEB_2, "member joined")
