@@ -128,6 +128,8 @@ def explained(
         if reached != rebalance.generation:
             also.append(_abandoned(rebalance, reached))
     case = cases[0]
+    if rebalance.begins_with_restart and case.start is rebalance.starts[0]:
+        also.append("the journal lacks its beginning: this cause restarted it")
     findings = diagnose(case)
     waiting = awaited(rebalance, now_ms)
     member, what = case.member, words.what(case)

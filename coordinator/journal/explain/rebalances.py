@@ -108,6 +108,16 @@ class Rebalance:
     """What ended it before it was over."""
 
     @property
+    def begins_with_restart(self) -> bool:
+        """Whether its first start is known to be a restart, since the journal lacks its beginning."""
+        first = self.starts[0]
+        if self.began_in_sight or first.trigger is None:
+            return False
+        if first.entry.type in ("state_changed", "epoch_bumped"):
+            return True
+        return self.completed is not None and bool(whole(self.completed, "restarts"))
+
+    @property
     def entries(self) -> Sequence[Entry]:
         return self.stream[self.first : self.last]
 
@@ -271,7 +281,7 @@ class _Cutting:
         self._state = text(entry, "to_state")
         match self._state:
             case "PreparingRebalance":
-                current = self._open or self._begin(index, entry)
+                current = self._open or self._begin_classic(index, entry)
                 current.starts.append(Start(index, entry, entry.trigger))
                 current.state, current.joined, current.assigned = PREPARING, None, None
                 if entry.generation is not None:
@@ -360,6 +370,13 @@ class _Cutting:
         began = Rebalance(self._group, self._stream, self._members, self._present, first, first, entry.at_ms)
         began.from_state = text(entry, "from_state")
         self._open = began
+        return began
+
+    def _begin_classic(self, index: int, entry: Entry) -> Rebalance:
+        began = self._begin(index, entry)
+        if began.from_state in (PREPARING, COMPLETING):  # a restart: the journal lacks the beginning
+            began.began_in_sight = False
+            began.started_ms -= max(whole(entry, "phase_ms") or 0, 0)
         return began
 
     def _begin_unseen(self, index: int, entry: Entry) -> Rebalance:

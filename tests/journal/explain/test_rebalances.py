@@ -93,6 +93,36 @@ def test_a_journal_that_begins_in_the_middle() -> None:
         assert (told.started_ms, told.ended_ms) == (T0, T0 + 200)
 
 
+def test_a_journal_that_begins_with_a_restart() -> None:
+    life = Life().at(0).preparing(WEB_2, "member joined").at(100).joined()
+    missing = len(life.entries)
+    life.at(6_100).add("member_removed", WEB_3, trigger="member left")
+    life.preparing(WEB_3, "member left", from_state="CompletingRebalance").at(6_300).joined()
+    under_way = explain(life.entries[missing:])
+    assert under_way is not None
+    assert (under_way.started_ms, under_way.cause) == (T0 + 100, "member left")
+    life.at(6_310).stable(WEB_3, "member left", 0, 6_300, restarts=1)
+    (found,) = rebalances(life.entries[missing:])
+    assert not found.began_in_sight
+    told = explain(life.entries[missing:])
+    assert told is not None
+    assert (told.started_ms, told.ended_ms) == (T0, T0 + 6_310)
+    assert (told.cause, told.member) == ("member left", WEB_3)
+    for each in (under_way, told):
+        assert each.also == ("the journal lacks its beginning: this cause restarted it",)
+
+
+def test_a_journal_that_lacks_all_but_the_end() -> None:
+    def also(restarts: int) -> tuple[str, ...]:
+        life = Life().at(6_310).completed(WEB_3, "member left", 0, 6_300, restarts=restarts)
+        told = explain(life.entries)
+        assert told is not None
+        return told.also
+
+    assert also(0) == (), "its only cause"
+    assert also(1) == ("the journal lacks its beginning: this cause restarted it",)
+
+
 def test_a_journal_that_ends_before_the_completion_is_noted() -> None:
     life = Life().at(0).rebalanced(WEB_2, "leader rejoined")
     assert rebalances(life.entries[:2])[0].outcome is Outcome.UNDER_WAY
