@@ -461,7 +461,7 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
         parts = [f"{partitions(where)} {for_long} for {ms}" for ms, where in list(as_long.items())[:3]]
         more = sum(len(where) for where in list(as_long.values())[3:])
         shorter = f", {count(more, 'partition')} for less" if more else ""
-        said.append(", ".join(parts) + shorter + _kept_going(explanation))
+        said.append(", ".join(parts) + shorter + _kept_going(cost, explanation))
     if cost.kept_stopped is not None:
         kept, ms, protocol = cost.kept_stopped
         said.append(
@@ -487,12 +487,16 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
     return "; ".join(said)
 
 
-def _kept_going(explanation: Explanation) -> str:
-    """A consumer group does not stop as a whole."""
-    kept = None if explanation.moved is None else explanation.moved.kept
-    if explanation.kind is not Kind.CONSUMER or not kept:
+def _kept_going(cost: Cost, explanation: Explanation) -> str:
+    """A consumer group does not stop as a whole. Partitions that members revoked and got back did."""
+    moved = explanation.moved
+    if explanation.kind is not Kind.CONSUMER or moved is None or not moved.kept:
         return ""
-    return f"; the other {kept} never stopped" if kept > 1 else "; the other one never stopped"
+    stood_still = {part for each in cost.unowned for part in each.partitions}
+    going = moved.kept - len(stood_still - {(each.topic, each.partition) for each in moved.moves})
+    if going <= 0:
+        return ""
+    return f"; the other {going} never stopped" if going > 1 else "; the other one never stopped"
 
 
 def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:

@@ -110,6 +110,29 @@ def test_partitions_of_a_member_that_is_back_before_the_next_target_stood_still_
     assert found.cost.unowned == (Unowned((("orders", 2), ("orders", 3)), 9_000),)
 
 
+def test_partitions_that_were_revoked_and_came_back_did_stop() -> None:
+    story = """
+    topic orders 4
+
+    alice beat topics=orders
+    bob beat topics=orders
+    alice beat
+    alice beat owned={owned}
+    bob beat epoch=-1
+    advance 4s
+    alice beat
+    """
+    found = why(story.format(owned="orders-0,orders-1"))
+    assert found.moved is not None
+    assert (found.moved.kept, found.moved.moves) == (4, ())
+    assert lines(story.format(owned="orders-0,orders-1"))[-1] == (
+        "cost      orders-2..3 stood still for 4.0 s; the other 2 never stopped"
+    )
+    story = story.replace("topic orders 4", "config group.consumer.assignors range\n    topic orders 1")
+    story = story.replace("alice", "zoe")
+    assert lines(story.format(owned="none"))[-1] == "cost      orders-0 stood still for 4.0 s"
+
+
 def test_a_rebalance_that_is_over_in_one_step() -> None:
     found = rebalances(
         told("topic orders 2\ntopic more 1\n\nalice beat topics=orders\nalice beat topics=orders,more\n")
