@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.facts import flag, growths, member, same_client, text, texts, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding, is_eviction
 from muster.coordinator.journal.explain.former import Former, died, lost_its_coordinator
+from muster.coordinator.journal.explain.leaving import (
+    says_closing,
+    says_poll_deadline,
+    says_unsubscribed,
+    too_early,
+)
 from muster.coordinator.journal.explain.names import count, duration, listed
 from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Kind, Trigger
 
@@ -27,8 +33,41 @@ _OF_OTHERS: Final = (
 # --- joined -------------------------------------------------------------------------------------------------
 
 
+class _Return(NamedTuple):
+    """A client that was a member before joins as a new one."""
+
+    removed: Entry
+    by: str | None
+    """How it is known to be the same client; None: only by its name."""
+    certainty: Certainty | None
+    """Whether it had been evicted, or had left at its poll deadline; None: it had not."""
+
+
 def came_back(case: Case) -> Finding | None:
     """A client that was evicted, or left at its poll deadline, joins as a new member."""
+    found = _return(case)
+    if found is None or found.certainty is None:
+        return None
+    each = found.removed
+    ago = duration(case.start.entry.at_ms - each.at_ms)
+    how = f"was evicted ({each.trigger})" if is_eviction(each) else "left"
+    if member(each, "requested_by") is not None:
+        how = "was removed at the request of another client"
+    says = f"the client that {how} {ago} before came back: this rebalance follows from that one"
+    of = "epoch" if case.rebalance.kind is Kind.CONSUMER else "generation"
+    generation = "" if each.generation is None else f", in {of} {each.generation}"
+    evidence = f"{case.names.short(each.member)} {how} {ago} before{generation}"
+    if found.by is not None:
+        return Finding(
+            Diagnosis.REJOINED_AFTER_EVICTION, found.certainty, says, (evidence, f"it came {found.by}")
+        )
+    if started_again(case) is not None or coordinator_was_away(case) is not None:
+        return None  # started again since, or another process of the same name
+    return Finding(Diagnosis.REJOINED_AFTER_EVICTION, found.certainty, says, (evidence,))
+
+
+def _return(case: Case) -> _Return | None:
+    """The newest removal of the client that joins."""
     if case.member is None:
         return None
     former = _former_id(case)
@@ -39,26 +78,27 @@ def came_back(case: Case) -> Finding | None:
         same = each.member.id == former if former is not None else same_client(each.member, case.member)
         if not same and not is_itself:
             continue
-        by_request = member(each, "requested_by") is not None
-        evicted = is_eviction(each) or by_request
-        ago = duration(case.start.entry.at_ms - each.at_ms)
-        how = f"was evicted ({each.trigger})" if evicted else "left"
-        if by_request:
-            how = "was removed at the request of another client"
-        says = f"the client that {how} {ago} before came back: this rebalance follows from that one"
-        of = "epoch" if case.rebalance.kind is Kind.CONSUMER else "generation"
-        generation = "" if each.generation is None else f", in {of} {each.generation}"
-        evidence = f"{case.names.short(each.member)} {how} {ago} before{generation}"
+        evicted = is_eviction(each) or member(each, "requested_by") is not None
         if is_itself or former is not None:
             by = "with the same member id" if is_itself else "on the same connection"
-            return Finding(
-                Diagnosis.REJOINED_AFTER_EVICTION, Certainty.CERTAIN, says, (evidence, f"it came {by}")
-            )
-        if not evicted or started_again(case) is not None or coordinator_was_away(case) is not None:
-            return None  # started again since, or another process of the same name
-        certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
-        return Finding(Diagnosis.REJOINED_AFTER_EVICTION, certainty, says, (evidence,))
+            return _Return(each, by, Certainty.CERTAIN if evicted else _left_at_poll_deadline(case, each))
+        by_name = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
+        return _Return(each, None, by_name if evicted else None)
     return None
+
+
+def _left_at_poll_deadline(case: Case, left: Entry) -> Certainty | None:
+    """Whether a client that left and is back on its connection had missed its poll deadline. Otherwise the
+    application unsubscribed and subscribed again. Most clients say neither."""
+    if says_poll_deadline(left.reason):
+        return Certainty.CERTAIN
+    if left.member is None or says_closing(left.reason):
+        return None
+    before = dropwhile(
+        lambda each: each is not left, case.before("member_removed", "member_added", "member_replaced")
+    )
+    joins = (each for each in before if each.type != "member_removed")
+    return Certainty.POSSIBLE if too_early(left, left.member, joins) else Certainty.LIKELY
 
 
 def started_again(case: Case) -> Finding | None:
@@ -97,12 +137,14 @@ def new_member(case: Case) -> Finding | None:
     """There is no earlier sign of it in the group."""
     if started_again(case) is not None or coordinator_was_away(case) is not None:
         return Finding(Diagnosis.NEW_MEMBER, Certainty.POSSIBLE, "another process of the same name")
-    returned = came_back(case)
+    returned, known = came_back(case), _return(case)
+    if returned is not None and returned.certainty is Certainty.CERTAIN:
+        return None
+    if known is not None and known.by is not None:
+        return _subscribed_again(case, known)
     if returned is not None:
-        if returned.certainty is Certainty.CERTAIN:
-            return None
         return Finding(Diagnosis.NEW_MEMBER, Certainty.POSSIBLE, "another process of the same name")
-    if case.rebalance.from_state == EMPTY and case.start is case.rebalance.starts[0]:
+    if _is_first(case):
         return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "the first member of the group joined")
     for each in case.earlier("member_removed"):
         if each.member is not None and case.member is not None and same_client(each.member, case.member):
@@ -118,6 +160,23 @@ def new_member(case: Case) -> Finding | None:
         )
         return Finding(Diagnosis.NEW_MEMBER, Certainty.LIKELY, says)
     return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "a new or additional process: the group grew")
+
+
+def _subscribed_again(case: Case, known: _Return) -> Finding:
+    """What it was unless the client had missed its poll deadline."""
+    certainty = Certainty.CERTAIN
+    if known.certainty is not None:
+        certainty = Certainty.LIKELY if known.certainty is Certainty.POSSIBLE else Certainty.POSSIBLE
+    reason, ago = known.removed.reason, duration(case.start.entry.at_ms - known.removed.at_ms)
+    how = f"the application unsubscribed, and subscribed again {ago} later"
+    if says_closing(reason) and not says_unsubscribed(reason):
+        how = f"the consumer was closed, and its process joined again {ago} later"
+    so = "it is the first member of the group" if _is_first(case) else "the group did not grow"
+    return Finding(Diagnosis.NEW_MEMBER, certainty, f"{how}: {so}", (f"it came {known.by}",))
+
+
+def _is_first(case: Case) -> bool:
+    return case.rebalance.from_state == EMPTY and case.start is case.rebalance.starts[0]
 
 
 def _predecessor(case: Case) -> Entry | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from muster.coordinator.journal.entries import CUT, Entry, Member
@@ -180,18 +181,33 @@ def removed_by_admin(case: Case) -> Finding | None:
     return None
 
 
+def says_poll_deadline(reason: str | None) -> bool:
+    """Whether a client that leaves says that it missed its poll deadline."""
+    return reason is not None and bool(_BY_POLL_DEADLINE.search(reason))
+
+
+def says_closing(reason: str | None) -> bool:
+    """Whether a client that leaves says that it was closed or unsubscribed."""
+    return reason is not None and bool(_BY_CLOSING.search(reason)) and not says_poll_deadline(reason)
+
+
+def says_unsubscribed(reason: str | None) -> bool:
+    """Whether a client that leaves says that it unsubscribed."""
+    return reason is not None and "unsubscribed" in reason.lower()
+
+
 def said_poll_deadline(case: Case) -> Finding | None:
     """The client's own reason."""
-    if case.reason is None or not _BY_POLL_DEADLINE.search(case.reason):
+    if not says_poll_deadline(case.reason):
         return None
     return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.CERTAIN, POLL, case.said)
 
 
 def said_closing(case: Case) -> Finding | None:
     """The client's own reason."""
-    if case.reason is None or not _BY_CLOSING.search(case.reason) or said_poll_deadline(case) is not None:
+    if not says_closing(case.reason):
         return None
-    says = _UNSUBSCRIBED if "unsubscribed" in case.reason.lower() else _CLOSED
+    says = _UNSUBSCRIBED if says_unsubscribed(case.reason) else _CLOSED
     return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, says, case.said)
 
 
@@ -269,9 +285,16 @@ def just_left(case: Case) -> Finding | None:
 def _too_early(case: Case) -> tuple[str, ...]:
     """Evidence that it left before a poll deadline could have passed since it joined; none if it did not.
     Only a client that joined without polling, as librdkafka may after an eviction, can miss one sooner."""
-    for each in case.before("member_added", "member_replaced"):
-        if case.is_about(each):
-            limit_ms, age_ms = whole(each, "rebalance_timeout_ms"), case.start.entry.at_ms - each.at_ms
+    if case.member is None:
+        return ()
+    return too_early(case.start.entry, case.member, case.before("member_added", "member_replaced"))
+
+
+def too_early(left: Entry, who: Member, before: Iterable[Entry]) -> tuple[str, ...]:
+    """The same for the entry of a leave; `before` are the earlier joins, newest first."""
+    for each in before:
+        if each.member is not None and each.member.id == who.id:
+            limit_ms, age_ms = whole(each, "rebalance_timeout_ms"), left.at_ms - each.at_ms
             if limit_ms is None or age_ms >= limit_ms - _POLLED_BEFORE_MS:
                 return ()
             limit = f"its rebalance timeout (usually max.poll.interval.ms) of {duration(limit_ms)}"

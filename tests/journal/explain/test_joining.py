@@ -120,13 +120,51 @@ def test_who_leads_no_more_is_not_taken_for_who_leads_now() -> None:
     assert everybody(life.entries)[WEB_1.id] == WEB_1
 
 
+def left_and_came_back(
+    reason: str | None = None, *, joined: int = 600_000, from_state: str = "Stable"
+) -> Explanation:
+    """A client leaves, and comes back on its connection."""
+    life = Life().at(-joined).add("member_added", WEB_2, rebalance_timeout_ms=300_000).at(0)
+    life.add("member_removed", WEB_2, trigger="member left", reason=reason, silent_ms=900, connected=True)
+    life.rebalanced(WEB_2, "member left").at(9_000)
+    life.add("member_added", AGAIN, trigger="member joined", former_member_id=WEB_2.id)
+    return why(life.preparing(AGAIN, "member joined", from_state=from_state))
+
+
 def test_a_client_that_missed_its_poll_deadline_comes_back() -> None:
-    life = Life().at(0).add("member_removed", WEB_2, trigger="member left", silent_ms=900, connected=True)
-    life.rebalanced(WEB_2, "member left")
-    life.at(9_000).add("member_added", AGAIN, trigger="member joined", former_member_id=WEB_2.id)
-    found = why(life.rebalanced(AGAIN, "member joined"))
+    found = left_and_came_back("consumer poll timeout has expired.")
     assert said(found) == ("rejoined-after-eviction", "certain")
     assert "the client that left 9.0 s before came back" in found.meaning
+    assert not others(found)
+
+
+def test_a_client_that_unsubscribed_and_subscribed_again_was_not_evicted() -> None:
+    found = left_and_came_back("the consumer unsubscribed from all topics")
+    assert said(found) == ("new-member", "certain")
+    assert found.meaning == (
+        "the application unsubscribed, and subscribed again 9.0 s later: the group did not grow"
+    )
+    assert found.evidence == ("it came on the same connection",)
+    assert not others(found)
+    first = left_and_came_back("the consumer unsubscribed from all topics", from_state="Empty")
+    assert first.meaning.endswith("9.0 s later: it is the first member of the group")
+    closed = left_and_came_back("the consumer is being closed")
+    assert said(closed) == ("new-member", "certain")
+    assert closed.meaning.startswith("the consumer was closed, and its process joined again 9.0 s later")
+
+
+def test_a_client_that_left_without_a_reason_and_comes_back() -> None:
+    """It missed its poll deadline or unsubscribed; the latter if the deadline cannot have passed."""
+    found = left_and_came_back()
+    assert said(found) == ("rejoined-after-eviction", "likely")
+    assert [(each.diagnosis.value, each.certainty.value) for each in found.alternatives] == [
+        ("new-member", "possible")
+    ]
+    found = left_and_came_back(joined=20_000)
+    assert said(found) == ("new-member", "likely")
+    assert [(each.diagnosis.value, each.certainty.value) for each in found.alternatives] == [
+        ("rejoined-after-eviction", "possible")
+    ]
 
 
 def test_a_consumer_that_was_closed_and_started_again_is_a_new_member() -> None:
