@@ -25,6 +25,15 @@ _STOP_MS: Final = 1_000
 """A shorter stop of partitions that keep their owner is not worth mentioning."""
 _SLACK: Final = 10
 """Lag fluctuates with commits: it has recovered when all but 1/_SLACK of its growth is made up."""
+_SILENCED: Final = frozenset(
+    {
+        Trigger.SESSION_EXPIRED,
+        Trigger.SYNC_TIMED_OUT,
+        Trigger.REBALANCE_TIMED_OUT,
+        Trigger.REVOCATION_TIMED_OUT,
+    }
+)
+"""Members removed for these may have died long before: they stopped with their last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +275,7 @@ def stopped(rebalance: Rebalance) -> dict[str, int]:
     for index, each in enumerate(rebalance.entries, rebalance.first):
         if each.type == "member_removed" and each.member is not None:
             silent_ms = 0
-            if each.trigger in (Trigger.SESSION_EXPIRED, Trigger.SYNC_TIMED_OUT):
+            if each.trigger in _SILENCED:
                 silent_ms = max(whole(each, "silent_ms") or 0, 0)
             found[each.member.id] = each.at_ms - silent_ms
             if each.trigger == Trigger.SYNC_TIMED_OUT and rebalance.kind is Kind.CLASSIC:

@@ -9,6 +9,7 @@ import pytest
 
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain import Explanation, explain
+from muster.coordinator.journal.explain.cost import Unowned
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
 
 
@@ -59,6 +60,21 @@ def test_partitions_of_one_that_never_synced_had_no_owner_since_its_generation(
     found = rebalanced(life, "sync timed out", [["orders", 3, WEB_2.id, WEB_1.id]])
     assert found.cost is not None
     assert [each.ms for each in found.cost.unowned] == [unowned_ms]
+
+
+@pytest.mark.parametrize("trigger", ["rebalance timed out", "revocation timed out"])
+def test_partitions_of_one_that_was_dropped_had_no_owner_since_its_last_heartbeat(trigger: str) -> None:
+    """Its session timeout is longer than its rebalance timeout."""
+    life = Life().at(-95_000).add("lag_at_commit", WEB_1, total=3).at(0)
+    life.add("member_added", WEB_3, trigger="member joined").preparing(WEB_3, "member joined").at(60_000)
+    life.add("member_removed", WEB_2, trigger=trigger, silent_ms=150_000, connected=False).joined()
+    moves = [["orders", 3, WEB_2.id, WEB_3.id]]
+    life.at(60_100).add("assigned", WEB_1, partitions=2, kept=1, moved=1, lost=0, moves=moves)
+    found = explain(life.stable(WEB_3, "member joined", 0, 60_000, lag_before=90, lag=120).entries)
+    assert found is not None
+    assert found.cost is not None
+    assert found.cost.unowned == (Unowned((("orders", 3),), 150_100),)
+    assert found.cost.lag_before == 3
 
 
 def test_partitions_of_one_that_left_had_no_owner_since_then() -> None:
