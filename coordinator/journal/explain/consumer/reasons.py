@@ -204,7 +204,9 @@ def owes(first: Awaited, who: str) -> str:
 
 def hanging(first: Awaited, owes: str, who: str, waited_ms: int) -> Finding:
     """What a rebalance in progress has waited for too long, from a member that is connected."""
-    since = (f"others have waited for it for {duration(waited_ms)}",)
+    waited = duration(waited_ms)
+    # Those that waited may have left; it has to revoke all the same.
+    since = (f"others have waited for it for {waited}" if first.waiters else f"it was told to {waited} ago",)
     if not first.partitions:
         says = f"{owes}: the process stalls, or is gone"
         return Finding(Diagnosis.SLOW_REVOKE, Certainty.LIKELY, says)

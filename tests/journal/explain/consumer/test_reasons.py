@@ -164,6 +164,13 @@ def test_a_member_that_does_not_revoke_is_told_while_it_goes_on() -> None:
     )
 
 
+def test_nobody_is_said_to_wait_for_it_once_the_others_have_left() -> None:
+    found = why(f"{SLOW}\nbob beat epoch=-1\nalice beat\n", after_ms=1_000)
+    assert brief(found) == ("member joined", "slow-revoke", "certain", "alice")
+    assert found.waiting[0].waiters == ()
+    assert found.evidence[0] == "it was told to 21.0 s ago"
+
+
 def test_and_when_it_was_removed_for_it() -> None:
     story = f"{SLOW}\nadvance 10s\nbob beat\n"
     found = why(story, generation=4)
