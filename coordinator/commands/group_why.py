@@ -28,7 +28,8 @@ JSON: {"group": text, "type": "classic" or "consumer", "generation": number (of 
   "member": member or null, "what": text, "meaning": text, "evidence": [text],
   "alternatives": [{"diagnosis": text, "certainty": text, "why": text}], "also": [text],
   "waiting": [{"member": member, "pending": boolean, "since_ms": epoch ms, "until_ms": epoch ms or null,
-    "partitions": [[topic, partition]], "waiters": [member]}],
+    "partitions": [[topic, partition]], "waiters": [member],
+    "disconnected_ms": epoch ms or null}],
   "phases": object or null, "moved": object or null, "cost": object or null, "before": text or null,
   "since": [text], "names": {member id: short name}, "interrupted": text or null}
   where a member is {"id": text, "client_id": text, "host": text, "instance": text or null}"""
