@@ -39,14 +39,15 @@ _PLAIN: Final = {
     "enum": "StringType",
 }
 _LOGICAL: Final = {
-    "date": "DateType",
-    "timestamp-millis": "TimestampType",
-    "timestamp-micros": "TimestampType",
-    "local-timestamp-millis": "TimestampNTZType",
-    "local-timestamp-micros": "TimestampNTZType",
-    "decimal": "DecimalType",
+    ("int", "date"): "DateType",
+    ("long", "timestamp-millis"): "TimestampType",
+    ("long", "timestamp-micros"): "TimestampType",
+    ("long", "local-timestamp-millis"): "TimestampNTZType",
+    ("long", "local-timestamp-micros"): "TimestampNTZType",
+    ("bytes", "decimal"): "DecimalType",
+    ("fixed", "decimal"): "DecimalType",
 }
-"""Logical types that Spark has; others decode as their underlying types."""
+"""Logical types that Spark has, with the types they belong to; others decode as their underlying types."""
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 """Unions that map to one Spark type."""
 
@@ -136,17 +137,27 @@ def _loaded(path: str) -> Schema:
 
 
 def _with_known_types(schema: Schema) -> Schema:
-    """Remove the logical types that Spark lacks: their decoded values would fit no Spark type."""
+    """Remove the logical types that Spark lacks, whose decoded values would fit no Spark type, and invalid
+    ones, which Avro ignores."""
     if isinstance(schema, list):
         return [_with_known_types(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    unknown = schema.get("logicalType") not in _LOGICAL
+    unknown = _logical(schema) is None
     return {
         name: _with_known_types(each)
         for name, each in schema.items()
         if not (unknown and name == "logicalType")
     }
+
+
+def _logical(schema: dict[str, Any]) -> str | None:
+    """The name of the Spark type for its logical type; None if there is none, or it is on a type that it
+    does not belong to."""
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    if not isinstance(kind, str) or not isinstance(logical, str):
+        return None
+    return _LOGICAL.get((kind, logical))
 
 
 def _spark_type(schema: Schema, named: dict[str, DataType | None], where: str) -> DataType:
@@ -174,7 +185,7 @@ def _spark_type(schema: Schema, named: dict[str, DataType | None], where: str) -
         return named[name]
     if isinstance(kind, (dict, list)):
         return _spark_type(kind, named, where)
-    logical = _LOGICAL.get(schema.get("logicalType", "")) if isinstance(schema, dict) else None
+    logical = _logical(schema) if isinstance(schema, dict) else None
     if logical == "DecimalType":
         digits = schema["precision"]
         if digits > _DECIMAL_DIGITS_MAX:

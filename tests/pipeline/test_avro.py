@@ -143,6 +143,32 @@ def test_every_type(tmp_path: Path) -> None:
     assert found | {"counts": dict(found["counts"])} == row
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "spark_type"),
+    [
+        ({"type": "string", "logicalType": "date"}, "2026-01-31", "string"),
+        ({"type": "string", "logicalType": "timestamp-millis"}, "2026-01-31T00:00:00Z", "string"),
+        ({"type": "string", "logicalType": "decimal", "precision": 6, "scale": 2}, "12.50", "string"),
+        ({"type": "int", "logicalType": "timestamp-millis"}, 1_767_225_600, "int"),
+        ({"type": "int", "logicalType": "local-timestamp-micros"}, 7, "int"),
+        ({"type": "long", "logicalType": "date"}, 20_454, "bigint"),
+        ({"type": "long", "logicalType": "decimal", "precision": 6, "scale": 2}, 1_250, "bigint"),
+        ({"type": "int", "logicalType": ["date"]}, 7, "int"),
+    ],
+    ids=str,
+)
+def test_invalid_logical_types_are_ignored(
+    tmp_path: Path, schema: dict[str, Any], value: Any, spark_type: str
+) -> None:
+    record = {**ORDER, "fields": [*ORDER["fields"], {"name": "a", "type": schema}]}
+    plain = {name: each for name, each in schema.items() if name != "logicalType"}
+    written = {**ORDER, "fields": [*ORDER["fields"], {"name": "a", "type": plain}]}
+    how = avro(tmp_path, record)
+    assert how.spark_type()["a"].dataType.simpleString() == spark_type
+    row = {"id": 1, "name": "x", "a": value}
+    assert rows(how, encoded(row, written)) == [row]
+
+
 def test_what_is_no_value_of_the_schema_is_null(tmp_path: Path) -> None:
     value = encoded({"id": 1, "name": "x"})
     bad = [
