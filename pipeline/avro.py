@@ -152,10 +152,12 @@ def _with_known_types(schema: Schema) -> Schema:
 
 
 def _logical(schema: dict[str, Any]) -> str | None:
-    """The name of the Spark type for its logical type; None if there is none, or it is on a type that it
-    does not belong to."""
+    """The name of the Spark type for its logical type; None if there is none, or the logical type is invalid:
+    on a type that it does not belong to, or a decimal without a precision."""
     kind, logical = schema.get("type"), schema.get("logicalType")
     if not isinstance(kind, str) or not isinstance(logical, str):
+        return None
+    if logical == "decimal" and not schema.get("precision"):
         return None
     return _LOGICAL.get((kind, logical))
 

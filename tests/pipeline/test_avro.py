@@ -153,6 +153,8 @@ def test_every_type(tmp_path: Path) -> None:
         ({"type": "int", "logicalType": "local-timestamp-micros"}, 7, "int"),
         ({"type": "long", "logicalType": "date"}, 20_454, "bigint"),
         ({"type": "long", "logicalType": "decimal", "precision": 6, "scale": 2}, 1_250, "bigint"),
+        ({"type": "bytes", "logicalType": "decimal"}, b"\x04\xe2", "binary"),
+        ({"type": "fixed", "name": "Two", "size": 2, "logicalType": "decimal"}, b"\x04\xe2", "binary"),
         ({"type": "int", "logicalType": ["date"]}, 7, "int"),
     ],
     ids=str,
