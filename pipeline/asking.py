@@ -266,7 +266,7 @@ async def resolved(
     if bound is Edge.GROUP:
         return await _of_group(cluster, options, ends, until)
     if isinstance(bound, Exactly):
-        return await _exact(cluster, options, bound.offsets, f"{side}Offsets", ends, until)
+        return await _exact(cluster, options, bound.offsets, side, ends, until)
     assert isinstance(bound, AtTime)
     return await _at_time(cluster, options, bound, side, ends, until)
 
@@ -300,18 +300,26 @@ async def _exact(
     cluster: Cluster,
     options: SourceOptions,
     given: Mapping[TopicPartition, int],
-    name: str,
+    side: str,
     ends: Mapping[TopicPartition, int],
     until: float,
 ) -> dict[TopicPartition, int]:
+    """The offsets given. With read_committed one may be in an open transaction, to start there once it has
+    ended, but not to end there."""
+    name = f"{side}Offsets"
     _check_all_there(given, name, ends)
     from_start = [where for where, offset in given.items() if offset == EARLIEST_OFFSET]
     starts = await earliest(cluster, options, from_start, until)
+    beyond = [where for where, offset in given.items() if offset > ends[where]]
+    found = await ends_of_logs(cluster, beyond, until) if options.read_committed else {}
     chosen = {}
     for where, offset in given.items():
-        if offset > ends[where]:
+        if offset > (end := found.get(where, ends[where])):
+            raise PipelineError(f"option {name}: {where} has no offset {offset}, its log ends at {end}")
+        if offset > ends[where] and side == "ending":
             raise PipelineError(
-                f"option {name}: {where} has no offset {offset}, its log ends at {ends[where]}"
+                f"option {name}: {where} can be read up to offset {ends[where]}, not {offset}: a transaction"
+                " is open there"
             )
         chosen[where] = (
             starts[where] if offset == EARLIEST_OFFSET else ends[where] if offset == LATEST_OFFSET else offset

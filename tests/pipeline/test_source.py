@@ -162,6 +162,39 @@ def test_a_group_that_has_read_an_open_transaction(broker: Broker) -> None:
         batch(broker, **committed)
 
 
+def test_an_offset_in_an_open_transaction(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 5)
+    how = {"startingOffsets": '{"orders":{"0":6}}', "kafka_isolation_level": "read_committed"}
+    ending = {"endingOffsets": '{"orders":{"0":6}}', "kafka_isolation_level": "read_committed"}
+
+    def meanwhile() -> dict[str, dict[str, int]]:
+        assert batch(broker, **how) == []
+        told = "option endingOffsets: orders-0 can be read up to offset 5, not 6: a transaction is open there"
+        with pytest.raises(PipelineError, match=told):
+            batch(broker, **ending)
+        for which in (how, ending):
+            far = {name: value.replace("6", "9") for name, value in which.items()}
+            with pytest.raises(PipelineError, match=r"orders-0 has no offset 9, its log ends at 8$"):
+                batch(broker, **far)
+        reader = stream(**how)
+        start = reader.initialOffset()
+        assert offsets(start) == {"orders": {"0": 6}}
+        end, values = step(reader, start)
+        assert (offsets(end), values) == (offsets(start), [])
+        return end
+
+    async def send(producer: Producer) -> dict[str, dict[str, int]]:
+        async with producer.transaction() as transaction:
+            for number in (5, 6, 7):
+                await transaction.send("orders", b"%d" % number)
+            return await asyncio.to_thread(meanwhile)
+
+    end = produced(broker, send, transactional_id="orders")
+    assert batch(broker, **how) == [(0, 6, 6), (0, 7, 7)]
+    assert batch(broker, **ending)[-1] == (0, 5, 5)
+    assert step(stream(**how), end)[1] == [6, 7]
+
+
 def test_a_batch_by_pattern(broker: Broker) -> None:
     fill(broker, "orders", 1)
     fill(broker, "orders-eu", 1)
