@@ -253,11 +253,20 @@ async def ends_of_epochs(
 # --- where to begin and to end ------------------------------------------------------------------------------
 
 
+class Unresolved(PipelineError):
+    """A bound stands for no offset in some partitions; `offsets` are those in the others."""
+
+    def __init__(self, message: str, offsets: Mapping[TopicPartition, int]) -> None:
+        super().__init__(message)
+        self.offsets = offsets
+
+
 async def resolved(
     cluster: Cluster, options: SourceOptions, bound: Bound, side: str, found: Look, until: float
 ) -> dict[TopicPartition, int]:
     """The offset that `bound` stands for in each partition found. `side`, "starting" or "ending", selects the
-    option that errors name. Raises PipelineError for positions that the logs do not have."""
+    option that errors name. Raises Unresolved if there is none in some of them, and PipelineError for
+    positions that the logs do not have."""
     ends = {where: end.offset for where, end in found.ends.items()}
     if bound is Edge.LATEST:
         return ends
@@ -307,7 +316,7 @@ async def _exact(
     """The offsets given. With read_committed one may be in an open transaction, to start there once it has
     ended, but not to end there."""
     name = f"{side}Offsets"
-    _check_all_there(given, name, ends)
+    _check_there(given, name, ends)
     from_start = [where for where, offset in given.items() if offset == EARLIEST_OFFSET]
     starts = await earliest(cluster, options, from_start, until)
     beyond = [where for where, offset in given.items() if offset > ends[where]]
@@ -324,6 +333,7 @@ async def _exact(
         chosen[where] = (
             starts[where] if offset == EARLIEST_OFFSET else ends[where] if offset == LATEST_OFFSET else offset
         )
+    _check_none_forgotten(given, name, ends, chosen)
     return chosen
 
 
@@ -341,23 +351,36 @@ async def _at_time(
         timestamps = dict.fromkeys(ends, timestamps)
     else:
         name = f"{side}OffsetsByTimestamp"
-        _check_all_there(timestamps, name, ends)
+        _check_there(timestamps, name, ends)
     chosen = {}
+    without = []
     listed = await _listed(cluster, options, timestamps, until)
     for where, record in listed.raise_for_failures().items():
         if record is None and not bound.else_latest:
-            raise PipelineError(
-                f"option {name}: {where} has no record at or after {timestamps[where]};"
-                " startingOffsetsByTimestampStrategy=latest takes the end of the log then"
-            )
-        chosen[where] = ends[where] if record is None else min(record.offset, ends[where])
+            without.append(where)
+        else:
+            chosen[where] = ends[where] if record is None else min(record.offset, ends[where])
+    _check_none_forgotten(timestamps, name, ends, chosen)
+    if without:
+        raise Unresolved(
+            f"option {name}: {without[0]} has no record at or after {timestamps[without[0]]};"
+            " startingOffsetsByTimestampStrategy=latest takes the end of the log then",
+            chosen,
+        )
     return chosen
 
 
-def _check_all_there(given: Iterable[TopicPartition], name: str, ends: Mapping[TopicPartition, int]) -> None:
-    """As in Spark's source, every partition must be named, so that none is forgotten by accident."""
-    named = set(given)
-    if forgotten := sorted(ends.keys() - named):
-        raise PipelineError(f"option {name}: it says nothing of {', '.join(map(str, forgotten[:5]))}")
-    if strange := sorted(named - ends.keys()):
+def _check_there(given: Iterable[TopicPartition], name: str, ends: Mapping[TopicPartition, int]) -> None:
+    if strange := sorted(set(given) - ends.keys()):
         raise PipelineError(f"option {name}: {', '.join(map(str, strange[:5]))}: not what is read here")
+
+
+def _check_none_forgotten(
+    given: Iterable[TopicPartition],
+    name: str,
+    ends: Mapping[TopicPartition, int],
+    chosen: Mapping[TopicPartition, int],
+) -> None:
+    """As in Spark's source, every partition must be named, so that none is forgotten by accident."""
+    if forgotten := sorted(ends.keys() - set(given)):
+        raise Unresolved(f"option {name}: it says nothing of {', '.join(map(str, forgotten[:5]))}", chosen)

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from muster.client.partitions import TopicPartition
-from muster.pipeline.asking import BlockingCluster, Look, first_look, look, resolved
+from muster.pipeline.asking import BlockingCluster, Look, Unresolved, first_look, look, resolved
 from muster.pipeline.columns import RecordBatch, check_schema, schema
 from muster.pipeline.commits import Commits
 from muster.pipeline.errors import PipelineError, data_lost
@@ -143,6 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert options.group_id is not None, "checked with the options"
             self._commits = Commits(options.group_id, clock)
         self._initial: Offsets | None = None
+        self._unresolved: Unresolved | None = None
         self._is_start_planned = options.starts_the_same
         self._target: dict[TopicPartition, int] | None = None
         self._seen: Look | None = None
@@ -153,18 +154,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the driver --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetsJson:
-        """Where a query without a checkpoint begins. Spark asks twice, so the answer is cached."""
+        """Where a query without a checkpoint begins. Spark asks twice, so the answer is cached.
+
+        Partitions may have been added since the first batch was planned, and the options need not say where
+        those begin: they are left out here, as they are there. If no batch was planned, `latestOffset`
+        complains."""
         if self._initial is None:
             options = self._options
             found = self._cluster.ask(lambda asked, until: first_look(asked, options, until))
-            starts = self._cluster.ask(
-                lambda asked, until: resolved(asked, options, options.starting, "starting", found, until)
-            )
+            starts: Mapping[TopicPartition, int]
+            try:
+                starts = self._cluster.ask(
+                    lambda asked, until: resolved(asked, options, options.starting, "starting", found, until)
+                )
+            except Unresolved as unresolved:
+                self._unresolved, starts = unresolved, unresolved.offsets
             places = {
                 where: Place(offset, found.ends[where].leader_epoch) for where, offset in starts.items()
             }
             self._initial = Offsets(places, found.topic_ids)
-            self._finished(self._initial)
+            if self._unresolved is None:
+                self._finished(self._initial)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -179,6 +189,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
         """Where the next batch ends. Everything before `start` is finished, so it is committed."""
         begun = Offsets.from_json(start)
+        if begun == self._initial and self._unresolved is not None:
+            raise self._unresolved
         self._finished(begun)
         if begun == self._initial and not self._is_start_planned:
             self._is_start_planned = True
@@ -215,6 +227,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[RangePartition]:
         """The ranges of a batch, which an earlier process may have planned."""
         begun, ended = Offsets.from_json(start), Offsets.from_json(end)
+        if begun == self._initial and self._unresolved is not None:
+            if ended.places.keys() - begun.places.keys():
+                raise self._unresolved
+            self._unresolved = None
         starts = self._starts(begun, None)
         self._is_start_planned = True
         if begun == self._initial and self._options.starts_the_same:

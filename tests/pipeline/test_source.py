@@ -375,6 +375,54 @@ def test_a_first_batch_whose_records_were_deleted_before_it_is_repeated(
     assert "orders-0: the first batch was to end at offset 3" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"startingOffsets": '{"orders":{"0":2}}'}, "option startingOffsets: it says nothing of orders-1"),
+        (
+            {"startingOffsetsByTimestamp": '{"orders":{"0":0}}'},
+            "option startingOffsetsByTimestamp: it says nothing of orders-1",
+        ),
+        ({"startingTimestamp": "0"}, "option startingTimestamp: orders-1 has no record at or after 0"),
+    ],
+    ids=str,
+)
+def test_a_first_batch_is_repeated_though_the_topic_has_grown(
+    broker: Broker, stream: Streams, more: dict[str, str], told: str
+) -> None:
+    fill(broker, "orders", 5)
+    options = {**more, "kafka_group_id": "billing"}
+    before = stream(**options)
+    start = before.initialOffset()
+    end = before.latestOffset(start, ReadMaxRows(3))
+    administered(broker, lambda admin: admin.create_partitions({"orders": 2}))
+    after = stream(**options)
+    assert after.initialOffset() == start
+    first = rows(after, after.partitions(after.initialOffset(), end))
+    begin = start["orders"]["0"]
+    assert [int(row["value"]) for row in first] == list(range(begin, begin + 3))
+    add(broker, "orders", [7], partition=1)
+    assert step(after, end)[1] == [*range(begin + 3, 5), 7]
+    administered(broker, lambda admin: admin.delete_group_offsets("billing", [ZERO, ONE]))
+    administered(broker, lambda admin: admin.delete_records({ONE: 1}))
+    new = stream(**options)  # with a checkpoint of its own
+    with pytest.raises(PipelineError, match=told):
+        new.latestOffset(new.initialOffset(), ALL)
+    assert committed(broker, "billing") == {}
+
+
+def test_a_first_batch_by_time_whose_records_were_deleted_before_it_is_repeated(
+    broker: Broker, stream: Streams
+) -> None:
+    fill(broker, "orders", 5)
+    before = stream(startingTimestamp="0")
+    end = before.latestOffset(before.initialOffset(), ReadMaxRows(3))
+    administered(broker, lambda admin: admin.delete_records({ZERO: 5}))
+    after = stream(startingTimestamp="0")
+    with pytest.raises(PipelineError, match="orders-0 has no record at or after 0"):
+        after.partitions(after.initialOffset(), end)
+
+
 def test_at_most_so_many_in_a_batch(broker: Broker, stream: Streams) -> None:
     fill(broker, "orders", 30, 10)
     reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="20")

@@ -15,11 +15,11 @@ from muster.client import Producer, TopicPartition
 from muster.coordinator.testing import Broker
 from muster.pipeline.progress import lag
 from tests.pipeline.logs import add, administered, committed, fill, given, produced
-from tests.pipeline.streams import in_parquet, read, run_to_parquet, stream, values, wait_for
+from tests.pipeline.streams import LIMIT_S, in_parquet, read, run_to_parquet, stream, values, wait_for
 from tests.support.ports import free_ports
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ZERO: Final = TopicPartition("orders", 0)
 KAFKAS_COLUMNS: Final = (
@@ -154,6 +154,27 @@ def test_a_stream_follows_topics_that_come_grow_and_go(
         assert len(found("orders", 0)) == 100
     finally:
         query.stop()
+
+
+def test_a_topic_that_grows_before_the_first_batch_is_repeated(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    fill(broker, "orders", 5)
+    rows = stream(spark, broker, startingOffsets='{"orders":{"0":2}}')
+
+    def failing(batch: DataFrame, number: int) -> None:
+        raise RuntimeError(f"batch {number} does not come through")
+
+    writer = rows.writeStream.foreachBatch(failing).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match="batch 0 does not come through"):
+        query.awaitTermination(int(LIMIT_S))
+    administered(broker, lambda admin: admin.create_partitions({"orders": 2}))
+    add(broker, "orders", [7], partition=1)
+    run_to_parquet(rows, tmp_path)
+    assert in_parquet(spark, tmp_path) == [2, 3, 4, 7]
+    with pytest.raises(PySparkException, match="option startingOffsets: it says nothing of orders-1"):
+        run_to_parquet(rows, tmp_path / "anew")
 
 
 def test_records_that_are_gone_end_the_stream_unless_that_is_allowed(
