@@ -185,6 +185,9 @@ class _Fetching:
             return await self._out_of_range(position, until)
         if each.error_code in _ANOTHER_TOPIC:
             return await self._perhaps_another(position, until)
+        if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._appears = None  # Metadata lists it, or would not have named a leader, which is only behind.
+            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"the leader of {where} does not know it")
         if each.error_code:
             raise refusal(each.error_code, about=str(where))
         if each.diverging_epoch.end_offset >= 0:

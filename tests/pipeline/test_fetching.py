@@ -440,6 +440,29 @@ def test_a_topic_that_a_broker_does_not_know_yet(code: ErrorCode | None, lenient
     assert cluster.refreshed
 
 
+@pytest.mark.parametrize("fails", ["false", "true"])
+def test_a_leader_that_does_not_know_a_partition_that_metadata_lists(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is behind, however long that takes; a deleted partition would not be listed."""
+    monkeypatch.setattr("muster.pipeline.fetching.APPEARS_S", 0.0)
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2))
+    cluster.logs[T0].refuses = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
+    assert read_from(cluster, 0, 2, failOnDataLoss=fails) == [0, 1]
+    monkeypatch.setattr("muster.pipeline.fetching._PROGRESS_S", 0.5)
+    cluster.logs[T0].refuses = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+    with pytest.raises(PipelineError, match="t-0 could not be read") as failed:
+        read_from(cluster, 0, 2, failOnDataLoss=fails)
+    assert not isinstance(failed.value, DataLost)
+    cluster.missing["t"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if fails == "false":
+        assert read_from(cluster, 0, 2, failOnDataLoss=fails) == []
+    else:
+        with pytest.raises(DataLost, match="offsets 0 to 1 were still to be read"):
+            read_from(cluster, 0, 2, failOnDataLoss=fails)
+
+
 def test_failures_that_pass_and_failures_that_stay() -> None:
     cluster = one_topic()
     cluster.append(T0, numbers(0, 2))
