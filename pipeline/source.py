@@ -241,10 +241,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{where}: the first batch was to end at offset {place.offset}, and the query would"
                         f" now start at {first}; what was to be read before is not known any more",
                     )
-        ranges = [
-            Range(where, starts.get(where, 0), place.offset, ended.topic_ids.get(where.topic))
-            for where, place in ended.places.items()
-        ]
+        ranges = []
+        for where, place in ended.places.items():
+            topic_id = ended.topic_ids.get(where.topic)
+            same = begun.topic_ids.get(where.topic, topic_id) == topic_id
+            # What brokers do not know now may be back when the task runs.
+            before = begun.places[where].offset if same and where in begun.places else 0
+            ranges.append(Range(where, starts.get(where, before), place.offset, topic_id))
         return [RangePartition(each) for each in divided(ranges, self._options.min_partitions)]
 
     def commit(self, end: OffsetsJson) -> None:

@@ -751,6 +751,29 @@ def test_nor_is_one_that_takes_longer_to_answer_than_topics_take_to_appear(
             assert offsets(stream(**named).initialOffset()) == {"orders": {"0": 6}}
 
 
+def test_a_topic_that_is_back_when_the_tasks_run_is_read_from_where_the_batch_begins(
+    broker: Broker, stream: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, "orders", 5)
+    before = stream()
+    begun = before.initialOffset()
+    add(broker, "orders", [5, 6])
+    assert step(before, begun)[1] == []
+    end, values = step(before, begun)
+    assert values == [5, 6]
+    monkeypatch.setattr("muster.pipeline.asking.APPEARS_S", 0.0)
+    again = stream(failOnDataLoss="false")  # which repeats the batch
+    unknown = {"api": "Metadata", "topic": "orders", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    with broker.faults.add(times=None, **unknown) as fault:
+        planned = again.partitions(begun, end)
+        assert fault.fired
+    assert [int(row["value"]) for row in rows(again, planned)] == [5, 6]
+    administered(broker, lambda admin: admin.delete_topic("orders"))
+    monkeypatch.setattr("muster.pipeline.fetching.APPEARS_S", 0.0)
+    gone = stream(failOnDataLoss="false")
+    assert rows(gone, gone.partitions(begun, end)) == []
+
+
 def test_a_log_that_is_shorter_than_what_was_read_was_cut(broker: Broker, stream: Streams) -> None:
     fill(broker, "orders", 5)
     reader = stream()
