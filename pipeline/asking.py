@@ -116,8 +116,8 @@ async def look(
 ) -> Look:
     """Look up everything that the options name. If its leader does not know a partition that Metadata lists,
     it is about to appear or to disappear; it is left out if it does not appear soon. So is one that was
-    `known` and is not there, and with `await_named` what the options name: one broker alone may have old
-    metadata."""
+    `known` and is not listed, and with `await_named` what the options name: one broker alone may have old
+    metadata. A leader that does not know one that was `known` is behind, and waited for."""
     patience: float | None = None
     topics = options.topics
     names = set(topics.names) | {where.topic for where in topics.partitions}
@@ -146,6 +146,8 @@ async def look(
         listed = await _listed(cluster, options, dict.fromkeys(there, LATEST), until)
         ends = _present(listed)
         unknown = sorted(listed.keys() - ends.keys())
+        if behind := sorted(set(known).intersection(unknown)):
+            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"the leader of {behind[0]} does not know it")
         absent = [str(each) for each in sorted({*unknown, *known} - ends.keys())]
         if await_named:
             absent += missing

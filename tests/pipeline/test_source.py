@@ -514,13 +514,39 @@ def test_a_topic_that_is_deleted_while_it_is_looked_at(
     ):
         stream().initialOffset()
     reader = stream(failOnDataLoss=fails)
-    with broker.faults.add(api="ListOffsets", times=None, error="UNKNOWN_TOPIC_OR_PARTITION") as fault:
+    unknown = "UNKNOWN_TOPIC_OR_PARTITION"
+    with (
+        broker.faults.add(api="ListOffsets", times=None, error=unknown) as listing,
+        broker.faults.add(api="Metadata", topic="orders", nth=3, times=None, error=unknown) as fault,
+    ):
         if fails == "true":
             with pytest.raises(DataLost, match="orders-0: deleted"):
                 reader.latestOffset(place, ALL)
         else:
             assert reader.latestOffset(place, ALL) == {}
-        assert fault.fired > 1
+        assert listing.fired
+        assert fault.fired
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_leader_that_does_not_know_a_partition_that_metadata_lists(
+    broker: Broker, stream: Streams, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.pipeline.asking.APPEARS_S", 0.0)
+    fill(broker, "orders", 5)
+    place = stream().initialOffset()
+    unknown = {"api": "ListOffsets", "topic": "orders", "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    reader = stream(failOnDataLoss=fails)
+    with broker.faults.add(times=3, **unknown) as fault:
+        assert reader.latestOffset(place, ALL) == place
+        assert fault.fired == 3
+    monkeypatch.setattr("muster.pipeline.asking._FIRST_ANSWER_S", 0.5)
+    with (
+        broker.faults.add(times=None, **unknown),
+        pytest.raises(PipelineError, match="the leader of orders-0 does not know it") as failed,
+    ):
+        stream(failOnDataLoss=fails).latestOffset(place, ALL)
+    assert not isinstance(failed.value, DataLost)
 
 
 def test_a_new_topic_that_is_deleted_after_it_was_looked_at(broker: Broker, stream: Streams) -> None:
