@@ -67,12 +67,19 @@ def lz4_blocks_depend(data: bytes, position: int) -> bool:
     return len(data) > flags and not data[flags] & _LZ4_INDEPENDENT
 
 
+def lz4_has_dictionary(data: bytes, position: int) -> bool:
+    """Whether the LZ4 frame at `position` names a dictionary, which Java's reader refuses."""
+    flags = position + _LZ4_FLAGS
+    return len(data) > flags and bool(data[flags] & _LZ4_DICTIONARY)
+
+
 def lz4_frames_follow(data: bytes, position: int) -> bool:
-    """Whether another LZ4 frame follows the one at `position`: Java's reader stops behind the first."""
+    """Whether another LZ4 frame follows the one at `position`, which names no dictionary: Java's reader stops
+    behind the first."""
     if data.find(_LZ4_MAGIC, position + len(_LZ4_MAGIC)) < 0:
         return False  # usually: the blocks need not be walked
     flags = data[position + _LZ4_FLAGS]
-    at = position + _LZ4_HEADER_BYTES + 8 * bool(flags & _LZ4_SIZE) + 4 * bool(flags & _LZ4_DICTIONARY)
+    at = position + _LZ4_HEADER_BYTES + 8 * bool(flags & _LZ4_SIZE)
     while size := int.from_bytes(data[at : at + 4], "little") & _LZ4_BLOCK_SIZE:
         at += 4 + size + 4 * bool(flags & _LZ4_BLOCK_CHECKSUM)
     return at + 4 + 4 * bool(flags & _LZ4_CHECKSUM) < len(data)

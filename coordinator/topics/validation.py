@@ -12,6 +12,7 @@ from muster.protocol.compression import (
     UnpackedTooLarge,
     lz4_blocks_depend,
     lz4_frames_follow,
+    lz4_has_dictionary,
 )
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import (
@@ -148,6 +149,8 @@ def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool
     splits the batch and sends the parts. INVALID_RECORD (87) beyond the topic's own bound."""
     if header.codec == Codec.LZ4 and lz4_blocks_depend(data, HEADER_BYTES):
         raise KafkaError(ErrorCode.INVALID_RECORD, "lz4 frames with dependent blocks are not supported")
+    if header.codec == Codec.LZ4 and lz4_has_dictionary(data, HEADER_BYTES):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "lz4 frames with a dictionary are not supported")
     if header.codec == Codec.LZ4 and lz4_frames_follow(data, HEADER_BYTES):
         raise KafkaError(ErrorCode.INVALID_RECORD, "a batch must be one lz4 frame: readers stop behind it")
     allowed = max(_UNPACKED_BYTES_ALWAYS, _UNPACKED_RATIO_MAX * config.max_message_bytes)

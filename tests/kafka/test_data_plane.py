@@ -204,6 +204,10 @@ def produce(side: Side) -> None:
         body = b"".join(compress(Codec.LZ4, each) for each in frames)
         framed = altered(batch(b"a", b"b", codec=Codec.LZ4)[:HEADER_BYTES] + body, 8, ">i", 49 + len(body))
         side.ask(title, producing(side, ("plain", 1, framed)), 12)
+    stored = len(plain).to_bytes(3, "little") + b"\x80" + plain
+    body = b"\x04\x22\x4d\x18" + bytes([0x61, 0x40, 1, 0, 0, 0, 0xD0]) + stored + bytes(4)
+    framed = altered(batch(b"a", b"b", codec=Codec.LZ4)[:HEADER_BYTES] + body, 8, ">i", 49 + len(body))
+    side.ask("an LZ4 frame with a dictionary", producing(side, ("plain", 1, framed)), 12)
 
     keyless = build(
         [Record(0, NOW_MS, b"k", b"a"), Record(1, NOW_MS, None, b"b"), Record(2, NOW_MS, None, b"c")]

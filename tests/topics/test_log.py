@@ -191,6 +191,18 @@ def test_records_in_several_lz4_frames_are_refused(options: int) -> None:
     assert "one lz4 frame" in str(refusal)
 
 
+def test_lz4_frames_with_a_dictionary_are_refused() -> None:
+    """As Kafka does: its Java consumer could not read them."""
+    plain = batch(b"a" * 500)
+    records = plain[HEADER_BYTES:]
+    stored = len(records).to_bytes(3, "little") + b"\x80" + records
+    frame = b"\x04\x22\x4d\x18" + bytes([0x61, 0x40, 1, 0, 0, 0, 0xD0]) + stored + bytes(4)
+    assert bytes(cramjam.lz4.decompress(frame)) == records
+    refusal = refused(OneLog(), framed(plain, frame))
+    assert refusal.code is ErrorCode.INVALID_RECORD
+    assert "a dictionary" in str(refusal)
+
+
 def test_what_looks_like_an_lz4_frame_within_one_is_none() -> None:
     noise = random.Random(1).randbytes(100_000)
     looks = noise + compress(Codec.LZ4, b"a") + noise
