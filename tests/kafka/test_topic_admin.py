@@ -320,6 +320,10 @@ def reassign_partitions(side: Side) -> None:
             side.ask(f"{title}, v{version}", reassigning(lists={0: replicas}), version)
         some = reassigning(lists={0: [1], 1: None, 2: [7], 3: [1], -1: [1]})
         side.ask(f"some of them, v{version}", some, version)
+        several = reassigning(lists={0: [7], 1: [7]})
+        for lists in ({0: [1], 1: None}, {0: []}):
+            several.topics[0].partitions += reassigning(lists=lists).topics[0].partitions
+        side.ask(f"several times, v{version}", several, version)
         side.ask(f"of a topic that is not there, v{version}", reassigning("none", lists={0: [1]}), version)
         side.ask(f"cancelled of none, v{version}", reassigning("none", lists={0: None}), version)
     for title, more in {"to where it is": [1], "to more": [1, 7], "to nobody": []}.items():

@@ -334,6 +334,34 @@ async def test_what_a_reassignment_refuses(start_brokers: StartBrokers, version:
         assert (await told(first))[:2] == [(3, [3, 1], [3, 1]), (2, [2, 3], [2, 3])]
 
 
+async def test_entries_of_a_reassignment_for_the_same_partition_have_their_own_outcomes(
+    start_brokers: StartBrokers,
+) -> None:
+    """As in Kafka, which does them one by one: the last valid one stands."""
+    first = (await start_brokers(brokers=3)).brokers[0]
+    await create(first, assigned=[[1, 2]] * 3)
+    lists: dict[int, list[list[int] | None]] = {0: [[3, 1], [9]], 1: [[9], [], None], 2: [[9], [2], [3, 2]]}
+    entries = [
+        Alter.ReassignablePartition(partition_index=index, replicas=replicas)
+        for index, several in lists.items()
+        for replicas in several
+    ]
+    request = Alter(topics=[Alter.ReassignableTopic(name="t", partitions=entries)])
+    (result,) = (await call(first, request, 1)).responses
+    bad = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert [(each.partition_index, each.error_code) for each in result.partitions] == [
+        (0, ErrorCode.NONE),
+        (0, bad),
+        (1, bad),
+        (1, bad),
+        (1, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        (2, bad),
+        (2, ErrorCode.NONE),
+        (2, ErrorCode.NONE),
+    ]
+    assert [replicas for _, replicas, _ in await told(first)] == [[3, 1], [1, 2], [3, 2]]
+
+
 async def test_no_reassignment_is_ever_going_on(start_brokers: StartBrokers) -> None:
     first = (await start_brokers(brokers=2)).brokers[0]
     await create(first, assigned=[[1, 2]])

@@ -80,7 +80,8 @@ async def until_new_are_led(broker: Broker, grown: Sequence[tuple[Topic, int]], 
 async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Assign partitions to other brokers. Each is checked on its own; those of a topic are changed together.
+    """Assign partitions to other brokers. Each entry is checked on its own; the partitions of a topic are
+    changed together, and of the valid entries for one partition the last counts.
 
     All topics are assigned before any is waited for. What has been assigned but is not led within the
     request's timeout is refused with REQUEST_TIMED_OUT, and stays assigned. A request that allows no time is
@@ -98,7 +99,7 @@ async def alter_partition_reassignments(
     turns = Turns()
     changes = []
     for asked in request.topics:
-        change = _Change(asked.name, {}, {})
+        change = _Change(asked.name, [], {}, {})
         changes.append(change)
         for each in asked.partitions:
             await turns.next()
@@ -107,7 +108,9 @@ async def alter_partition_reassignments(
                     broker, asked.name, each, may_resize=request.allow_replication_factor_change
                 )
             except KafkaError as error:
-                change.refused[each.partition_index] = error
+                change.invalid.append(error)
+            else:
+                change.invalid.append(None)
     await _assign(broker, attempts, changes, until)
     await _wait_for_leaders(broker, changes, until)
     return AlterPartitionReassignmentsResponse(
@@ -117,15 +120,12 @@ async def alter_partition_reassignments(
             AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
                 name=asked.name,
                 partitions=[
-                    entry(
-                        PartitionReassignment,
+                    _outcome(
+                        each.partition_index,
+                        invalid or change.refused.get(each.partition_index),
                         context.api_version,
-                        change.refused[each.partition_index],
-                        partition_index=each.partition_index,
                     )
-                    if each.partition_index in change.refused
-                    else PartitionReassignment(partition_index=each.partition_index, error_message=None)
-                    for each in asked.partitions
+                    for each, invalid in zip(asked.partitions, change.invalid, strict=True)
                 ],
             )
             for asked, change in zip(request.topics, changes, strict=True)
@@ -133,14 +133,23 @@ async def alter_partition_reassignments(
     )
 
 
+def _outcome(partition: int, error: KafkaError | None, version: int) -> PartitionReassignment:
+    if error is None:
+        return PartitionReassignment(partition_index=partition, error_message=None)
+    return entry(PartitionReassignment, version, error, partition_index=partition)
+
+
 @dataclass(slots=True)
 class _Change:
     """What a request changes in one topic."""
 
     name: str
+    invalid: list[KafkaError | None]
+    """Why each entry is refused by itself, or None."""
     lists: dict[int, Replicas]
-    """Of the partitions that are not refused."""
+    """Of the partitions with a valid entry that are not refused."""
     refused: dict[int, KafkaError]
+    """The other partitions with a valid entry."""
     topic: Topic | None = None
     """With the new lists, once they are assigned."""
 
