@@ -402,8 +402,18 @@ async def test_deletion_can_be_switched_off(start_brokers: StartBrokers) -> None
     brokers = await start_brokers(delete_topic_enable=False)
     await brokers.brokers[0].catalogue.create("t")
     async with await Wire.connect(brokers.brokers[0].port) as wire:
-        response = await wire.call(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1_000), 5)
-        assert response.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
+        for version in range(1, 6):
+            response = await wire.call(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1_000), version)
+            code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+            assert [(each.name, each.error_code) for each in response.responses] == [("t", code)]
+        state = DeleteTopicsRequest.DeleteTopicState
+        (topic,) = (await wire.call(asking("t"), 12)).topics
+        named = [state(name="t", topic_id=ZERO_UUID), state(topic_id=topic.topic_id)]
+        response = await wire.call(DeleteTopicsRequest(topics=named, timeout_ms=1_000), 6)
+        assert [(each.name, each.topic_id, each.error_code) for each in response.responses] == [
+            ("t", ZERO_UUID, ErrorCode.TOPIC_DELETION_DISABLED),
+            (None, topic.topic_id, ErrorCode.TOPIC_DELETION_DISABLED),
+        ]
 
 
 async def test_partitions_are_added(wire: Wire) -> None:

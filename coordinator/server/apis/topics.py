@@ -38,6 +38,8 @@ _CREATION_STRICT_FROM: Final = 6
 _DELETION_STRICT_FROM: Final = 5
 _GROWTH_STRICT_FROM: Final = 3
 """First versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+_DELETION_DISABLED_FROM: Final = 3
+"""First version whose clients know TOPIC_DELETION_DISABLED (KIP-322)."""
 
 _OF_PRESENT_PARTITIONS: Final = frozenset(
     {
@@ -176,6 +178,10 @@ async def delete_topics(
     broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Delete each topic, by name up to v5, by name or id from v6 on, and its committed offsets."""
+    if not broker.settings.delete_topic_enable:
+        known = context.api_version >= _DELETION_DISABLED_FROM
+        code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
+        raise KafkaError(code, "delete.topic.enable is false")
     asked = [*request.topics]
     asked += [
         DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
@@ -267,8 +273,6 @@ class _NotAllowed(KafkaError):
 def _to_delete(broker: Broker, rights: Rights, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic:
     if (asked.name is None) == (asked.topic_id == ZERO_UUID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "name the topic to delete either by name or by id")
-    if not broker.settings.delete_topic_enable:
-        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     all_of_them = rights.may_with_cluster(Operation.DELETE, logged=False)
     if asked.name is not None:
         if not all_of_them and not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, asked.name):
