@@ -33,6 +33,7 @@ from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.server.test_offsets_topic import codes_in, refusals
 from tests.support.each import each
+from tests.support.failing_store import fail_from
 from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 from tests.topics.support import read_records
@@ -225,6 +226,15 @@ async def test_a_fetch_outside_is_refused(events: Events) -> None:
     ):
         answer = await Events(events.broker, events.wire, partition).fetch(offset)
         assert answer.error_code == code
+
+
+@each("version", range(4, 19))
+async def test_a_failed_read_has_a_code_that_each_version_knows(
+    events: Events, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_from(1, events.broker, "journal_bounds", monkeypatch)
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 6 else ErrorCode.KAFKA_STORAGE_ERROR
+    assert told(await events.fetch(0, version)) == (code, [])
 
 
 async def test_its_sizes_are_told(events: Events) -> None:

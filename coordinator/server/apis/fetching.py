@@ -34,6 +34,8 @@ FetchedPartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 
 _IDS_FETCHED_FROM: Final = 13
 _FETCH_LEADERS_FROM: Final = 16
+_STORAGE_ERRORS_FROM: Final = 6
+"""First version whose clients know KAFKA_STORAGE_ERROR."""
 _NO_SUCH_LOG: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -145,6 +147,8 @@ def _fetched(partition: int, version: int, answer: FetchedPartition, committed: 
     if answer.error is not None:
         refused = _unfetched(partition, version, answer.error)
         refused.aborted_transactions = None  # as in Kafka, also for a topic deleted during the wait
+        if version < _STORAGE_ERRORS_FROM and answer.error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            refused.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # as in Kafka: these clients retry then
         return refused
     part = FetchedPartitionData(
         partition_index=partition,
