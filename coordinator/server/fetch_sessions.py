@@ -146,6 +146,10 @@ class FetchSession:
         """Number of its partitions."""
         return len(self._partitions)
 
+    def overtaken(self, epoch: int) -> bool:
+        """Whether the session has gone on since its request of this epoch."""
+        return epoch > _OPEN and self.epoch != _next_epoch(epoch)
+
     def update(self, request: FetchRequest) -> None:
         """Apply what a request adds, changes and forgets."""
         by_id, partitions = self.by_id, self._partitions
@@ -248,7 +252,7 @@ class FetchSessions:
             )
         self._keep(session)
         session.used_ms = self._clock.now_ms()
-        session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        session.epoch = _next_epoch(epoch)
         request.topics = _listed(session)
         return None
 
@@ -307,6 +311,10 @@ class FetchSessions:
         self._remove(goes.session_id)
         self.evicted += 1
         return True
+
+
+def _next_epoch(epoch: int) -> int:
+    return 1 if epoch == _EPOCH_MAX else epoch + 1
 
 
 def _listed(session: FetchSession) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.testing import Broker
+from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.data import DeleteRecordsRequest, FetchRequest
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import KAFKA_CONFIGS, Side, Story, assert_told_alike
@@ -150,6 +151,30 @@ def epochs(side: Side) -> None:
     session.ask("after everything was forgotten", session_id=first, session_epoch=2)
 
 
+def overtaken(side: Side) -> None:
+    """A request still waits when the next one comes."""
+    side.create(t=1)
+    side.quietly(producing(side, ("t", 0, batch(b"a"))), NAMES)
+    session = Session(side)
+    session.ask("opened", ("t", 0, 1))
+    for title, fields in {"the next one": {}, "a refused one": {"session_epoch": 99}}.items():
+        waiting = FetchRequest(
+            max_wait_ms=60_000, min_bytes=1, session_id=session.id, session_epoch=session.epoch, topics=[]
+        )
+        session.epoch += 1
+
+        def another(title: str = title, fields: dict[str, Any] = fields) -> None:
+            for _ in range(3):  # by the third answer, the other connection's request is waiting
+                side.quietly(ApiVersionsRequest(), 0)
+            session.ask(title, ("t", 0, 0), **fields)
+            side.quietly(producing(side, ("t", 0, batch(b"b"))), NAMES)
+
+        side.ask_side_by_side({f"waits when there comes {title}": waiting}, NAMES, another)
+        session.ask(f"after {title}", ("t", 0, 0))
+        end = 2 if title == "the next one" else 3
+        session.ask(f"at the end after {title}", ("t", 0, end))
+
+
 def by_id(side: Side) -> None:
     ids = side.create(t=2, other=1)
     ids["none"] = uuid.UUID(int=7)
@@ -179,7 +204,7 @@ def who_comes_first(side: Side) -> None:
     session.ask("the others", max_bytes=1_500)
 
 
-@pytest.mark.parametrize("story", [what_is_told, errors, epochs, by_id, who_comes_first])
+@pytest.mark.parametrize("story", [what_is_told, errors, epochs, overtaken, by_id, who_comes_first])
 def test_apache_kafka_keeps_sessions_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
     # A lease that expires on a busy machine starts another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:

@@ -17,6 +17,7 @@ from tests.server.conftest import StartBrokers
 from tests.server.test_authorize import as_user, creation, give, take_all
 from tests.server.test_data import batch
 from tests.server.test_fault_gate import Staged, staged
+from tests.support.facts import until
 from tests.support.principals import know_users
 
 __all__ = ["staged"]
@@ -202,6 +203,37 @@ async def test_a_fault_of_a_topic_meets_a_session_that_reads_it(staged: Staged) 
     # What was left out because of the error is sent again.
     assert told(await wire.call(request(session_id, 2), NAMES)) == {("u", 0): 0}
     assert told(await wire.call(request(session_id, 3), NAMES)) == {}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (2, ErrorCode.INVALID_FETCH_SESSION_EPOCH),  # goes on
+        (9, ErrorCode.NONE),  # is refused
+        (0, ErrorCode.NONE),  # opens another in its place
+        (-1, ErrorCode.NONE),  # closes it
+    ],
+)
+async def test_what_a_waiting_request_is_answered_when_another_of_its_session_comes(
+    staged: Staged, epoch: int, code: ErrorCode
+) -> None:
+    wire, other = await staged.connect(), await staged.connect("other")
+    session_id = (await wire.call(request(t=1), NAMES)).session_id
+    waiting = request(session_id, 1)
+    waiting.max_wait_ms = 60_000
+    await wire.send(waiting, NAMES)
+    session = staged.broker.fetch_sessions.get(session_id)
+    assert session is not None
+    await until(lambda: session.epoch == 2, "the first request to wait")
+    await other.call(request(session_id, epoch, t=1), NAMES)
+    part = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
+    await other.call(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), NAMES)
+    response = await wire.receive()
+    assert (response.error_code, response.session_id) == (code, session_id)
+    assert told(response) == ({} if code else {("t", 0): 0})
+    if code:
+        assert told(await wire.call(request(session_id, 3), NAMES)) == {("t", 0): 0}
 
 
 async def test_a_session_waits_for_all_its_partitions(staged: Staged) -> None:

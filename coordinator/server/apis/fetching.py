@@ -51,6 +51,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     """Records of each partition, waiting up to `max_wait_ms` for `min_bytes`.
 
     In a session, the request lists all that the session has (`fetch_sessions`), and the answer what is new.
+    If the session's next request comes during the wait, the answer is INVALID_FETCH_SESSION_EPOCH instead.
     """
     # What is read counts until the answer is handed over; then the connection counts what it cannot send.
     with ResponseReservation(broker.responses) as share:
@@ -88,6 +89,9 @@ async def _fetch(
             max_wait_ms=max(request.max_wait_ms, 0),
             lend=share.lend,
         )
+    if session is not None and session.overtaken(request.session_epoch):
+        code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return FetchResponse(error_code=code, session_id=request.session_id, responses=[])
     answers = iter(fetched)
     response = FetchResponse(session_id=request.session_id, responses=[])
     had_records: list[KeptPartition] = []
