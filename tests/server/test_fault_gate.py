@@ -20,7 +20,11 @@ from muster.protocol.messages.classic_group import HeartbeatRequest, LeaveGroupR
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from muster.protocol.messages.group_admin import DescribeGroupsRequest
-from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
+from muster.protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
 from muster.protocol.messages.offsets import OffsetDeleteRequest, OffsetFetchRequest
 from tests.server.test_api_versions import smallest_request
 from tests.server.test_classic_group import join, stable_member, sync
@@ -278,6 +282,23 @@ async def test_metadata_for_the_brokers_alone_is_passed_over_and_creates_nothing
     response = await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="new")]), 12)
     assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert staged.broker.catalogue.by_name("new") is None
+
+
+@pytest.mark.parametrize("names", [["t", "u"], []], ids=["named", "all"])
+async def test_topics_whose_partitions_are_described_have_the_error(staged: Staged, names: list[str]) -> None:
+    topics = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names]
+    wire = await staged.connect()
+    error = ErrorCode.LEADER_NOT_AVAILABLE
+    for one, expected in (({"topic": "u"}, {"t": 0, "u": error}), ({}, {"t": error, "u": error})):
+        rule = staged.add(api="DescribeTopicPartitions", error="LEADER_NOT_AVAILABLE", **one)
+        response = await wire.call(DescribeTopicPartitionsRequest(topics=topics), 0)
+        outcomes = {each.name: (each.error_code, len(each.partitions)) for each in response.topics}
+        for name, code in expected.items():
+            assert outcomes[name] == (code, 0 if code else 2)
+        assert staged.faults.fired(rule) == 1
+    staged.add(api="DescribeTopicPartitions", topic="none", error="LEADER_NOT_AVAILABLE")
+    response = await wire.call(DescribeTopicPartitionsRequest(topics=topics), 0)
+    assert {each.error_code for each in response.topics} == {0}
 
 
 async def test_a_client_can_be_sent_to_bootstrap_again(staged: Staged) -> None:

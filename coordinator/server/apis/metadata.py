@@ -427,7 +427,7 @@ APIS: Final = (
         needs=decided_by_handler(
             "topics before the cursor are not answered, and the cursor may be at one that may not be seen"
         ),
-        names=Names(topics=TOPICS),
+        names=Names(topics=TOPICS, empty_is_all_until=0),
         refuse=listing("topics", "topics"),
         about_the_cluster=True,
     ),

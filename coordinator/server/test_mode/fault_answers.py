@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from muster.coordinator.server.apis.connection import unsupported_api_versions
 from muster.coordinator.server.names import Listed
@@ -20,11 +20,13 @@ from muster.coordinator.server.unserved import CloseConnection
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
-from muster.protocol.messages.metadata import MetadataResponse
+from muster.protocol.messages.metadata import DescribeTopicPartitionsResponse, MetadataResponse
 from muster.protocol.messages.offsets import OffsetFetchResponse
 
 Handle = Callable[[Message], Awaitable["Message | None"]]
 """Processes a request."""
+
+T = TypeVar("T", MetadataResponse.Topic, DescribeTopicPartitionsResponse.Topic)
 
 
 def carries(about: About, rule: Rule) -> bool:
@@ -47,6 +49,8 @@ async def refused(about: About, rule: Rule, why: str, handle: Handle) -> tuple[M
         raise CloseConnection(f"a Produce with acks=0 failed: {error}")
     if api_key == ApiKey.METADATA and code is not ErrorCode.REBOOTSTRAP_REQUIRED:
         return await _metadata(about, rule, code, handle), version
+    if api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS and not request.topics:
+        return await _all_partitions(about, rule, code, handle), version
     if api_key == ApiKey.OFFSET_FETCH and _concerns_parts(about, code):
         return await _offset_fetch(about, rule, code, handle), version
     chosen, rest = _divided(about, rule)
@@ -130,8 +134,22 @@ async def _metadata(about: About, rule: Rule, code: ErrorCode, handle: Handle) -
     asking.allow_auto_topic_creation = False
     answer = await handle(asking)
     assert isinstance(answer, MetadataResponse)
-    answer.topics = [
-        MetadataResponse.Topic(
+    answer.topics = _with_code(answer.topics, rule, code)
+    return answer
+
+
+async def _all_partitions(about: About, rule: Rule, code: ErrorCode, handle: Handle) -> Message:
+    """The error at the topics in the page of all topics."""
+    answer = await handle(about.request)
+    assert isinstance(answer, DescribeTopicPartitionsResponse)
+    answer.topics = _with_code(answer.topics, rule, code)
+    return answer
+
+
+def _with_code(topics: Sequence[T], rule: Rule, code: ErrorCode) -> list[T]:
+    """The topics of an answer, with the code in place of the partitions of those that the rule names."""
+    return [
+        type(topic)(
             error_code=code,
             name=topic.name,
             topic_id=topic.topic_id,
@@ -140,9 +158,8 @@ async def _metadata(about: About, rule: Rule, code: ErrorCode, handle: Handle) -
         )
         if rule.topic in (None, topic.name)
         else topic
-        for topic in answer.topics
+        for topic in topics
     ]
-    return answer
 
 
 async def _offset_fetch(about: About, rule: Rule, code: ErrorCode, handle: Handle) -> Message:
