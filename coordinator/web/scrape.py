@@ -197,13 +197,13 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
         _note_left_out(scrape, "group_partitions", len(offsets) - len(committed))
         room -= len(committed)
         owners: dict[tuple[str, int], Owner] = {}
+        await turns.next()
+        view = group.view()
         for member in group.member_views():
             await turns.next()
             labels = member.client_host.lstrip("/"), member.member_id, member.client_id
             owner = Owner(*(label[:LABEL_MAX] for label in labels))
-            owners.update((each, owner) for each in facts.assignment_of(group.view(), member) or ())
-        await turns.next()
-        view = group.view()
+            owners.update((each, owner) for each in facts.assignment_of(view, member) or ())
         scrape.groups.append(
             Group(
                 group_id=group.group_id,

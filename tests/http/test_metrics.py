@@ -8,10 +8,12 @@ from typing import NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.group import GroupView
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as Identity
+from muster.coordinator.web import facts, tallies
 from muster.coordinator.web import scrape as scraping
-from muster.coordinator.web import tallies
 from muster.coordinator.web.tallies import Tallies
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.data import FetchRequest
@@ -238,6 +240,34 @@ async def test_a_scrape_keeps_no_idle_log_open(shown: Shown) -> None:
     found = await scrape(shown)
     assert found.value("kafka_topic_partition_current_offset", topic="orders", partition="2") == 5
     assert [each.partition for each in shown.broker.partitions.in_use()] == [2]
+
+
+@pytest.mark.interpreted
+async def test_a_group_is_viewed_once_and_not_once_a_member(
+    shown: Shown, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it rebalances, a view counts all members."""
+    viewed = 0
+    view = ClassicGroup.view
+
+    def counted(group: ClassicGroup) -> GroupView:
+        nonlocal viewed
+        viewed += 1
+        return view(group)
+
+    async def views() -> int:
+        nonlocal viewed
+        viewed = 0
+        await scrape(shown)
+        return viewed
+
+    monkeypatch.setattr(ClassicGroup, "view", counted)
+    assert await views() == 1
+    async with await Member.connect(shown.port, client_id="web-2") as second:
+        await second.ask_to_join()
+        group = facts.find(shown.brokers, "billing").group
+        await until(lambda: len(group.identities()) == 2, "the second member")
+        assert await views() == 1
 
 
 async def test_labels_may_be_anything(shown: Shown) -> None:
