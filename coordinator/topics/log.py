@@ -168,7 +168,9 @@ class PartitionLog:
         self._closed = False
         self._begun: dict[int, LogOffsetMetadata] = {}  # where open transactions begin, if looked up yet
         self._uncommitted_ms: dict[int, int] = {}  # append times of producers' batches, by base offset
-        self._began_ms: dict[int, int] = {}  # when those begun since it was opened did
+        # When those begun since it was opened did: their first record's time, and ours.
+        self._began_ms: dict[int, tuple[int, int]] = {}
+        self._opened_ms = now_ms()
         self._synced_ms = now_ms()
         try:
             self._segments = place.open(self._state, _limits(config), now_ms)
@@ -330,7 +332,7 @@ class PartitionLog:
         if self._state.producers.transaction_start(assigned.producer_id) == first:
             end = self._segments.end
             self._begun[first] = LogOffsetMetadata(first, end.segment, end.position - assigned.size)
-            self._began_ms[first] = assigned.first_timestamp
+            self._began_ms[first] = assigned.first_timestamp, self._now_ms()
 
     def _undecided(self) -> LogOffsetMetadata:
         """Where the oldest open transaction begins, or the end."""
@@ -576,19 +578,21 @@ class PartitionLog:
         if not found or stable == end:
             return None
         producer_id, epoch, first = found[0]
-        oldest = OpenTransaction(producer_id, epoch, first, self._begun_at(first))
+        began_ms, open_since_ms = self._begun_at(first)
+        oldest = OpenTransaction(producer_id, epoch, first, began_ms, open_since_ms)
         return HeldBack(stable, end, oldest, len(found) - 1)
 
-    def _begun_at(self, offset: int) -> int | None:
-        """The time of the record that a transaction begins with, None if it is gone or cannot be read."""
-        began_ms = self._began_ms.get(offset)
-        if began_ms is not None:
-            return began_ms
+    def _begun_at(self, offset: int) -> tuple[int | None, int]:
+        """The time of the record that a transaction begins with, None if it is gone or cannot be read; and
+        since when it has been open here."""
+        noted = self._began_ms.get(offset)
+        if noted is not None:
+            return noted
         with suppress(KafkaError):  # fetches will report it
             batch = self._looked_up(lambda: next(self._segments.batches(offset), None), None)
             if batch is not None and batch.header.base_offset == offset:
-                return batch.header.first_timestamp
-        return None
+                return batch.header.first_timestamp, self._opened_ms
+        return None, self._opened_ms
 
     def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
         """(epoch, end offset) to cut back to if a fetcher's log is not a prefix of this one (KIP-595), else

@@ -15,6 +15,9 @@ class OpenTransaction(NamedTuple):
     began_ms: int | None
     """The time of its first record in epoch milliseconds, as set by the producer or the topic; None if it
     cannot be read."""
+    open_since_ms: int
+    """When it began by this broker's clock, in epoch milliseconds; when the log was opened, if it began
+    before."""
 
 
 class HeldBack(NamedTuple):

@@ -129,7 +129,9 @@ class Held:
     start_offset: int | None
     """The first offset of the transaction in the partition."""
     since_ms: int | None
-    """When its first record was written, or its first offset committed."""
+    """The time of its first record, as its producer has set it, or when its first offset was committed."""
+    open_since_ms: int
+    """Since when it has been open at least, by the broker's clock."""
     broker: Broker
     last_stable_offset: int | None = None
     end: int | None = None
@@ -209,6 +211,7 @@ async def _open(brokers: Brokers) -> tuple[list[Held], set[int]]:
                     oldest.producer_epoch,
                     oldest.first_offset,
                     oldest.began_ms,
+                    oldest.open_since_ms,
                     broker,
                     each.last_stable_offset,
                     each.high_watermark,
@@ -224,10 +227,8 @@ async def _open(brokers: Brokers) -> tuple[list[Held], set[int]]:
                 if not groups:
                     continue
                 waiting = [Waiting(group_id, None, None, None) for group_id in sorted(groups)]
-                where = OFFSETS_TOPIC, lease.number
-                held = Held(
-                    *where, producer_id, producer.epoch, None, producer.last_ms, broker, groups=waiting
-                )
+                where, at_ms = (OFFSETS_TOPIC, lease.number), producer.last_ms
+                held = Held(*where, producer_id, producer.epoch, None, at_ms, at_ms, broker, groups=waiting)
                 found.append(held)
     return found, unread
 
@@ -266,7 +267,7 @@ async def _judge(brokers: Brokers, found: Iterable[Held]) -> None:
             longest_ms = each.broker.settings.transaction_max_timeout_ms
             now_ms = each.broker.clock.now_ms()
             each.verdict = Verdict.ELSEWHERE
-            if each.since_ms is not None and now_ms - each.since_ms > longest_ms + GRACE_MS:
+            if now_ms - each.open_since_ms > longest_ms + GRACE_MS:
                 each.verdict = Verdict.HANGING
                 each.why = "it is open for longer than transaction.max.timeout.ms allows"
 

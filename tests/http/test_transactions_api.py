@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +215,21 @@ async def test_when_it_began_is_known_after_a_restart(tmp_path: Path, show: Show
     assert (held["since_ms"], held["last_stable_offset"], held["end"]) == (since_ms, 0, 3)
 
 
+def leader(shown: Shown) -> int:
+    """The node that leads the first partition of orders."""
+    return shown.broker.leader(shown.broker.catalogue.named("orders"), 0).node_id
+
+
+@contextmanager
+def only(shown: Shown, node_id: int) -> Iterator[None]:
+    """As if the other one of two brokers ran in another process."""
+    shown.brokers._running.discard(2 - node_id)
+    try:
+        yield
+    finally:
+        shown.brokers._running.update({0, 1})
+
+
 async def test_another_process_knows_its_own_ids(show: Show) -> None:
     shown = await show(brokers=2, **UNVERIFIED)
     await shown.create_topic()
@@ -228,14 +245,12 @@ async def test_another_process_knows_its_own_ids(show: Show) -> None:
         async with await Transactional.connect(port, id) as producer:
             await producer.begin(0)
     assert {each["broker"] for each in (await listed(shown))["transactions"]} == {1, 2}
-    leader = shown.broker.leader(shown.broker.catalogue.named("orders"), 0).node_id
-    port = shown.brokers.brokers[leader - 1].port
-    async with await Transactional.stray(port) as stray:
+    node_id = leader(shown)
+    async with await Transactional.stray(shown.brokers.brokers[node_id - 1].port) as stray:
         await stray.write(0, 1, at_ms=now_ms(shown) - MINUTE_MS)
-    shown.brokers._running.discard(2 - leader)  # as if it ran in another process
-    try:
+    with only(shown, node_id):
         body = await listed(shown)
-        mine, other = (here, there) if leader == 1 else (there, here)
+        mine, other = (here, there) if node_id == 1 else (there, here)
         assert [each["transactional_id"] for each in body["transactions"]] == [mine]
         (elsewhere,) = body["elsewhere"]
         assert 0 < elsewhere["transaction_shards"] < 50
@@ -248,5 +263,24 @@ async def test_another_process_knows_its_own_ids(show: Show) -> None:
         assert [each["verdict"] for each in body["held_back"]] == ["coordinated elsewhere"]
         await shown.brokers.advance(20 * MINUTE_MS + 1)
         assert [each["verdict"] for each in (await listed(shown))["held_back"]] == ["hanging"]
-    finally:
-        shown.brokers._running.update({0, 1})
+
+
+@pytest.mark.parametrize("minutes", [-24 * 60, 30])
+async def test_whether_one_of_another_process_hangs_does_not_depend_on_the_times_of_its_records(
+    show: Show, minutes: int
+) -> None:
+    """A producer sets them: replays have times of the past."""
+    shown = await show(brokers=2, **UNVERIFIED)
+    await shown.create_topic()
+    node_id, at_ms = leader(shown), now_ms(shown) + minutes * MINUTE_MS
+    async with await Transactional.stray(shown.brokers.brokers[node_id - 1].port) as stray:
+        await stray.write(0, 1, at_ms=at_ms)
+    with only(shown, node_id):
+        (held,) = (await listed(shown))["held_back"]
+        assert (held["verdict"], held["since_ms"]) == ("coordinated elsewhere", at_ms)
+        await shown.brokers.advance(20 * MINUTE_MS + 1)
+        (held,) = (await listed(shown))["held_back"]
+        assert (held["verdict"], held["why"]) == (
+            "hanging",
+            "it is open for longer than transaction.max.timeout.ms allows",
+        )

@@ -411,6 +411,21 @@ def test_a_restart_finds_it_all(one: Transactions) -> None:
 
 
 @pytest.mark.files
+def test_how_long_one_is_open_is_told_by_the_clock_of_the_broker(one: Transactions) -> None:
+    def began() -> tuple[int | None, int]:
+        held = one.log.held_back()
+        assert held is not None
+        return held.oldest.began_ms, held.oldest.open_since_ms
+
+    one.put(1, timestamps=[NOW_MS - 5_000])
+    one.now_ms += 1_000
+    one.put(1, timestamps=[NOW_MS - 4_000])
+    assert began() == (NOW_MS - 5_000, NOW_MS)
+    one.now_ms += 1_000
+    one.reopen()
+    assert began() == (NOW_MS - 5_000, NOW_MS + 2_000)
+
+
 def test_a_snapshot_from_before_transactions_is_read() -> None:
     one = Transactions()
     one.put(P, b"1", b"2", transactional=False)
