@@ -18,6 +18,8 @@ from muster.coordinator.group.committed_offset import CommittedOffset
 from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.topics.sources import Bounds, Looked
+from muster.protocol.errors import KafkaError
 
 _log: Final = Logger(part="lag")
 
@@ -32,7 +34,6 @@ _POINTS_MAX: Final = 64
 _CHECKED_AT_ONCE: Final = 1_000
 
 Committed = Mapping[TopicPartition, CommittedOffset]
-Bounds = tuple[int, int]
 
 
 class PartitionLag(NamedTuple):
@@ -48,6 +49,9 @@ class PartitionLag(NamedTuple):
     """Records from `committed` to `end`."""
     seconds: float | None
     """How long ago the first of them was written; 0 if there is none, None if the history is too short."""
+    unread: bool = False
+    """Whether the end has yet to be read: until then the group's total is unknown. Partitions that do not
+    exist, or whose logs cannot be read, have no lag, and do not count."""
 
 
 class History:
@@ -101,7 +105,7 @@ class Lag:
         committed: Callable[[str], Committed],
         topic_id: Callable[[str], UUID | None],
         known: Callable[[PartitionId], Bounds | None],
-        look: Callable[[Sequence[PartitionId]], Awaitable[Sequence[Bounds | None]]],
+        look: Callable[[Sequence[PartitionId]], Awaitable[Sequence[Looked]]],
     ) -> None:
         """`groups` returns this broker's groups with committed offsets, `committed` a group's offsets.
         `known` and `look` are the methods of `topics.partitions.Partitions`."""
@@ -112,6 +116,8 @@ class Lag:
         self._known = known
         self._look = look
         self._histories: dict[PartitionId, History] = {}
+        self._unreadable: set[PartitionId] = set()
+        """Partitions whose logs could not be read the last time."""
         self._asked_until_ms = 0
         self._forgot_ms = 0
         self._timer: Timer | None = None
@@ -155,11 +161,14 @@ class Lag:
         return max((each.commit_timestamp for each in committed), default=None)
 
     async def refresh(self, group_ids: Iterable[str] | None = None) -> None:
-        """`read` these groups (None: all), and keep sampling all groups for a while."""
+        """`read` these groups (None: all), and keep sampling all groups for a while, also if the caller gives
+        up."""
         self._asked_until_ms = self._clock.now_ms() + ASKED_MS
-        await self.read(self._groups() if group_ids is None else group_ids)
-        if self._timer is None and not self._closed:
-            self._timer = self._clock.at(self._clock.now_ms() + SAMPLE_MS, self._sample)
+        try:
+            await self.read(self._groups() if group_ids is None else group_ids)
+        finally:
+            if self._timer is None and not self._closed:
+                self._timer = self._clock.at(self._clock.now_ms() + SAMPLE_MS, self._sample)
 
     def close(self) -> None:
         """Stop sampling."""
@@ -204,9 +213,11 @@ class Lag:
             except (OSError, StoreError) as error:
                 _log.warning("cannot read log end offsets", why=str(error))
                 return
-            for each, bounds in zip(unknown, found, strict=True):
-                if bounds is not None:
-                    self._note(each, bounds[1], self._clock.now_ms())
+            for each, looked in zip(unknown, found, strict=True):
+                if isinstance(looked, KafkaError):
+                    self._unreadable.add(each)
+                elif looked is not None:
+                    self._note(each, looked[1], self._clock.now_ms())
 
     async def _partitions(self, group_ids: Sequence[str]) -> list[PartitionId]:
         wanted: dict[PartitionId, None] = {}
@@ -222,6 +233,7 @@ class Lag:
         return list(wanted)[:PARTITIONS_MAX]
 
     def _note(self, partition: PartitionId, end: int, now_ms: int) -> None:
+        self._unreadable.discard(partition)
         self._histories.setdefault(partition, History()).add(now_ms, end)
 
     def _fresh(self, partition: PartitionId, now_ms: int) -> bool:
@@ -232,6 +244,7 @@ class Lag:
         if now_ms < self._forgot_ms + ASKED_MS:
             return
         self._forgot_ms = now_ms
+        self._unreadable.clear()
         old = [each for each, one in self._histories.items() if one.newest[0] < now_ms - 2 * ASKED_MS]
         for each in old:
             del self._histories[each]
@@ -252,7 +265,9 @@ class Lag:
     def _partition_lag(self, topic: str, partition: int, committed: int, now_ms: int) -> PartitionLag:
         end, history = self._partition(topic, partition)
         if end is None:
-            return PartitionLag(topic, partition, committed, None, None, None)
+            topic_id = self._topic_id(topic)
+            unread = topic_id is not None and PartitionId(topic_id, partition) not in self._unreadable
+            return PartitionLag(topic, partition, committed, None, None, None, unread)
         if end <= committed:
             return PartitionLag(topic, partition, committed, end, 0, 0.0)
         written_ms: int | None = None

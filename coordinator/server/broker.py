@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from uuid import UUID, uuid4
+from weakref import WeakSet
 
 from muster.coordinator.base.clock import Clock, PausableClock
 from muster.coordinator.base.endpoints import Endpoint, Listening
@@ -103,6 +104,8 @@ class Shared:
     """Leases pinned to a node, given by its id, as long as it is there; `Membership.place_again` announces
     changes."""
     holds: LoadHolds = field(default_factory=LoadHolds)
+    partitions: WeakSet[Partitions] = field(default_factory=WeakSet)
+    """Those of all brokers, which tell each other where logs end."""
     page: Endpoint | None = None
     """Where browsers find the page about these brokers, if there is one."""
     listen: Listen = Listener
@@ -228,10 +231,12 @@ class Broker:
                 each.topic.topic_id: each for each in (self.consumer_offsets, self.group_events, states)
             },
             serving=self.membership.serving,
+            of_process=shared.partitions,
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
+        shared.partitions.add(self.partitions)
         self._data_shards = [
             DataShards(kind, self.partitions, self.read_topics, self._make_way)
             for kind in (LeaseKind.DATA, LeaseKind.REPLICAS)

@@ -35,6 +35,7 @@ from muster.coordinator.topics.sources import (
     FetchedPartition,
     FetchPartition,
     ListPartition,
+    Looked,
     Parked,
     Source,
     check_epoch,
@@ -56,8 +57,6 @@ _log = Logger(part="topics")
 _AT_ONCE_BYTES: Final = 1 << 20
 """A fetch that has read this much on the loop reads the rest in the executor."""
 _AT_THE_ENDS: Final = frozenset({int(ListTimestamp.LATEST), int(ListTimestamp.EARLIEST)})
-_LOOKED_INTO_MAX: Final = 100
-"""Closed logs that one `look` opens."""
 _SAY_AGAIN_MS: Final = 60_000
 _REASONS_MAX: Final = 20
 """How many reasons for failed writes are logged within that time."""
@@ -91,6 +90,7 @@ class Partitions:
         lease_of: Callable[[UUID, int], Lease | None] | None = None,
         elsewhere: Mapping[UUID, Elsewhere] = MappingProxyType({}),
         serving: Callable[[Lease], bool] = lambda lease: True,
+        of_process: Iterable[Partitions] = (),
         fetches_parked_max: int = 100_000,
         append_queue_bytes_max: int = 268_435_456,
         retention_check_interval_ms: int = 300_000,
@@ -100,8 +100,9 @@ class Partitions:
         """`shards`: number of data leases in the store; `lease_of`: the lease under which a partition is led
         and its log written, by default as `placement.data_shard` says, None while nobody may lead it;
         `elsewhere`: the sources of topics whose records are in no log, by topic id; `serving`: whether a
-        lease is certainly still this broker's, called at each use. `validation_executor` runs what takes long
-        to validate, by default `executor` does; `upkeep_executor`, of one thread, runs what nobody waits for.
+        lease is certainly still this broker's, called at each use; `of_process`: all that use `logs`, for
+        looks at what others lead. `validation_executor` runs what takes long to validate, by default
+        `executor` does; `upkeep_executor`, of one thread, runs what nobody waits for.
         The intervals are Kafka's log.retention.check.interval.ms, log.cleaner.backoff.ms and
         producer.id.expiration.ms. At `fetches_parked_max` waiting fetches a further one is answered at once
         with what there is; at `append_queue_bytes_max` waiting bytes an append gets REQUEST_TIMED_OUT;
@@ -117,6 +118,7 @@ class Partitions:
         )
         self._serving = serving
         self._elsewhere = elsewhere
+        self._of_process = of_process
         self._fetches = Fetches(clock, self.of, parked_max=fetches_parked_max)
         self._epochs: dict[Lease, int] = {}  # of the leases this broker has
         self._led: dict[tuple[UUID, int], Led] = {}
@@ -638,11 +640,12 @@ class Partitions:
             return log.start_offset, log.high_watermark
         return await self._with_log(led, lambda log: (log.start_offset, log.high_watermark))
 
-    async def look(self, partitions: Sequence[PartitionId]) -> list[Bounds | None]:
+    async def look(self, partitions: Sequence[PartitionId]) -> list[Looked]:
         """(log start offset, high watermark) of partitions that may not be in use, in the order asked: of
-        those led here, and with a database of all. Closed logs are opened for a look, a few per call, and
-        given back; None for those that are not known (yet). OSError."""
-        found = {each: self.known(each) for each in partitions}
+        those led in this process, and with a database of all. Closed logs are opened for a look, one after
+        the other, and given back, however long that takes; `known` has those done so far, for whoever gives
+        up. OSError."""
+        found: dict[PartitionId, Looked] = {each: self.known(each) for each in partitions}
         for each in partitions:
             if found[each] is None and each.topic_id in self._elsewhere:
                 found[each] = await self._elsewhere[each.topic_id].look(each.partition)
@@ -650,9 +653,9 @@ class Partitions:
         if unknown:
             stored = await self._in_executor(self._logs.bounds, unknown)
             found.update(zip(unknown, stored, strict=True))
-        closed = [each for each in unknown if found[each] is None]
-        for each in closed[:_LOOKED_INTO_MAX]:
-            found[each] = await self._look_into(each)
+        for each in unknown:
+            if found[each] is None:
+                found[each] = await self._leading_in_process(each)._look_into(each)
         return [found[each] for each in partitions]
 
     def known(self, partition: PartitionId) -> Bounds | None:
@@ -662,30 +665,53 @@ class Partitions:
         led = self._led.get(partition)
         if led is not None and led.ready_log is not None:
             return led.ready_log.start_offset, led.ready_log.high_watermark
-        epoch, bounds = self._looked.get(partition, (-1, (0, 0)))
-        # Nobody has opened it since, so nothing can have been appended.
-        if led is None and epoch == self._leader_epoch(*partition):
-            return bounds
-        self._looked.pop(partition, None)
-        return self._logs.known(partition)
+        bounds = self._seen(partition) or self._logs.known(partition)
+        if bounds is None:
+            seen = (each._seen(partition) for each in self._of_process)
+            bounds = next((each for each in seen if each is not None), None)
+        return bounds
 
-    async def _look_into(self, partition: PartitionId) -> Bounds | None:
-        opened = self.borrow(*partition)
-        if opened is None:
+    def _seen(self, partition: PartitionId) -> Bounds | None:
+        """What a look has found, if that still holds."""
+        looked = self._looked.get(partition)
+        if looked is None:
             return None
-        epoch = self._led[partition].leader_epoch
+        epoch, bounds = looked
+        # Nobody has opened it since, so nothing can have been appended.
+        if partition not in self._led and epoch == self._leader_epoch(*partition):
+            return bounds
+        del self._looked[partition]
+        return None
+
+    def _leading_in_process(self, partition: PartitionId) -> Partitions:
+        """Those of the broker of this process that leads the partition, or these."""
+        if self._leader_epoch(*partition) is None:
+            for each in self._of_process:
+                if each._leader_epoch(*partition) is not None:
+                    return each
+        return self
+
+    async def _look_into(self, partition: PartitionId) -> Looked:
+        topic = self._catalogue.by_id(partition.topic_id)
+        if topic is None:
+            return None
+        try:
+            led = self._find(topic, partition.partition)
+        except KafkaError as error:
+            return error if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
 
         def look() -> Bounds:
-            log = opened()
+            log = self._opened(led)
             return log.start_offset, log.high_watermark
 
         try:
             bounds = await self._in_executor(look)
-        except KafkaError:
-            return None
+        except KafkaError as error:
+            # Otherwise the leadership is lost, or somebody else has looked too, and given the log back.
+            return error if error.code is ErrorCode.KAFKA_STORAGE_ERROR else self.known(partition)
         finally:
             self.give_back(*partition)
-        self._looked[partition] = epoch, bounds
+        self._looked[partition] = led.leader_epoch, bounds
         return bounds
 
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:

@@ -16,6 +16,8 @@ from muster.protocol.errors import ErrorCode, KafkaError
 _T = TypeVar("_T")
 Bounds = tuple[int, int]
 """Log start offset and high watermark."""
+Looked = Bounds | KafkaError | None
+"""Where a partition begins and ends, or why there is no telling; None: not yet."""
 
 
 class FetchPartition(NamedTuple):

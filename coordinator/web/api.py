@@ -132,16 +132,18 @@ def _recorded(group: Group, last: LastRebalance) -> dict[str, Any]:
 
 
 def _total(lags: Sequence[PartitionLag]) -> int | None:
-    """The total over partitions with known lag; None if there are none."""
+    """The total over partitions that have a lag; None if there are none, or if an end has yet to be read."""
     known = [each.lag for each in lags if each.lag is not None]
-    return sum(known) if known else None
+    return sum(known) if known and not any(each.unread for each in lags) else None
 
 
 def _worst(lags: Sequence[PartitionLag]) -> float | None:
-    """The longest known time lag of lagging partitions; None if none is known."""
+    """The longest known time lag of lagging partitions; None if none is known, or the total is not."""
     behind = [each.seconds for each in lags if each.lag]
+    if _total(lags) is None:
+        return None
     if not behind:
-        return 0.0 if _total(lags) is not None else None
+        return 0.0
     return max((each for each in behind if each is not None), default=None)
 
 

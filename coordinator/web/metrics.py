@@ -109,7 +109,7 @@ def _of_cluster(scrape: Scrape) -> Iterator[Metric]:
     yield oldest
     left_out = GaugeMetricFamily(
         "muster_metrics_left_out",
-        "Groups, partitions and offsets without their own series because there are too many.",
+        "Groups, partitions and offsets without their own series: too many, or their ends are not known.",
         labels=["what"],
     )
     for what, count in scrape.left_out.items():

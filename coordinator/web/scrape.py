@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,6 +22,7 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.connections import Counts
 from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.topics.sources import Looked
 from muster.coordinator.web import facts, transaction_metrics
 from muster.coordinator.web.feed import Feed
 from muster.coordinator.web.tallies import UNKNOWN, GroupTally, Tallies
@@ -36,6 +38,11 @@ LABEL_MAX: Final = 500
 """Maximum characters of a label. Kafka allows 32,767 for a group id, and each series of the group repeats it:
 groups with longer ids have no series, and other labels are truncated."""
 
+UNKNOWN_ENDS: Final = "unknown_ends"
+"""Label of partitions without series, because the ends of their topic could not be read in time."""
+UNKNOWN_LAGS: Final = "unknown_lags"
+"""Label of committed offsets without lag, because the ends of their group's partitions could not."""
+
 _EXPLAINED_AT_ONCE: Final = 200
 """Maximum groups explained for one response."""
 
@@ -48,7 +55,8 @@ _NO_GROUPS: Final = {
 """As in Kafka, each state has a series."""
 
 _LOOK_S: Final = 5.0
-"""How long to wait for the ends of partitions."""
+"""How long to wait for the ends of all partitions."""
+_LOOKED_AT_ONCE: Final = 1_000
 
 
 # --- what is shown ------------------------------------------------------------------------------------------
@@ -121,7 +129,7 @@ class Scrape:
     completed: int = 0
     """Completed rebalances of classic groups since then."""
     brokers: list[ScrapedBroker] = field(default_factory=list)
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=lambda: {UNKNOWN_ENDS: 0, UNKNOWN_LAGS: 0})
     phases: dict[str, Histogram] = field(default_factory=dict)
     lateness: Histogram | None = None
     watching: int = 0
@@ -152,9 +160,12 @@ async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
 
 
 async def _partitions(brokers: Brokers, scrape: Scrape) -> None:
+    """A topic is left out as a whole while an end has yet to be read: it would look as if it had shrunk."""
     topics = facts.any_broker(brokers).catalogue.topics()
     scrape.topics = [(topic.name, topic.partitions) for topic in topics[:PARTITIONS_MAX]]
     room, turns = PARTITIONS_MAX, facts.Turns()
+    until = asyncio.get_running_loop().time() + _LOOK_S
+    of_topics: dict[str, list[tuple[int, Looked]]] = defaultdict(list)
     for broker in brokers.running:
         led: list[tuple[str, PartitionId]] = []
         for topic in broker.catalogue.topics():
@@ -167,16 +178,22 @@ async def _partitions(brokers: Brokers, scrape: Scrape) -> None:
         _note_left_out(scrape, "partitions", len(led) - room)
         led = led[:room]
         room -= len(led)
-        for start in range(0, len(led), 1_000):
-            some = led[start : start + 1_000]
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    found = await broker.partitions.look([each for _, each in some])
-            except (OSError, TimeoutError):
-                break  # requests and the log report it
-            for (name, (_, partition)), bounds in zip(some, found, strict=True):
-                if bounds is not None:
-                    scrape.partitions.append((name, partition, *bounds))
+        found: dict[PartitionId, Looked] = {}
+        with suppress(OSError, TimeoutError):  # requests and the log report it
+            async with asyncio.timeout_at(until):
+                for start in range(0, len(led), _LOOKED_AT_ONCE):
+                    some = [where for _, where in led[start : start + _LOOKED_AT_ONCE]]
+                    found.update(zip(some, await broker.partitions.look(some), strict=True))
+        for name, where in led:
+            await turns.next()
+            of_topics[name].append((where.partition, found.get(where) or broker.partitions.known(where)))
+    for name, of_topic in of_topics.items():
+        await turns.next()
+        unread = any(looked is None for _, looked in of_topic)
+        known = [(name, each, *looked) for each, looked in of_topic if isinstance(looked, tuple)]
+        shown = [] if unread else known
+        scrape.partitions += shown
+        _note_left_out(scrape, UNKNOWN_ENDS, len(of_topic) - len(shown))
 
 
 async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
@@ -210,11 +227,21 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
                 state=view.state,
                 members=view.members,
                 offsets=committed,
-                lags={(each.topic, each.partition): each for each in broker.lag.of(group.group_id)},
+                lags=_lags(scrape, broker, group.group_id),
                 owners=owners,
                 tally=tallies.copy_of(group.group_id),
             )
         )
+
+
+def _lags(scrape: Scrape, broker: Broker, group_id: str) -> dict[tuple[str, int], PartitionLag]:
+    """A group's lags; none as long as an end has yet to be read, since the sum would look as if it had caught
+    up."""
+    there = [each for each in broker.lag.of(group_id) if broker.catalogue.by_name(each.topic) is not None]
+    unread = any(each.unread for each in there)
+    known = [] if unread else [each for each in there if each.lag is not None]
+    _note_left_out(scrape, UNKNOWN_LAGS, len(there) - len(known))
+    return {(each.topic, each.partition): each for each in known}
 
 
 def _note_left_out(scrape: Scrape, what: str, count: int) -> None:

@@ -17,6 +17,7 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.topics.sources import Looked
 from muster.coordinator.web import facts
 from muster.coordinator.web.guard import refusal
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -87,7 +88,7 @@ async def measure(brokers: Brokers, asked: Sequence[tuple[Topic, int]]) -> dict[
         leads = (each for each in brokers.running if _leads(each, topic, partition))
         broker = next(leads, None) or facts.any_broker(brokers)
         by_broker[broker].append(PartitionId(topic.topic_id, partition))
-    bounds: dict[PartitionId, tuple[int, int] | None] = {}
+    bounds: dict[PartitionId, Looked] = {}
     sizes: dict[PartitionId, int] = {}
     for broker, some in by_broker.items():
         with suppress(TimeoutError, OSError, StoreError, KafkaError):  # requests and the log report it
@@ -95,8 +96,9 @@ async def measure(brokers: Brokers, asked: Sequence[tuple[Topic, int]]) -> dict[
                 bounds.update(zip(some, await broker.partitions.look(some), strict=True))
                 sizes.update(zip(some, await broker.partitions.sizes(some), strict=True))
     found: dict[PartitionId, Measured] = {}
-    for where in (each for some in by_broker.values() for each in some):
-        start, end = bounds.get(where) or (None, None)
+    for broker, where in ((broker, each) for broker, some in by_broker.items() for each in some):
+        looked = bounds.get(where) or broker.partitions.known(where)
+        start, end = looked if isinstance(looked, tuple) else (None, None)
         found[where] = Measured(start, end, sizes.get(where))
     return found
 

@@ -12,15 +12,22 @@ from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.group import GroupView
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as Identity
+from muster.coordinator.topics.led import Led
+from muster.coordinator.topics.log import PartitionLog
+from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.topics.partitions import Partitions
+from muster.coordinator.topics.sources import Looked
 from muster.coordinator.web import facts, tallies
 from muster.coordinator.web import scrape as scraping
 from muster.coordinator.web.tallies import Tallies
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.data import FetchRequest
 from muster.protocol.messages.group_admin import DeleteGroupsRequest
 from tests.http.conftest import Show, Shown
 from tests.http.member import Member
-from tests.support.facts import until
+from tests.support.facts import DEADLINE_S, until
+
+_UNKNOWN = "unknown_ends", "unknown_lags"
 
 
 class Samples(NamedTuple):
@@ -229,6 +236,80 @@ async def test_long_names_do_not_make_an_answer_of_any_length(shown: Shown) -> N
     assert found.value("muster_metrics_left_out", what="groups") == 1
     labels = found.of("kafka_consumergroup_group_lag_seconds")[0]
     assert (labels["client_id"], labels["consumer_id"]) == ("c" * 500, "c" * 500)
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+async def test_the_first_scrape_after_a_restart_is_complete(
+    show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokers: int
+) -> None:
+    monkeypatch.setattr(scraping, "_LOOK_S", DEADLINE_S)  # other tests need the disk
+    monkeypatch.setattr(facts, "_LAG_S", DEADLINE_S)
+    settings = {"ephemeral": False, "data": str(tmp_path), "brokers": brokers}
+    before = await show(**settings)
+    await before.create_topic(partitions=150)
+    group = (await before.groups_of_brokers())[1]
+    async with await Member.connect(before.port, group) as member:
+        await member.alone([])
+        assert await member.commit(dict.fromkeys(range(150), 0)) is ErrorCode.NONE
+    await before.page.close()
+    await before.brokers.stop()
+    shown = await show(**settings)
+    _, listed = await shown.get("/api/groups")
+    assert [(each["group"], each["lag"]) for each in listed["groups"]] == [(group, 0)]
+    found = await scrape(shown)
+    assert len(found.of("kafka_topic_partition_current_offset")) == 150
+    assert len(found.of("kafka_consumergroup_lag")) == 150
+    assert [found.value("muster_metrics_left_out", what=what) for what in _UNKNOWN] == [0, 0]
+
+
+async def test_what_is_known_in_part_is_left_out_and_counted(
+    shown: Shown, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum over it would look as if topics had shrunk, and groups caught up."""
+    await shown.create_topic("audit")
+    assert await member.commit({0: 0, 1: 0, 2: 0}) is ErrorCode.NONE
+    orders = shown.broker.catalogue.named("orders").topic_id
+    look_into = Partitions._look_into
+
+    async def too_slow(partitions: Partitions, partition: PartitionId) -> Looked:
+        if partition == PartitionId(orders, 1):
+            raise TimeoutError  # as if the time were up here
+        return await look_into(partitions, partition)
+
+    async def lag() -> int | None:
+        lag: int | None = (await shown.get("/api/groups"))[1]["groups"][0]["lag"]
+        return lag
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Partitions, "_look_into", too_slow)
+        found = await scrape(shown)
+        assert {each["topic"] for each in found.of("kafka_topic_partition_current_offset")} == {"audit"}
+        assert found.of("kafka_consumergroup_lag") == []
+        assert [found.value("muster_metrics_left_out", what=what) for what in _UNKNOWN] == [3, 3]
+        assert await lag() is None
+    found = await scrape(shown)
+    assert len(found.of("kafka_topic_partition_current_offset")) == 6
+    assert len(found.of("kafka_consumergroup_lag")) == 3
+    assert [found.value("muster_metrics_left_out", what=what) for what in _UNKNOWN] == [0, 0]
+    assert await lag() == 0
+
+
+async def test_a_log_that_cannot_be_read_hides_no_other(
+    shown: Shown, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await member.commit({0: 0, 1: 0, 2: 0}) is ErrorCode.NONE
+    opened = Partitions._opened
+
+    def damaged(partitions: Partitions, led: Led) -> PartitionLog:
+        if led.partition == 1:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+        return opened(partitions, led)
+
+    monkeypatch.setattr(Partitions, "_opened", damaged)
+    found = await scrape(shown)
+    for name in ("kafka_topic_partition_current_offset", "kafka_consumergroup_lag"):
+        assert sorted(each["partition"] for each in found.of(name)) == ["0", "2"]
+    assert [found.value("muster_metrics_left_out", what=what) for what in _UNKNOWN] == [1, 1]
 
 
 async def test_a_scrape_keeps_no_idle_log_open(shown: Shown) -> None:

@@ -18,6 +18,8 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.observe.lag import ASKED_MS, FRESH_MS, SAMPLE_MS, History, Lag, PartitionLag
 from muster.coordinator.observe.recovery import FIRST_MS, LOOK_MAX_MS, RARELY_MS, RECOVERY_MAX_MS, Recovery
 from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.topics.sources import Looked
+from muster.protocol.errors import ErrorCode, KafkaError
 from tests.support.facts import turns, until
 from tests.support.journal import check_entry
 
@@ -90,6 +92,7 @@ class World:
         self.open: set[PartitionId] = set()
         self.looks: list[list[PartitionId]] = []
         self.error: OSError | None = None
+        self.unreadable: set[PartitionId] = set()
         self.entries: list[Entry] = []
         self.lag = Lag(
             self.clock,
@@ -103,11 +106,15 @@ class World:
             self.lag, self.clock, groups_of_shard=lambda shard: list(self.offsets), note=self.note
         )
 
-    async def look(self, partitions: Sequence[PartitionId]) -> list[tuple[int, int] | None]:
+    async def look(self, partitions: Sequence[PartitionId]) -> list[Looked]:
         self.looks.append(list(partitions))
         if self.error is not None:
             raise self.error
-        return [(0, self.ends[each]) if each in self.ends else None for each in partitions]
+        error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+        return [
+            error if each in self.unreadable else (0, self.ends[each]) if each in self.ends else None
+            for each in partitions
+        ]
 
     def note(self, type: str, data: Mapping[str, Any], *, group_id: str) -> None:
         entry = Entry(type, self.clock.now_ms(), 1, 0, group_id, None, data=data)
@@ -171,7 +178,7 @@ async def test_the_lag_of_a_group(world: World) -> None:
     assert world.lag.of(GROUP) == [
         PartitionLag("t", 0, 10, 10, 0, 0.0),
         PartitionLag("t", 1, 4, 10, 6, None),
-        PartitionLag("u", 0, 7, None, None, None),
+        PartitionLag("u", 0, 7, None, None, None, unread=True),
     ]
     assert world.lag.total(GROUP) is None
     await world.lag.refresh()
@@ -190,6 +197,36 @@ async def test_topics_that_are_gone_and_offsets_beyond_the_end(world: World) -> 
     world.commit(1, "gone")
     assert world.lag.of(GROUP)[0] == PartitionLag("gone", 0, 1, None, None, None)
     assert world.lag.total(GROUP) is None
+
+
+async def test_what_is_not_read_yet_is_told_from_what_cannot_be_read(world: World) -> None:
+    world.log("u", 0, 10, open=False)
+    where = PartitionId(TOPIC_IDS["u"], 0)
+    world.unreadable.add(where)
+    world.commit(7, "u")
+    world.commit(1, "u", partition=1)  # nobody can tell where it ends, but may be able to soon
+    for _ in range(2):  # looks do not change that
+        await world.lag.refresh()
+        assert [(each.end, each.unread) for each in world.lag.of(GROUP)] == [(None, False), (None, True)]
+        await world.advance(2 * ASKED_MS)
+    world.unreadable.clear()
+    await world.lag.refresh()
+    assert [(each.end, each.unread) for each in world.lag.of(GROUP)] == [(10, False), (None, True)]
+
+
+async def test_sampling_goes_on_after_a_request_that_gave_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.log("t", 0, 10, open=False)
+    world.commit(7)
+    with monkeypatch.context() as disk:
+        disk.setattr(world.lag, "_look", lambda partitions: asyncio.Event().wait())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await world.lag.refresh()
+    assert world.lag.total(GROUP) is None
+    await world.advance(SAMPLE_MS)
+    assert world.lag.total(GROUP) == 3
 
 
 async def test_the_lag_in_seconds_while_somebody_asks(world: World) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from muster.coordinator.topics import partitions as led
 from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.led import Led
+from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import PartitionId
-from muster.coordinator.topics.partitions import Bounds, Partitions
+from muster.coordinator.topics.partitions import Partitions
+from muster.coordinator.topics.sources import Looked
+from muster.protocol.errors import ErrorCode, KafkaError
 from tests.topics.support import SHARDS, Brokers, TestRows, batch
 
 
@@ -27,7 +31,7 @@ async def topic_at(brokers: Brokers, partitions: int = 1) -> Topic:
     return topic
 
 
-async def look(node: Partitions, topic: Topic, partitions: int = 1) -> list[Bounds | None]:
+async def look(node: Partitions, topic: Topic, partitions: int = 1) -> list[Looked]:
     return await node.look([PartitionId(topic.topic_id, each) for each in range(partitions)])
 
 
@@ -70,14 +74,50 @@ async def test_a_new_leader_looks_anew(brokers: Brokers) -> None:
 
 
 @pytest.mark.files
-async def test_only_so_many_closed_logs_are_opened_at_once(
+async def test_a_look_that_is_given_up_leaves_what_it_has_seen(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(led, "_LOOKED_INTO_MAX", 2)
     node = await brokers.add()
     topic = await topic_at(brokers, 3)
-    assert await look(node, topic, 3) == [(0, 0), (0, 0), None]
+    look_into, stuck = Partitions._look_into, asyncio.Event()
+
+    async def stuck_at_the_last(partitions: Partitions, partition: PartitionId) -> Looked:
+        if partition.partition == 2:
+            stuck.set()
+            await asyncio.Event().wait()
+        return await look_into(partitions, partition)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Partitions, "_look_into", stuck_at_the_last)
+        looking = asyncio.create_task(look(node, topic, 3))
+        await stuck.wait()
+        looking.cancel()
+        await asyncio.wait([looking])
+    where = [PartitionId(topic.topic_id, each) for each in range(3)]
+    assert [node.known(each) for each in where] == [(0, 0), (0, 0), None]
+    assert node.in_use() == []
     assert await look(node, topic, 3) == [(0, 0)] * 3
+
+
+@pytest.mark.files
+async def test_partitions_that_do_not_exist_and_logs_that_cannot_be_read(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await brokers.add()
+    topic = await topic_at(brokers, 2)
+    opened = Partitions._opened
+
+    def damaged(partitions: Partitions, led: Led) -> PartitionLog:
+        if led.partition == 0:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "damaged")
+        return opened(partitions, led)
+
+    monkeypatch.setattr(Partitions, "_opened", damaged)
+    first, second, third = await look(node, topic, 3)
+    assert isinstance(first, KafkaError)
+    assert second == (0, 0)
+    assert isinstance(third, KafkaError)
+    assert third.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert node.in_use() == []
 
 
