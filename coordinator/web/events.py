@@ -100,9 +100,12 @@ async def _send(
             quiet_since = time.monotonic()
             await _write(response, b": still here\n\n")
         chunk = bytearray()
-        names_of = _names(request.app[BROKERS], [each.entry for each in some])
+        # Naming the members of a large group takes a while, so the first reader does it for all.
+        names_of = _names(request.app[BROKERS], [each.entry for each in some if each.event is None])
         for each in some:
-            chunk += _entry_event(feed, each, names_of(each.entry.group))
+            if each.event is None:
+                each.event = _entry_event(feed, each, names_of(each.entry.group))
+            chunk += each.event
             if len(chunk) >= _CHUNK_BYTES:
                 await _write(response, bytes(chunk))
                 chunk.clear()

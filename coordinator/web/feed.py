@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -22,11 +23,14 @@ class TooManySubscribers(Exception):
     """No more subscribers are accepted at the moment."""
 
 
-class Numbered(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Numbered:
     """An entry and its place in the stream."""
 
     number: int
     entry: Entry
+    event: bytes | None = None
+    """What readers are sent, the same to all; written when the first one is due."""
 
 
 class Watched(NamedTuple):

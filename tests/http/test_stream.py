@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 
+from muster.coordinator.group.group import Group
 from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.names import Names
 from muster.coordinator.web import events, feed
 from muster.coordinator.web.feed import Feed, TooManySubscribers, Watched
 from muster.protocol.errors import ErrorCode
@@ -113,6 +115,30 @@ async def test_a_reader_of_one_group_hears_of_it_and_of_its_shard_alone(shown: S
         ):
             shown.broker.journal.add([each])
         assert [(await reader.next()).data["generation"] for _ in range(2)] == [3, 4]
+
+
+async def test_members_are_named_once_for_all_readers(
+    shown: Shown, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shown.journalled("all_synced")
+    named: list[str | None] = []
+    names_of = events.names_of
+
+    def counted(group: Group | None, entries: Iterable[Entry] = ()) -> Names:
+        named.append(None if group is None else group.group_id)
+        return names_of(group, entries)
+
+    monkeypatch.setattr(events, "names_of", counted)
+    async with reading(shown) as first, reading(shown) as second, reading(shown, "?group=billing") as third:
+        await until(lambda: shown.page_feed.subscribers == 3)
+        shown.broker.journal.add([entry(1), entry(2)])
+        told = [[await reader.next() for _ in range(2)] for reader in (first, second, third)]
+    assert [each.data["generation"] for each in told[0]] == [1, 2]
+    assert told == [told[0]] * 3
+    assert named == ["billing"]
+    async with reading(shown, **{"Last-Event-ID": str(told[0][0].place)}) as late:
+        assert await late.next() == told[0][1]
+    assert named == ["billing"]
 
 
 async def test_who_comes_back_goes_on_where_it_was(shown: Shown) -> None:
