@@ -59,8 +59,6 @@ async def groups(request: web.Request) -> web.Response:
     found.sort(key=lambda each: (_rank(each.group.view()), each.group.group_id))
     await facts.refresh_lag(brokers.running)
     await request.app[LATELY].learn(brokers, request.app[TALLIES], found[:limit])
-    if not wanted:
-        request.app[LATELY].keep({each.group.group_id for each in found})
     listed, turns = [], facts.Turns()
     for number, each in enumerate(found[:limit]):
         await turns.next()

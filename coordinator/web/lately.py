@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.group.group import Group
@@ -64,15 +64,17 @@ class Lately:
         known = self._known.get(group_id)
         return None if known is None else known.digest
 
-    def keep(self, group_ids: Collection[str]) -> None:
-        """Forget all other groups: they are gone, or have moved to another process."""
-        for group_id in [each for each in self._known if each not in group_ids]:
+    def _forget_others(self, group_ids: Set[str]) -> None:
+        for group_id in self._known.keys() - group_ids:
             del self._known[group_id]
 
     async def learn(self, brokers: Brokers, tallies: Tallies, some: Sequence[facts.Held]) -> None:
-        """Read the journals of groups that may have something new; if they are many, only some."""
+        """Read the journals of groups that may have something new; if they are many, only some. Groups that
+        are gone, or have moved to another process, are forgotten."""
         since = time.perf_counter()
         due = [each for each in some if self._is_due(each, tallies)]
+        if due:
+            self._forget_others({each.group.group_id for each in facts.held(brokers)})
         for broker, group, _ in due[:_LEARNED_AT_ONCE]:
             if time.perf_counter() - since > _LEARNED_S:
                 break

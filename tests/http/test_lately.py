@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from itertools import groupby
 
+import pytest
+
 from muster.coordinator.journal.explain.names import names_in
 from muster.coordinator.runtime.ring import GROUP_ENTRIES_MAX
-from muster.coordinator.web import trends
-from muster.coordinator.web.lately import HOUR_MS, Digest, digested
+from muster.coordinator.web import app, trends
+from muster.coordinator.web.lately import HOUR_MS, Digest, Lately, digested
 from muster.coordinator.web.trends import Trends, thinned
 from muster.protocol.errors import ErrorCode
-from tests.http.conftest import Shown
+from muster.protocol.messages.group_admin import DeleteGroupsRequest
+from tests.http.conftest import Show, Shown
 from tests.http.member import Member
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
 from tests.support.each import each
@@ -95,6 +98,23 @@ async def test_rebalances_are_counted_over_an_hour_or_what_is_known(shown: Shown
     await rebalance(member)
     await shown.journalled("all_synced", times=3)
     assert (await listed(shown))["rebalances"] == {"count": 1, "within_ms": HOUR_MS}
+
+
+@pytest.mark.parametrize("path", ["/api/groups", "/api/groups?find=console", "/api/groups/{group}"])
+async def test_groups_that_are_gone_are_forgotten_whatever_is_asked_for(
+    show: Show, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    made = Lately()
+    monkeypatch.setattr(app, "Lately", lambda: made)
+    shown = await show()
+    await shown.create_topic()
+    for group in ("console-1", "console-2", "console-3"):
+        async with await Member.connect(shown.port, group) as member:
+            await member.alone([0])
+            assert (await shown.get(path.format(group=group)))[0] == 200
+            assert list(made._known) == [group]
+            await member.leave()
+            await member.wire.call(DeleteGroupsRequest(groups_names=[group]), 2)
 
 
 async def test_the_lag_has_a_trend(shown: Shown, member: Member) -> None:
