@@ -79,7 +79,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
             )
         await _send(request, response, feed, subscription)
     except TimeoutError:
-        subscription.fell_behind = True
+        feed.cut_off(subscription)
         await _say_farewell(request, response, subscription)
     except ConnectionError:
         pass  # it went away

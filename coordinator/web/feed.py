@@ -140,6 +140,12 @@ class Feed:
         self._subscriptions.add(subscription)
         return subscription
 
+    def cut_off(self, subscription: Subscription) -> None:
+        """End a subscription whose reader takes nothing."""
+        self.cut += not subscription.fell_behind
+        subscription.fell_behind = True
+        subscription.end()
+
     def give_back(self, subscription: Subscription) -> None:
         """End a subscription."""
         self._subscriptions.discard(subscription)

@@ -296,6 +296,6 @@ def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
     yield GaugeMetricFamily("muster_event_streams", "Open event streams.", value=scrape.watching)
     yield CounterMetricFamily(
         "muster_event_streams_cut",
-        "Event streams closed because their reader fell behind.",
+        "Event streams closed because their reader fell behind or took nothing.",
         value=scrape.cut,
     )

@@ -184,6 +184,18 @@ async def test_a_reader_that_stops_reading_is_cut_and_nobody_waits_for_it(
                 pass
 
 
+async def test_a_reader_that_takes_nothing_is_counted(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_WRITE_S", 0.2)
+    with socket.create_connection(("127.0.0.1", shown.page.port)) as slow:
+        slow.sendall(b"GET /api/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        watching = shown.page_feed
+        await until(lambda: watching.subscribers == 1)
+        # More than the buffers of both sides can hold; the queue can.
+        shown.broker.journal.add([entry(number, big="x" * 20_000) for number in range(feed.WAITING_MAX)])
+        await until(lambda: watching.subscribers == 0)
+    assert "muster_event_streams_cut_total 1.0" in await shown.text("/metrics")
+
+
 async def test_a_reader_that_falls_behind_is_told_so_at_the_end(shown: Shown) -> None:
     async with reading(shown) as reader:
         await until(lambda: shown.page_feed.subscribers == 1)
@@ -260,6 +272,16 @@ async def test_a_subscription_gets_what_is_its_own_in_order() -> None:
     assert await mine.next(1) == []
     made.give_back(mine)
     assert made.subscribers == 0
+
+
+async def test_who_is_cut_off_is_counted_once() -> None:
+    made = Feed(waiting_max=1)
+    stuck, slow = made.subscribe(), made.subscribe()
+    made.cut_off(stuck)
+    made.observe([entry(1), entry(2)])
+    assert (stuck.fell_behind, slow.fell_behind, made.cut) == (True, True, 2)
+    made.cut_off(slow)
+    assert made.cut == 2
 
 
 def test_after_the_end_nobody_waits() -> None:
