@@ -164,6 +164,8 @@ class Feed:
         first = self._kept[0].number if self._kept else self._next
         if mark != self._mark or not number.isascii() or not number.isdecimal():
             return True, []
+        if len(number) > len(str(self._next)):
+            return True, []  # int() refuses thousands of digits
         wanted = int(number) + 1
         if wanted > self._next:
             return True, []

@@ -161,6 +161,18 @@ async def test_who_comes_back_from_nowhere_is_told_of_the_gap(shown: Shown, plac
         assert (await reader.next()).data["generation"] == 2
 
 
+@pytest.mark.parametrize("digits", [19, 5_000])
+async def test_a_place_is_no_longer_than_those_that_were_given_out(shown: Shown, digits: int) -> None:
+    shown.broker.journal.add([entry(1)])
+    async with reading(shown) as reader:
+        shown.broker.journal.add([entry(2)])
+        place = (await reader.next()).place
+    assert place is not None
+    mark, _, _ = place.partition("-")
+    async with reading(shown, **{"Last-Event-ID": f"{mark}-{'9' * digits}"}) as reader:
+        assert (await reader.next()).name == "gap"
+
+
 async def test_a_reader_that_stops_reading_is_cut_and_nobody_waits_for_it(
     shown: Shown, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
