@@ -106,6 +106,8 @@ async def _body(request: web.Request) -> Body:
         given = json.loads(text) if text.strip() else {}
     except ValueError as error:
         raise FaultError(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise FaultError("the body is nested too deeply") from None
     if not isinstance(given, dict):
         raise FaultError("the body must be a JSON object")
     return given

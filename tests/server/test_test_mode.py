@@ -203,6 +203,12 @@ async def test_a_body_that_is_no_json(api: Api) -> None:
         assert (await response.json())["error"].startswith("the body is not JSON: ")
 
 
+async def test_a_body_that_is_nested_too_deeply(api: Api) -> None:
+    async with api._session.post(f"{api._url}/test/faults", data=b"[" * 30_000 + b"]" * 30_000) as response:
+        assert response.status == 400
+        assert (await response.json())["error"].startswith("the body ")
+
+
 async def test_the_clock_moves_and_members_can_be_stalled(api: Api) -> None:
     before_ms = (await api.ask("GET", "clock"))["now_ms"]
     async with await Wire.connect(api.ports[0], client_id="web-1") as wire:
