@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ async def start_brokers() -> AsyncIterator[StartBrokers]:
             "port": 0,
             "ephemeral": True,
             "group_initial_rebalance_delay_ms": 0,
-            "shutdown_grace_ms": 2_000,
+            "shutdown_grace_ms": 30_000,
             "lease_term_ms": TERM_MS,
         }
         brokers = Brokers(Settings(**{**defaults, **settings}))
@@ -37,6 +38,9 @@ async def start_brokers() -> AsyncIterator[StartBrokers]:
 
     yield start
     for each in started:
+        for broker in each.running:
+            # Whatever the test has left in flight need not be waited for.
+            broker.settings = replace(broker.settings, shutdown_grace_ms=2_000)
         await each.stop()
 
 

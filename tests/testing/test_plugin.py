@@ -375,6 +375,7 @@ async def failing(muster):
     await muster.create_topic("orders")
     async with Consumer(muster.bootstrap, group_id="fixtures", topics=["orders"]) as consumer:
         await consumer.get(timeout=0.01)
+        await muster.group("fixtures").stable(members=1)
         await muster.group("fixtures").stable(members=2, timeout=0.05)
 
 
@@ -388,6 +389,7 @@ async def failing_at_its_end(muster):
     yield
     async with Consumer(muster.bootstrap, group_id="ends", topics=["orders"]) as consumer:
         await consumer.get(timeout=0.01)
+        await muster.group("ends").stable(members=1)
         await muster.group("ends").stable(members=2, timeout=0.05)
 
 
