@@ -15,8 +15,9 @@ def parse(text: str) -> dict[str, str]:
     invalid escape."""
     found: dict[str, str] = {}
     for line in _lines(text.removeprefix("\ufeff")):
-        name, value = _split(line)
-        found[_unescaped(name)] = _unescaped(value)
+        raw_name, raw_value = _split(line)
+        name = _unescaped(raw_name, "the name of a property")
+        found[name] = _unescaped(raw_value, f"the value of {name[:40]!r}")
     return found
 
 
@@ -49,13 +50,15 @@ def _split(line: str) -> tuple[str, str]:
     return line[:at], rest
 
 
-def _unescaped(text: str) -> str:
+def _unescaped(text: str, what: str) -> str:
+    """`what` it is, for an error: the text may be a password."""
+
     def character(found: re.Match[str]) -> str:
         digits, other = found.groups()
         if digits is not None:
             return chr(int(digits, 16))
         if other == "u":
-            raise ValueError(rf"malformed \u escape in {text.partition('=')[0][:40]!r}; it takes four digits")
+            raise ValueError(rf"malformed \u escape in {what}; it takes four digits")
         return _ESCAPES.get(other, other)
 
     return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, text)

@@ -192,6 +192,22 @@ def test_a_byte_order_mark_hides_no_property(tmp_path: Path) -> None:
     assert read_properties(path).bootstrap_servers == "kafka:9092"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("sasl.password=Hunter2\\user", "malformed \\u escape in the value of 'sasl.password'"),
+        ("ssl.key.password: Hunter2\\u12", "malformed \\u escape in the value of 'ssl.key.password'"),
+        ("Hunter2\\user", "malformed \\u escape in the name of a property"),
+    ],
+)
+def test_a_malformed_escape_shows_no_password(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(f"# mine\n{line}\n")
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+        read_properties(path)
+    assert "Hunter2" not in str(raised.value)
+
+
 def test_what_is_wrong_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("ssl.truststore.location=ca.jks")
