@@ -24,7 +24,7 @@ def parse(text: str) -> dict[str, str]:
 def _lines(text: str) -> Iterator[str]:
     """Logical lines: continued lines are joined; comments and blank lines are left out."""
     whole = ""
-    for each in text.splitlines():
+    for each in re.split(r"\r\n|\r|\n", text):  # str.splitlines knows more ends than Java
         line = each.lstrip(" \t\f")
         if not whole and (not line or line[0] in "#!"):
             continue

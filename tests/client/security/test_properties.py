@@ -34,6 +34,11 @@ _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
         ("a=\\", {"a": ""}),
         ("\ufeffa=b\nc=\ufeff", {"a": "b", "c": "\ufeff"}),
         ("\ufeff# one\na=b", {"a": "b"}),
+        ("a=1\rb=2\r\nc=3\\\r\n  4\r\n", {"a": "1", "b": "2", "c": "34"}),
+        (
+            "a=b\x0bc\x0cd\x1c\x1d\x1ee\x85f\u2028g\u2029h",
+            {"a": "b\x0bc\x0cd\x1c\x1d\x1ee\x85f\u2028g\u2029h"},
+        ),
     ],
 )
 def test_files_are_read_as_java_does(text: str, found: dict[str, str]) -> None:
