@@ -165,8 +165,8 @@ async def _on_store(given: Namespace, url: str | None) -> int:
     from muster.coordinator.server.users import Users
     from muster.coordinator.storage.store import StoreError, StoreLocked
 
-    store = _store(given, url)
     try:
+        store = _store(given, url)
         async with asyncio.timeout(given.timeout):
             await store.open()
             try:

@@ -271,6 +271,20 @@ def test_a_database_that_is_not_there_is_one_line(muster: Muster, pw: str) -> No
     assert "geheim" not in unlike
 
 
+@each(
+    "url, said",
+    [
+        ("postgresql://u:geh@eim@127.0.0.1:1/d", "percent-encode"),
+        ("postgresql://u:geheim@127.0.0.1:99999/d", "the store URL"),
+        ("postgresql://u:geheim@127.0.0.1", "the store URL"),
+    ],
+)
+def test_a_url_that_names_no_database_is_one_line(muster: Muster, url: str, said: str) -> None:
+    refused = muster.refused("users", "list", "--store", url)
+    assert said in refused
+    assert "eim" not in refused
+
+
 def test_the_variable_names_the_database_unless_brokers_are_named(
     broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
