@@ -1,5 +1,6 @@
 """The ACL gate: checks what a request needs, as its API declares (`needs`), against the rights of its client.
-A request that is refused is not begun; one that is refused in part is begun without that part."""
+A request that is refused is not begun; one that is refused in part is begun without that part. However many
+elements a request has, no turn of the loop checks more than `_AT_ONCE`."""
 
 from __future__ import annotations
 
@@ -22,34 +23,38 @@ _AT_ONCE: Final = 1_000
 """Elements that are checked in a turn of the loop: some milliseconds."""
 
 
-def refused(broker: Broker, api: Api, request: Any, context: RequestContext) -> KafkaError | None:
-    """Why a whole request is refused, if it is."""
-    return api.needs.refusal(Asking(broker.rights(context), broker, context), request)
-
-
-def divided(broker: Broker, api: Api, request: Any, context: RequestContext) -> Begin | None:
-    """What begins a request that is refused in part, or has too many elements for a turn of the loop; None if
-    nothing is refused and the API does."""
+def decided(broker: Broker, api: Api, request: Any, context: RequestContext) -> Begin | KafkaError | None:
+    """Why a whole request is refused; or what begins one that is refused in part, or has too many elements
+    for a turn of the loop; None if nothing is refused and the API does."""
+    asking = Asking(broker.rights(context), broker, context)
+    refused = api.needs.refusal(asking, request)
+    if refused is not None:
+        return refused
     elements = api.needs.listed(request)
     if not elements:
         return None
-    if len(elements) <= _AT_ONCE and _division(broker, api, request, context) is None:
-        return None
+    if len(elements) <= _AT_ONCE:
+        division = _division(api, asking, request)
+        if division is None or isinstance(division, KafkaError):
+            return division
 
     def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
         # Divided again: a fault may have a part of the request begun on its own.
         if len(api.needs.listed(request)) > _AT_ONCE:
             task = _begin_in_turns(broker, api, request, context, answered)
             return asyncio.get_running_loop().create_task(task, name=api.name)
-        return _begin(broker, api, request, context, answered, _division(broker, api, request, context))
+        asking = Asking(broker.rights(context), broker, context)
+        return _begin(broker, api, request, context, answered, _division(api, asking, request))
 
     return begin
 
 
-def _division(broker: Broker, api: Api, request: Any, context: RequestContext) -> Division | None:
-    dividing = api.needs.dividing(Asking(broker.rights(context), broker, context), request)
+def _division(api: Api, asking: Asking, request: Any) -> Division | KafkaError | None:
+    dividing = api.needs.dividing(asking, request)
     for each in api.needs.listed(request):
-        dividing.add(each)
+        refused = dividing.add(each)
+        if refused is not None:
+            return refused
     return dividing.division()
 
 
@@ -60,10 +65,13 @@ async def _begin_in_turns(
     try:
         dividing = api.needs.dividing(Asking(broker.rights(context), broker, context), request)
         turns = Turns()
+        refused = None
         for each in api.needs.listed(request):
             await turns.next()
-            dividing.add(each)
-        answer = _begin(broker, api, request, context, answered, dividing.division())
+            refused = dividing.add(each)
+            if refused is not None:
+                break
+        answer = _begin(broker, api, request, context, answered, refused or dividing.division())
     except Exception as error:
         answer = error
     if isinstance(answer, asyncio.Task):
@@ -78,10 +86,12 @@ def _begin(
     request: Any,
     context: RequestContext,
     answered: Answered,
-    division: Division | None,
+    division: Division | KafkaError | None,
 ) -> object:
     if division is None:
         return api.begin(broker, request, context, answered)
+    if isinstance(division, KafkaError):
+        return division
     if division.rest is None:
         return _answer(api, request, division, context, None)
 

@@ -2,9 +2,9 @@
 force (`authorize`).
 
 If the rights for the whole request are missing, all of it is refused; if those for an element of one of its
-lists are, only that element is, and the API never sees it. Nothing is looked up before it is allowed, so that
-what a client may not see and what does not exist look alike. A topic id is no secret, so an unknown one is
-reported.
+lists are, only that element is, and the API never sees it (unless all of them are needed). Nothing is looked
+up before it is allowed, so that what a client may not see and what does not exist look alike. A topic id is
+no secret, so an unknown one is reported.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Elements(NamedTuple):
     twice: Twice = Twice.AGAIN
     partitions: str = ""
     """The field of an element that lists its partitions."""
+    all_or_none: bool = False
+    """If an element is refused, the whole request is."""
 
 
 class Needs(NamedTuple):
@@ -104,23 +106,26 @@ class Dividing:
             counts = Counter(map(elements.name_of, listed))
             self._several = {name for name, count in counts.items() if count > 1}
 
-    def add(self, element: Any) -> None:
-        """Check an element."""
+    def add(self, element: Any) -> KafkaError | None:
+        """Check an element. Returns why the whole request is refused, if it is because of this one."""
         if self._several and self._elements.name_of(element) in self._several:
             self._allowed.append(element)
-            return
+            return None
         error = self._elements.check(self._asking, self._request, element)
         if error is None:
             self._allowed.append(element)
-            return
+            return None
+        if self._elements.all_or_none:
+            return error
         refused = self._refused.setdefault(error.code, (error, []))[1]
         if self._elements.twice in (Twice.ONCE, Twice.TOGETHER):
             name = self._elements.name_of(element)
             if name in self._places:
                 self._add_partitions(*self._places[name], element)
-                return
+                return None
             self._places[name] = refused, len(refused)
         refused.append(element)
+        return None
 
     def _add_partitions(self, refused: list[Any], index: int, element: Any) -> None:
         """Add the partitions of an element whose name was refused before."""
@@ -198,19 +203,6 @@ def transactional_id(operation: Operation) -> Check:
     return check
 
 
-def every_topic(operation: Operation, attribute: str) -> Check:
-    """Requires the operation on every topic in a list of names."""
-
-    def check(asking: Asking, request: Any) -> KafkaError | None:
-        for name in dict.fromkeys(getattr(request, attribute) or ()):
-            refused = topic_refusal(asking, operation, name)
-            if refused is not None:
-                return refused
-        return None
-
-    return check
-
-
 def group_refusal(asking: Asking, operation: Operation, group_id: str) -> KafkaError | None:
     """The refusal, or None if it is allowed."""
     allowed = asking.rights.may(operation, ResourceType.GROUP, group_id)
@@ -280,6 +272,15 @@ def groups(
         return group_refusal(asking, operation, name_of(element))
 
     return Elements(attribute, check, name_of, twice)
+
+
+def every_topic(operation: Operation, attribute: str) -> Elements:
+    """Requires the operation on every topic in a list of names, or refuses the whole request."""
+
+    def check(asking: Asking, request: Any, name: str) -> KafkaError | None:
+        return topic_refusal(asking, operation, name)
+
+    return Elements(attribute, check, str, all_or_none=True)
 
 
 # --- where more is to be said -------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from muster.coordinator.server.api import Api, Begin
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.apis.connection import unsupported_api_versions
 from muster.coordinator.server.authentication import Authentication, Door
-from muster.coordinator.server.authorize import divided, refused
+from muster.coordinator.server.authorize import decided
 from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
@@ -214,13 +214,13 @@ class Session:
         """Whether to begin the request, if only in part. Remembered requests have been allowed in full, to
         this principal, by the ACLs that are still in force (`Connections.forget`)."""
         broker, request, context = self._broker, asked.request, asked.context
-        error = refused(broker, asked.api, request, context)
-        if error is not None:
+        decision = decided(broker, asked.api, request, context)
+        if isinstance(decision, KafkaError):
+            error = decision
             asked.begin = lambda *_: error
             return False
-        begin = divided(broker, asked.api, request, context)
-        if begin is not None:
-            asked.begin = asked.allowed = begin
+        if decision is not None:
+            asked.begin = asked.allowed = decision
         return True
 
     def _remember(self, asked: Asked, frame: bytes, offset: int) -> None:

@@ -3,6 +3,7 @@ compares the answers of each API with Apache Kafka's."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import shlex
@@ -20,7 +21,7 @@ from muster.coordinator.security.acls import Filter, acl
 from muster.coordinator.server import authorizer
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis import APIS
-from muster.coordinator.server.authorizer import Authorizer, super_users
+from muster.coordinator.server.authorizer import Authorizer, ClientRights, super_users
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.kept_acls import KeptAcls
@@ -47,6 +48,11 @@ from muster.protocol.messages.group_admin import ListGroupsRequest
 from muster.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
 from muster.protocol.messages.topics import DeleteTopicsRequest
+from muster.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+)
 from muster.protocol.types import ZERO_UUID
 from tests.kafka.compared import error_codes
 from tests.server.conftest import StartBrokers
@@ -299,6 +305,115 @@ async def test_however_many_are_named_each_is_decided(broker: Broker, count: int
     assert len(answer.topics) == count
 
 
+class LookUps:
+    """Counts the rights that are asked for, and the most in a turn of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.total = self.most = self._now = 0
+        may = ClientRights.may
+
+        def counted(rights: ClientRights, *what: Any, **how: Any) -> bool:
+            if not self._now:
+                asyncio.get_running_loop().call_soon(self._next_turn)
+            self.total += 1
+            self._now += 1
+            self.most = max(self.most, self._now)
+            return may(rights, *what, **how)
+
+        monkeypatch.setattr(ClientRights, "may", counted)
+
+    def _next_turn(self) -> None:
+        self._now = 0
+
+
+SEEN = creation(Operation.ALL, ResourceType.TOPIC, "seen", pattern=PatternType.PREFIXED)
+MANY = 5_000
+
+
+def beat_with(names: list[str]) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=str(uuid4()),
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=names,
+        topic_partitions=[],
+    )
+
+
+def fetch_of(*groups: list[str]) -> OffsetFetchRequest:
+    Topics = OffsetFetchRequest.Group.Topics
+    return OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequest.Group(
+                group_id="g", topics=[Topics(name=name, partition_indexes=[0]) for name in names]
+            )
+            for names in groups
+        ]
+    )
+
+
+def adding(names: list[str], partitions: list[int]) -> AddPartitionsToTxnRequest:
+    asked = [
+        AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=partitions) for name in names
+    ]
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="x",
+        v3_and_below_producer_id=1,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=asked,
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_of", "version", "found"),
+    [
+        (beat_with, 1, set()),
+        (lambda names: beat_with([*names, "hidden"]), 1, {ErrorCode.TOPIC_AUTHORIZATION_FAILED}),
+        (fetch_of, 9, set()),
+        (
+            lambda names: fetch_of([f"hidden{name}" for name in names]),
+            9,
+            {ErrorCode.TOPIC_AUTHORIZATION_FAILED},
+        ),
+        (lambda names: fetch_of(*(names[at : at + 100] for at in range(0, MANY, 100))), 9, set()),
+        (
+            lambda names: OffsetFetchRequest(
+                group_id="g",
+                topics=[OffsetFetchRequest.Topic(name=name, partition_indexes=[0]) for name in names],
+            ),
+            7,
+            set(),
+        ),
+        (lambda names: adding(names, []), 3, set()),
+        (lambda names: adding(names, [0]), 3, {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}),
+    ],
+    ids=["beat", "beat denied", "fetch", "fetch denied", "fetch groups", "fetch v7", "add none", "add"],
+)
+async def test_however_many_are_named_no_turn_of_the_loop_decides_on_all(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, request_of: Any, version: int, found: set[int]
+) -> None:
+    await give(broker, SEEN, READ_G, creation(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x"))
+    look_ups = LookUps(monkeypatch)
+    async with await as_user(broker) as wire:
+        answer = await wire.call(request_of([f"seen{number}" for number in range(MANY)]), version)
+    assert set(error_codes(answer)) - {0} == found
+    assert look_ups.total >= MANY
+    assert look_ups.most <= 1_000
+
+
+@pytest.mark.parametrize("count", [1_000, 1_001, MANY])
+async def test_a_heartbeat_needs_every_topic_that_it_names(broker: Broker, count: int) -> None:
+    await give(broker, SEEN, READ_G)
+    names = [f"seen{number}" for number in range(count)]
+    async with await as_user(broker) as wire:
+        for hidden in (0, count // 2, count - 1):
+            denied = await wire.call(beat_with([*names[:hidden], "hidden", *names[hidden + 1 :]]), 1)
+            assert denied.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert not [group async for group in _groups(broker)], "the denied ones joined none"
+        assert (await wire.call(beat_with(names), 1)).error_code == 0
+
+
 async def test_a_topic_id_is_authorized_by_the_name_it_stands_for(broker: Broker) -> None:
     await give(broker, READ_G, READ_T)
     secret, t = broker.catalogue.named("secret").topic_id, broker.catalogue.named("t").topic_id
@@ -410,6 +525,37 @@ async def test_groups_that_may_not_be_seen_are_left_out(broker: Broker) -> None:
         assert [group.group_id for group in (await wire.call(listing, 4)).groups] == ["h"]
         await give(broker, creation(Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster"))
         assert {group.group_id for group in (await wire.call(listing, 4)).groups} == {"g", "h"}
+
+
+async def test_however_many_there_are_no_turn_of_the_loop_decides_on_all(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 600
+    async with await as_user(broker, "admin") as wire:
+        for number in range(count):
+            assert codes(await wire.call(commit(("t", 0, 1), group_id=f"g{number}"), 9)) == [0]
+            begin = InitProducerIdRequest(transactional_id=f"x{number}", transaction_timeout_ms=1_000)
+            assert (await wire.call(begin, 4)).error_code == 0
+    prefixed = PatternType.PREFIXED
+    await give(
+        broker,
+        creation(Operation.DESCRIBE, ResourceType.GROUP, "g1", pattern=prefixed),
+        creation(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "x1", pattern=prefixed),
+    )
+    look_ups = LookUps(monkeypatch)
+    seen = sum(str(number).startswith("1") for number in range(count))
+    async with await as_user(broker) as wire:
+        assert len((await wire.call(ListGroupsRequest(), 4)).groups) == seen
+        assert (
+            len(
+                (
+                    await wire.call(ListTransactionsRequest(state_filters=[], producer_id_filters=[]), 1)
+                ).transaction_states
+            )
+            == seen
+        )
+    assert look_ups.total >= 2 * count
+    assert look_ups.most < count
 
 
 async def test_a_hidden_and_a_missing_topic_look_alike(broker: Broker) -> None:

@@ -99,7 +99,7 @@ APIS: Final = (
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         consumer_group_heartbeat,
         needs=Needs(
-            (_switched_on, group(Operation.READ), every_topic(Operation.DESCRIBE, "subscribed_topic_names"))
+            (_switched_on, group(Operation.READ)), every_topic(Operation.DESCRIBE, "subscribed_topic_names")
         ),
         names=Names(
             group="group_id",

@@ -7,7 +7,7 @@ from typing import Final
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.several import several
+from muster.coordinator.server.apis.several import Turns, several
 from muster.coordinator.server.names import Listed, Names, itself
 from muster.coordinator.server.needs import Needs, Twice, decided_by_handler
 from muster.coordinator.server.needs import groups as on_groups
@@ -43,11 +43,13 @@ async def list_groups(
         )
     rights = broker.rights(context)
     if not rights.may_with_cluster(Operation.DESCRIBE, logged=False):
-        groups = [
-            each
-            for each in groups
-            if rights.may(Operation.DESCRIBE, ResourceType.GROUP, each.group_id, logged=False)
-        ]
+        seen: list[ListGroupsResponse.ListedGroup] = []
+        turns = Turns()
+        for each in groups:
+            await turns.next()
+            if rights.may(Operation.DESCRIBE, ResourceType.GROUP, each.group_id, logged=False):
+                seen.append(each)
+        groups = seen
     return ListGroupsResponse(groups=groups)
 
 

@@ -7,7 +7,7 @@ names on the way in. A partition that is refused here does not keep the others f
 from __future__ import annotations
 
 import struct as structs
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 from muster.coordinator.base.answers import LATER, Answered
@@ -16,7 +16,7 @@ from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Parts, Repeated, awaited
 from muster.coordinator.server.apis.committing import existing, whole
-from muster.coordinator.server.apis.several import several
+from muster.coordinator.server.apis.several import IN_A_TURN, Turns, several
 from muster.coordinator.server.names import TOPICS, Listed, Names, by
 from muster.coordinator.server.needs import Asking, Needs, Twice, decided_by_handler, group_refusal
 from muster.coordinator.server.needs import group as on_group
@@ -124,53 +124,75 @@ def offset_fetch(
 ) -> object:
     """Committed offsets of one group (v1-7) or several (v8+); an unknown group has none, which is not an
     error."""
-    if context.api_version >= _GROUPS_FROM:
-        if len(request.groups) != 1:
-            return _fetch_several(broker, request, context, answered)
-        fetch = _Fetch(broker, request.groups[0], request.require_stable, context)
-        respond: Callable[[object], object] = fetch.group
-    else:
-        topics = None
-        if request.topics is not None:
-            topics = [
-                OffsetFetchRequest.Group.Topics(name=topic.name, partition_indexes=topic.partition_indexes)
-                for topic in request.topics
-            ]
-        asked = OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
-        fetch = _Fetch(broker, asked, request.require_stable, context)
-        respond = fetch.without_groups
+    if context.api_version < _GROUPS_FROM:
+        request.groups = [_the_group(request)]
+    if len(request.groups) != 1 or len(request.groups[0].topics or ()) > IN_A_TURN:
+        return _fetch_in_turns(broker, request, context, answered)
+    fetch = _Fetch(broker, request.groups[0], request.require_stable, context)
+    for each in fetch.asked.topics or ():
+        fetch.add(each)
     answer = broker.runtime.call_at_once(
         fetch.asked.group_id,
         Shard.fetch_offsets,
         fetch.request,
         context,
-        lambda answer: answered(respond(answer)),
+        lambda answer: answered(fetch.response(answer)),
     )
-    return answer if answer is LATER else respond(answer)
+    return answer if answer is LATER else fetch.response(answer)
+
+
+def _the_group(request: OffsetFetchRequest) -> OffsetFetchRequest.Group:
+    """The only group that there is before v8."""
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequest.Group.Topics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    return OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
 
 
 async def _fetch_each(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext
 ) -> OffsetFetchResponse:
-    async def of_group(asked: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+    fetches: list[_Fetch] = []
+    turns = Turns()
+    for asked in request.groups:
         fetch = _Fetch(broker, asked, request.require_stable, context)
-        answer: object
+        for each in asked.topics or ():
+            await turns.next()
+            fetch.add(each)
+        fetches.append(fetch)
+
+    async def answer_to(fetch: _Fetch) -> object:
         try:
-            answer = await broker.runtime.call(asked.group_id, Shard.fetch_offsets, fetch.request, context)
+            answer: object = await broker.runtime.call(
+                fetch.asked.group_id, Shard.fetch_offsets, fetch.request, context
+            )
         except KafkaError as error:
-            answer = error
-        return fetch.whole(answer)
+            return error
+        return answer
 
-    return OffsetFetchResponse(groups=await several(of_group, request.groups))
+    if context.api_version < _GROUPS_FROM:
+        response = fetches[0].response(await answer_to(fetches[0]))
+        if isinstance(response, KafkaError):
+            raise response
+        return response
+
+    async def of_group(fetch: _Fetch) -> OffsetFetchResponse.Group:
+        return fetch.whole(await answer_to(fetch))
+
+    return OffsetFetchResponse(groups=await several(of_group, fetches))
 
 
-_fetch_several: Final = awaited(_fetch_each, "OffsetFetch")
+_fetch_in_turns: Final = awaited(_fetch_each, "OffsetFetch")
 
 
 class _Fetch:
-    """An OffsetFetch of one group: what the group is asked, and the response made from its answer."""
+    """An OffsetFetch of one group: what the group is asked, and the response made from its answer. Add each
+    of the topics that the client asks about, if it names any."""
 
-    __slots__ = ("_broker", "_by_id", "_context", "_refused", "_rights", "asked", "request")
+    __slots__ = ("_allowed", "_broker", "_by_id", "_context", "_refused", "_rights", "asked", "request")
 
     def __init__(
         self, broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
@@ -180,43 +202,41 @@ class _Fetch:
         self._context = context
         self._by_id = context.api_version >= _FETCHED_BY_ID_FROM
         self._rights = broker.rights(context)
+        self._allowed: list[OffsetFetchRequest.Group.Topics] = []
         self._refused: list[OffsetFetchResponse.Group.Topics] = []
         self.request = FetchOffsets(
             group_id=asked.group_id,
-            topics=None if asked.topics is None else self._allowed(asked.topics),
+            topics=None if asked.topics is None else self._allowed,
             require_stable=require_stable,
             member_id=asked.member_id,
             member_epoch=asked.member_epoch,
         )
 
-    def _allowed(
-        self, topics: Iterable[OffsetFetchRequest.Group.Topics]
-    ) -> list[OffsetFetchRequest.Group.Topics]:
-        """The topics that the group is asked about. The others are refused."""
-        allowed: list[OffsetFetchRequest.Group.Topics] = []
-        for each in topics:
-            topic = self._broker.catalogue.by_id(each.topic_id) if self._by_id else None
-            if self._by_id and topic is None:
-                self._refused.append(_refused_topic(each, ErrorCode.UNKNOWN_TOPIC_ID))
-                continue
-            name = each.name if topic is None else topic.name
-            if not self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-                self._refused.append(_refused_topic(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-                continue
-            allowed.append(
-                OffsetFetchRequest.Group.Topics(
-                    name=name,
-                    topic_id=ZERO_UUID if topic is None else topic.topic_id,
-                    partition_indexes=each.partition_indexes,
-                )
+    def add(self, asked: OffsetFetchRequest.Group.Topics) -> None:
+        """Ask the group about a topic, or refuse it."""
+        topic = self._broker.catalogue.by_id(asked.topic_id) if self._by_id else None
+        if self._by_id and topic is None:
+            self._refused.append(_refused_topic(asked, ErrorCode.UNKNOWN_TOPIC_ID))
+            return
+        name = asked.name if topic is None else topic.name
+        if not self._rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            self._refused.append(_refused_topic(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            return
+        self._allowed.append(
+            OffsetFetchRequest.Group.Topics(
+                name=name,
+                topic_id=ZERO_UUID if topic is None else topic.topic_id,
+                partition_indexes=asked.partition_indexes,
             )
-        return allowed
+        )
 
-    def group(self, answer: object) -> OffsetFetchResponse:
-        """The response of v8+."""
+    def response(self, answer: object) -> OffsetFetchResponse | KafkaError:
+        """The response, if this is the only group that is asked about."""
+        if self._context.api_version < _GROUPS_FROM:
+            return self._without_groups(answer)
         return OffsetFetchResponse(groups=[self.whole(answer)])
 
-    def without_groups(self, answer: object) -> OffsetFetchResponse | KafkaError:
+    def _without_groups(self, answer: object) -> OffsetFetchResponse | KafkaError:
         """The response of v1-7. An error of the group applies to the whole request: v1 repeats it at every
         partition."""
         if isinstance(answer, KafkaError):

@@ -196,6 +196,7 @@ async def _refused_partitions(
     codes: dict[TopicPartition, ErrorCode] = {}
     turns = Turns()
     for asked in topics:
+        await turns.next()
         topic = broker.catalogue.by_name(asked.name)
         denies = of_client and (
             asked.name in INTERNAL_TOPICS or not rights.may(Operation.WRITE, ResourceType.TOPIC, asked.name)
@@ -295,12 +296,14 @@ async def list_transactions(
     """The ids that this broker coordinates, that pass the filters and that the client may see; clients ask
     every broker. The pattern is an RE2 expression, and must match a whole id."""
     runtime, rights = broker.transaction_runtime, broker.rights(context)
-    found = [
-        each
-        for of_shard in await runtime.call_shards(TransactionShard.list_transactions, request, context)
-        for each in of_shard
-        if rights.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, logged=False)
-    ]
+    found: list[ListTransactionsResponse.TransactionState] = []
+    turns = Turns()
+    for of_shard in await runtime.call_shards(TransactionShard.list_transactions, request, context):
+        for each in of_shard:
+            await turns.next()
+            transactional_id = each.transactional_id
+            if rights.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, logged=False):
+                found.append(each)
     if request.transactional_id_pattern:
         ids = [each.transactional_id for each in found]
         # Not on the loop, since it may take long.
