@@ -592,6 +592,44 @@ async def test_a_hidden_and_a_missing_topic_look_alike(broker: Broker) -> None:
     assert broker.catalogue.by_name("absent") is None
 
 
+async def test_topics_that_may_not_be_seen_are_not_looked_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take longer if they do not exist."""
+    reads = 0
+    read_topics = broker.read_topics
+
+    async def counted() -> None:
+        nonlocal reads
+        reads += 1
+        await read_topics()
+
+    monkeypatch.setattr(broker, "read_topics", counted)
+    State = DeleteTopicsRequest.DeleteTopicState
+    hidden = State(name="secret", topic_id=ZERO_UUID)
+    missing = State(name="absent", topic_id=ZERO_UUID)
+    unknown = State(name=None, topic_id=uuid4())
+
+    async def reads_to_delete(*topics: DeleteTopicsRequest.DeleteTopicState) -> int:
+        before = reads
+        await wire.call(DeleteTopicsRequest(topics=list(topics), timeout_ms=30_000), 6)
+        return reads - before
+
+    async with await as_user(broker) as wire:
+        assert await reads_to_delete(hidden) == await reads_to_delete(missing) == 0
+        assert await reads_to_delete(unknown) == 0
+        assert await reads_to_delete(hidden, missing, unknown) == 0
+        await give(broker, creation(Operation.DESCRIBE, ResourceType.TOPIC, "absent"))
+        assert await reads_to_delete(hidden, missing) == 1
+        assert await reads_to_delete(hidden, unknown) == 0
+        await give(broker, creation(Operation.DELETE, ResourceType.TOPIC, "t"))
+        assert await reads_to_delete(hidden, unknown) == 1
+        await take_all(broker)
+        await give(broker, creation(Operation.DELETE, ResourceType.CLUSTER, "kafka-cluster"))
+        assert await reads_to_delete(missing) == await reads_to_delete(unknown) == 1
+    assert broker.catalogue.by_name("secret") is not None
+
+
 async def test_an_id_does_not_tell_which_name_it_stands_for(broker: Broker) -> None:
     ids = {name: broker.catalogue.named(name).topic_id for name in ("secret", "t")}
     state = DeleteTopicsRequest.DeleteTopicState

@@ -187,8 +187,8 @@ async def delete_topics(
         DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
     ]
     attempts = Attempts(ApiKey.DELETE_TOPICS, context, request.timeout_ms)
-    await heard_of_all(broker, attempts, all(_found(broker, each) is not None for each in asked))
     rights = broker.rights(context)
+    await heard_of_all(broker, attempts, await _knows_all(broker, rights, asked))
     names = []
     turns = Turns()
     for each in asked:
@@ -219,6 +219,29 @@ async def delete_topics(
         else:
             results.append(_Deleted(name=topic.name, topic_id=topic.topic_id))
     return DeleteTopicsResponse(throttle_time_ms=mutations.throttle_ms, responses=results)
+
+
+async def _knows_all(
+    broker: Broker, rights: Rights, asked: list[DeleteTopicsRequest.DeleteTopicState]
+) -> bool:
+    """Whether this broker has heard of all topics that the client may know of. The others are refused whether
+    they exist or not, and must not take longer if they do not."""
+    all_of_them = rights.may_with_cluster(Operation.DELETE, logged=False)
+    by_id = False
+    turns = Turns()
+    for each in asked:
+        await turns.next()
+        if each.name is not None:
+            may_know = all_of_them or rights.may(
+                Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False
+            )
+            if may_know and _found(broker, each) is None:
+                return False
+        elif not by_id and _found(broker, each) is None:
+            by_id = True  # whoever may delete no topic may be told that none has this id
+            if all_of_them or rights.may_with_any(Operation.DELETE, ResourceType.TOPIC):
+                return False
+    return True
 
 
 def _found(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic | None:
