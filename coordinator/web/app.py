@@ -91,8 +91,9 @@ async def start(prepared: Prepared) -> Running:
     """Serve the brokers, which have been started by now. They keep running after `close`."""
     listener, life = prepared.listener, Life()
     app = _application(prepared, life)
-    door = Door()
+    door = Door(app[LOGIN])
     app.middlewares.insert(0, door.heard)
+    app.middlewares.append(door.let_in)
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=_KEEP_ALIVE_S, shutdown_timeout=_END_S)
     await runner.setup()
     door.server = runner.server

@@ -86,16 +86,17 @@ async def test_above_the_limit_connections_are_closed(
     secured: Shown, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = keys.context()
-    assert (await secured.get("/healthz", ssl=tls))[0] == 200  # over one connection that stays open
     monkeypatch.setattr(door, "CONNECTIONS_MAX", 1)
-    async with asyncio.timeout(DEADLINE_S):
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", secured.page.port, ssl=tls)
-            assert await reader.read() == b""
-            writer.close()
-        except ConnectionError:
-            pass
-    assert (await secured.get("/healthz", ssl=tls))[0] == 200
+    async with secured.http.get(secured.page.url + "/api/events/stream", ssl=tls) as stream:
+        assert stream.status == 200
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", secured.page.port, ssl=tls)
+                assert await reader.read() == b""
+                writer.close()
+            except ConnectionError:
+                pass
+        assert not stream.content.at_eof()
 
 
 async def test_a_new_certificate_is_presented_and_open_connections_go_on(
