@@ -111,6 +111,8 @@ async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: Star
     await alter(broker, made("twice"), made("gone"))
     empty = made("empty")
     empty.salted_password = b""
+    salty, saltiest = made("salty"), made("saltiest")
+    salty.salt, saltiest.salt = bytes(1_024), bytes(1_025)
     answer = await alter(
         broker,
         Deletion(name="twice", mechanism=SHA_256),
@@ -122,6 +124,8 @@ async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: Star
         made("slow", iterations=ITERATIONS[-1] + 1),
         made("strange", mechanism=9),
         empty,
+        salty,
+        saltiest,
         made("good", iterations=ITERATIONS[0]),
         made("better", iterations=ITERATIONS[-1]),
     )
@@ -133,12 +137,15 @@ async def test_a_user_that_is_refused_keeps_no_other_from_it(start_brokers: Star
         "weak": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "slow": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "strange": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "salty": 0,
+        "saltiest": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "empty": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "good": 0,
         "better": 0,
     }
     assert await described(broker) == {
         "twice": (0, [(SHA_256, 4096)]),
+        "salty": (0, [(SHA_256, 4096)]),
         "good": (0, [(SHA_256, 4096)]),
         "better": (0, [(SHA_256, 16_384)]),
     }

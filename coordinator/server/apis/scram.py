@@ -32,6 +32,8 @@ _Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
 _NAMES: Final = dict(enumerate(HASHES, start=1))
 _NUMBERS: Final = {name: number for number, name in _NAMES.items()}
+_SALT_BYTES_MAX: Final = 1_024
+"""Strangers are told a user's salt, and as long a one for users that do not exist."""
 
 
 async def describe_user_scram_credentials(
@@ -136,6 +138,11 @@ def _checked(
         raise KafkaError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"iterations must be {ITERATIONS[0]} to {ITERATIONS[-1]}, not {asked.iterations}",
+        )
+    if len(asked.salt) > _SALT_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"a salt has at most {_SALT_BYTES_MAX} bytes, not {len(asked.salt)}",
         )
     if not asked.salted_password:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the salted password is empty")
