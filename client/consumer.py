@@ -61,9 +61,10 @@ class RebalanceListener:
 
     Callbacks run inside the reading calls, on the reading task, never while that task handles a record. They
     may call any method of the consumer except the reading ones, `unsubscribe`, `close` and `drain`, which
-    raise ClientError there; to end the consumer, they call `stop`. If a callback raises an exception, the
-    reading call raises it once the rebalance is done. While the consumer closes, a callback runs in a task
-    of its own, which is cancelled when the time for it is up, and not waited for much longer.
+    raise ClientError there, and in a task that the callback awaits, directly or in `asyncio.gather`; to end
+    the consumer, they call `stop`. If a callback raises an exception, the reading call raises it once the
+    rebalance is done. While the consumer closes, a callback runs in a task of its own, which is cancelled
+    when the time for it is up, and not waited for much longer.
     """
 
     def on_partitions_revoked(
@@ -326,7 +327,7 @@ class Consumer(Generic[K, V]):
             if reader is not self._core.reader:
                 self._core.read_by(reader)
             return record
-        self._core.refuse_if_stopped()
+        self._core.refuse_if_stopped(reader)
         return await self._next(None if timeout is None else deadline(seconds_of(timeout)), reader)
 
     def get_many(
@@ -355,7 +356,7 @@ class Consumer(Generic[K, V]):
         self, max_records: int | None, timeout: float | None, reader: asyncio.Task[Any] | None
     ) -> list[Batch[K, V]]:
         most = self._positive("max_records", max_records)
-        self._core.refuse_if_stopped()
+        self._core.refuse_if_stopped(reader)
         until = None if timeout is None else deadline(seconds_of(timeout))
         if not await self._core.more(until, most, reader):
             return []

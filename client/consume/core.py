@@ -105,7 +105,6 @@ class ConsumerCore(Generic[K, V]):
         self.reader: asyncio.Task[Any] | None = None
         """The task that handles the records."""
         self._reading = False
-        self._waiting: asyncio.Task[Any] | None = None  # the task that the reading call runs in
         self._abandoned = False
         self._tasks = Tasks(self._cannot_read)
         self._following: asyncio.Task[None] | None = None
@@ -201,10 +200,10 @@ class ConsumerCore(Generic[K, V]):
             self.state = "stopping"
             self.wake()
 
-    def refuse_if_stopped(self) -> None:
+    def refuse_if_stopped(self, caller: asyncio.Task[Any] | None) -> None:
         """Raise Closed once stopped: a caller that asks again has handled its last records, but gets no
         more."""
-        if self.state == "stopping" and not self._reading:
+        if self.state == "stopping" and not (self._reading or self.calls.waits_for(caller)):
             self.delivery.asked()
             self._tasks.tell()
             raise Closed("the consumer was stopped: it returns no more records")
@@ -228,7 +227,7 @@ class ConsumerCore(Generic[K, V]):
         self.check()
         task = asyncio.current_task()
         by_reader = task is self.reader
-        if (self._reading and task is self._waiting) or self.scopes.has(task):
+        if self.calls.waits_for(task) or self.scopes.has(task):
             raise ClientError("callbacks and scopes' tasks are waited for by the close: they call stop()")
         until = deadline(timeout)
         if self._close_by:
@@ -297,7 +296,7 @@ class ConsumerCore(Generic[K, V]):
         hand count as handled. If cancelled, the group is still told, but not waited for."""
         until = deadline(timeout)
         cancelled = False
-        self._begin_reading()
+        self._begin_reading(asyncio.current_task())
         try:
             if asyncio.current_task() is self.reader:
                 self.delivery.asked()
@@ -374,8 +373,9 @@ class ConsumerCore(Generic[K, V]):
         ideally this many records; False if `until` came first or the consumer is stopped. `reader` (None for
         this task) handles the records."""
         self.check()
-        self._begin_reading()
-        self.reader = asyncio.current_task() if reader is None else reader
+        reader = asyncio.current_task() if reader is None else reader
+        self._begin_reading(reader)
+        self.reader = reader
         self.watch.came(self.reader)
         self.delivery.asked()
         self._tasks.tell()
@@ -421,14 +421,13 @@ class ConsumerCore(Generic[K, V]):
         """This task (None: the calling one) handles the record that it got without calling `more`."""
         self.reader = self.watch.reader = asyncio.current_task() if reader is None else reader
 
-    def _begin_reading(self) -> None:
-        if self._reading:
+    def _begin_reading(self, caller: asyncio.Task[Any] | None) -> None:
+        if self._reading or self.calls.waits_for(caller):
             raise ConcurrentUse(
                 "another reading call is in progress: a consumer has one reader, and callbacks can neither "
                 "read nor unsubscribe; several tasks share the work with scope(), or each have a consumer"
             )
         self._reading = True
-        self._waiting = asyncio.current_task()
 
     async def _do_what_is_due(self, until: float | None) -> None:
         if self.group is not None:

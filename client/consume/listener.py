@@ -33,7 +33,7 @@ class Calls:
     def __init__(self, consumer: object, listener: Listener) -> None:
         self._consumer = consumer
         self.listener = listener
-        self.running = False
+        self._running: asyncio.Future[Any] | None = None  # what the callback runs in, or returned
         self.closes_by: float | None = None
         """Set when the consumer closes: a callback that ignores its cancellation is abandoned then, by this
         time at the latest."""
@@ -57,12 +57,27 @@ class Calls:
         if failure is not None:
             raise failure
 
+    def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether the running callback runs in this task, or waits for it: by `await`, or `asyncio.gather`.
+        Other ways to wait (a TaskGroup, `asyncio.wait`, `wait_for` before Python 3.12) cannot be told."""
+        waiting: list[object] = [self._running]
+        known: set[object] = set()
+        while waiting and task is not None:
+            each = waiting.pop()
+            if each is task:
+                return True
+            if each is not None and each not in known:
+                known.add(each)
+                waiting.append(getattr(each, "_fut_waiter", None))  # what a task awaits
+                waiting += getattr(each, "_children", ())  # what is gathered
+        return False
+
     async def _call(
         self,
         method: Callable[[Any, Iterable[TopicPartition]], Any],
         partitions: frozenset[TopicPartition],
     ) -> None:
-        self.running = True
+        self._running = asyncio.current_task()
         try:
             result = method(self._consumer, partitions)
             if inspect.isawaitable(result):
@@ -72,12 +87,12 @@ class Calls:
             if self._failure is None or not isinstance(failure, Exception):
                 self._failure = failure
         finally:
-            self.running = False
+            self._running = None
 
     async def _abandonable(self, result: Awaitable[Any], method: Callable[..., Any]) -> None:
         """Wait for a callback in a task of its own: the wait can end before the callback does."""
         assert self.closes_by is not None
-        callback = asyncio.ensure_future(result)
+        callback = self._running = asyncio.ensure_future(result)
         try:
             await asyncio.wait([callback])
         except asyncio.CancelledError:

@@ -169,7 +169,7 @@ async def test_what_callbacks_may_call(broker: Broker) -> None:
             assert consumer.assignment == set(partitions)
             consumer.resume(TopicPartition("t", 1))
             assert (await consumer.commit()).ok
-            with pytest.raises((ConcurrentUse, Closed)):
+            with pytest.raises(ConcurrentUse):
                 await consumer.get()
             seen.append("revoked")
 
@@ -185,6 +185,62 @@ async def test_what_callbacks_may_call(broker: Broker) -> None:
         assert {(r.partition, r.offset) for r in records if r} == {(0, offset) for offset in range(4, 10)}
     assert seen == ["assigned", "revoked"]
     assert await committed(broker, partitions=2) == 10 + 4
+
+
+@pytest.mark.parametrize("way", ["in the callback", "in a task it returns", "in a task", "gathered"])
+@pytest.mark.parametrize("during", ["the reading call", "close", "drain", "unsubscribe"])
+async def test_callbacks_cannot_end_what_waits_for_them(broker: Broker, during: str, way: str) -> None:
+    await send(broker.bootstrap, "t", 1)
+    refused: list[str] = []
+
+    async def end(consumer: Consumer[Any, Any], _: Iterable[TopicPartition]) -> None:
+        for name in ("close", "drain", "unsubscribe", "get"):
+            call = getattr(consumer, name)()
+            if way == "in a task":
+                call = asyncio.create_task(call)
+            elif way == "gathered":
+                call = asyncio.gather(asyncio.sleep(0), call)
+            with pytest.raises(ClientError, match="callbacks"):
+                await call
+            refused.append(name)
+
+    class Ending(RebalanceListener):
+        def on_partitions_assigned(self, *about: Any) -> Any:
+            return self.end(*about) if during == "the reading call" else None
+
+        def on_partitions_revoked(self, *about: Any) -> Any:
+            return None if during == "the reading call" else self.end(*about)
+
+        def end(self, *about: Any) -> Any:
+            return asyncio.create_task(end(*about)) if way == "in a task it returns" else end(*about)
+
+    async with Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=Ending(), auto_offset_reset="earliest"
+    ) as consumer:
+        assert await consumer.get(LONG_S)
+        if during != "the reading call":
+            await getattr(consumer, during)(LONG_S)
+        assert refused == ["close", "drain", "unsubscribe", "get"]
+
+
+async def test_a_callback_may_have_the_consumer_closed_by_a_task_that_it_does_not_wait_for(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t")
+    closing: list[asyncio.Task[None]] = []
+
+    class Closing(RebalanceListener):
+        async def on_partitions_assigned(
+            self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+        ) -> None:
+            closing.append(asyncio.create_task(consumer.close(LONG_S)))
+            assert (await consumer.committed(partitions)).keys() == set(partitions)
+
+    consumer = Consumer(broker.bootstrap, group_id="g", topics="t", listener=Closing())
+    await consumer.start()
+    assert await consumer.get(LONG_S) is None
+    await asyncio.gather(*closing)
+    assert consumer.health().state == "closed"
 
 
 async def test_what_a_listener_raises_comes_out_of_the_reading_call_and_the_rebalance_goes_on(
