@@ -11,7 +11,6 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from functools import partial
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from muster.client.errors import (
@@ -153,7 +152,7 @@ class Cluster:
             security=security,
             patient=patient,
             on_wrong_broker=self._wrong_broker,
-            find_nodes=partial(self._enqueue, []),
+            find_nodes=self._find_nodes,
         )
         self._metadata_max_age_s = metadata_max_age_ms / 1000
         self._retry_backoff_ms = retry_backoff_ms
@@ -445,6 +444,11 @@ class Cluster:
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh_all(), name="metadata")
         return self._pending
+
+    def _find_nodes(self, until: float) -> None:
+        """Begin to ask for the nodes, unless Metadata is being asked for: it tells them as well."""
+        if self._refreshing is None:
+            self._enqueue([], until)
 
     async def _refresh_all(self) -> None:
         """Send refreshes until nobody waits for one."""

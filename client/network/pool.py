@@ -142,7 +142,7 @@ class Pool:
         security: Security | None = None,
         patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
-        find_nodes: Callable[[float], object] = lambda _: None,
+        find_nodes: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`patient`: callers retry even if no broker has ever answered, so failures are logged. Otherwise
         the caller gets the first failure at once. `find_nodes` begins to look for the nodes, until a
