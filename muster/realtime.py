@@ -1,7 +1,8 @@
 """Real time, which goes on while a test stands still.
 
-freezegun and the like replace the functions of `time`, in that module and in all that have imported them.
-Brokers and clients of the same process measure leases, sessions and timeouts with those that came first.
+freezegun replaces the functions of `time`, in that module and in all that have imported them. Brokers and
+clients of the same process measure leases, sessions and timeouts with those that came first. time-machine
+changes the functions themselves, and so these, too: `time` and `time_ns`; in 2.13 to 2.19 also `monotonic`.
 """
 
 from __future__ import annotations
