@@ -19,6 +19,13 @@ TIMEOUT_DEFAULT_S: Final = 30.0
 _SECONDS_MAX: Final = 86_400.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME: Final = "epoch milliseconds or a time like 2026-01-31T12:00:00Z"
+_DATES: Final = {
+    8: ("a date", "%Y%m%d", "%Y-%m-%d"),
+    10: ("a date and hour", "%Y%m%d%H", "%Y-%m-%dT%H:00"),
+    12: ("a date and time", "%Y%m%d%H%M", "%Y-%m-%dT%H:%M"),
+    14: ("a date and time", "%Y%m%d%H%M%S", "%Y-%m-%dT%H:%M:%S"),
+}
+"""Dates without hyphens, by their number of digits: what they are, how to read and how to write them."""
 
 EXIT_CODES: Final = """\
 Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 interrupted."""
@@ -218,15 +225,22 @@ def _epoch_ms(text: str, zone: tzinfo | None = None) -> int:
 
 
 def _likely(digits: str) -> tuple[str, str] | None:
-    """What such digits are meant as, if hardly as epoch milliseconds (of 1970, or of the year 2600), and how
-    that is written; None if they are milliseconds."""
+    """What such digits are meant as, if hardly as epoch milliseconds (of 1970 to 1976, or of the year 2600),
+    and how that is written; None if they are milliseconds."""
+    date = _date(digits)
     if re.fullmatch(r"[1-9][0-9]{9}", digits):
-        return "epoch seconds", f"{digits}000"
-    if not re.fullmatch(r"(19|20)([0-9]{6}|[0-9]{12})", digits):
+        if date is None:
+            return "epoch seconds", f"{digits}000"
+        return f"epoch seconds, or {date[0]}", f"{digits}000, or {date[1]}"
+    return date
+
+
+def _date(digits: str) -> tuple[str, str] | None:
+    """What kind of date of this century or the last the digits are, if any, and how that is written."""
+    if len(digits) not in _DATES or not digits.startswith(("19", "20")):
         return None
+    kind, read, written = _DATES[len(digits)]
     try:
-        if len(digits) == 8:
-            return "a date", f"{datetime.strptime(digits, '%Y%m%d'):%Y-%m-%d}"
-        return "a date and time", f"{datetime.strptime(digits, '%Y%m%d%H%M%S'):%Y-%m-%dT%H:%M:%S}"
+        return kind, f"{datetime.strptime(digits, read):{written}}"
     except ValueError:
         return None

@@ -133,7 +133,10 @@ def test_a_time_without_a_zone_is_local_as_the_help_says(muster: Muster) -> None
     [
         ("20260131", "'20260131' is not allowed: it looks like a date; write 2026-01-31"),
         ("20260131235959", "it looks like a date and time; write 2026-01-31T23:59:59"),
+        ("202601312359", "it looks like a date and time; write 2026-01-31T23:59$"),
         ("1767225600", "'1767225600' is not allowed: it looks like epoch seconds; write 1767225600000"),
+        ("2026013123", "epoch seconds, or a date and hour; write 2026013123000, or 2026-01-31T23:00$"),
+        ("2026013124", "it looks like epoch seconds; write 2026013124000$"),
     ],
 )
 def test_digits_that_hardly_are_milliseconds_are_no_time(text: str, said: str) -> None:
@@ -144,7 +147,17 @@ def test_digits_that_hardly_are_milliseconds_are_no_time(text: str, said: str) -
 
 @each(
     "text",
-    ["0", "1500", "20261331", "99999999", "20260131246060", "999999999", "0000000001", "1767225600000"],
+    [
+        "0",
+        "1500",
+        "20261331",
+        "99999999",
+        "202601312460",
+        "20260131246060",
+        "999999999",
+        "0000000001",
+        "1767225600000",
+    ],
 )
 def test_other_digits_are_milliseconds(text: str) -> None:
     assert timestamp_ms(text) == since_ms(text) == int(text)
