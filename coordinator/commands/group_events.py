@@ -19,6 +19,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands.group_views import members_of
+from muster.coordinator.commands.options import any_name
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.journal.entries import Entry, Member
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -34,7 +35,7 @@ _MEMBERS_S: Final = 5.0
 
 def add_arguments(parser: Any, since: str) -> None:
     """Add the options of commands that read events; `since` is the help of --since."""
-    parser.add_argument("group", metavar="GROUP")
+    parser.add_argument("group", type=any_name, metavar="GROUP")
     parser.add_argument("--since", type=_duration_ms, metavar="DURATION", help=since)
 
 

@@ -16,7 +16,7 @@ from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
-from muster.coordinator.commands.options import command, duration_ms, number, since_ms
+from muster.coordinator.commands.options import any_name, command, duration_ms, number, since_ms
 from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.reset_plan import Plan, read_plan
 from muster.coordinator.commands.run import Usage, error_json, report_failures, require_names_or_all
@@ -48,7 +48,7 @@ def declare(below: Any) -> None:
     reset = command(
         below, "reset-offsets", "set the committed offsets of groups", _RESET, output=output.FORMATS
     )
-    reset.add_argument("groups", metavar="GROUP", nargs="*")
+    reset.add_argument("groups", type=any_name, metavar="GROUP", nargs="*")
     reset.add_argument("--all-groups", action="store_true", help="all consumer groups")
     scopes = reset.add_mutually_exclusive_group()
     _add_topic(scopes)
@@ -89,7 +89,7 @@ def declare(below: Any) -> None:
     reset.set_defaults(work=reset_offsets)
 
     delete = command(below, "delete-offsets", "delete committed offsets of topics", _DELETE)
-    delete.add_argument("group", metavar="GROUP")
+    delete.add_argument("group", type=any_name, metavar="GROUP")
     _add_topic(delete, required=True)
     delete.set_defaults(work=delete_offsets)
 

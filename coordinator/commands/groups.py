@@ -12,7 +12,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import group_offsets, group_timeline, group_views, group_why, output
-from muster.coordinator.commands.options import actions, command, one_of
+from muster.coordinator.commands.options import actions, any_name, command, one_of
 from muster.coordinator.commands.run import Usage, report_outcomes, require_names_or_all
 from muster.protocol.errors import ErrorCode
 
@@ -84,7 +84,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
         + _DESCRIBE_JSON,
         output=output.FORMATS,
     )
-    describe.add_argument("groups", metavar="GROUP", nargs="*")
+    describe.add_argument("groups", type=any_name, metavar="GROUP", nargs="*")
     describe.add_argument("--all-groups", action="store_true", help="all groups")
     views = describe.add_mutually_exclusive_group()
     for view, meaning in (
@@ -102,7 +102,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     describe.set_defaults(work=describe_groups, view="offsets")
 
     delete = command(below, "delete", "delete groups that have no members, with their offsets", _DELETE_JSON)
-    delete.add_argument("groups", metavar="GROUP", nargs="+")
+    delete.add_argument("groups", type=any_name, metavar="GROUP", nargs="+")
     delete.set_defaults(work=delete_groups)
 
     group_offsets.declare(below)
@@ -110,7 +110,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     group_timeline.declare(below)
 
     evict = command(below, "evict", "remove members from a group", _EVICT_JSON, aliases=("remove-members",))
-    evict.add_argument("group", metavar="GROUP")
+    evict.add_argument("group", type=any_name, metavar="GROUP")
     evict.add_argument(
         "--member", action="append", metavar="NAME", help="this member id or short name; may be repeated"
     )

@@ -147,6 +147,11 @@ def valid_name(text: str) -> str:
     """Parse the name of a group or assignor: not blank, and such that a request can carry it."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a name that is not blank")
+    return any_name(text)
+
+
+def any_name(text: str) -> str:
+    """Parse the name of something that may exist, if also a blank one: such that a request can carry it."""
     try:
         fits = len(text.encode()) <= INT16_MAX
     except UnicodeEncodeError:

@@ -17,7 +17,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.commands import output
 from muster.coordinator.commands.group_events import TOPIC
-from muster.coordinator.commands.options import command, seconds
+from muster.coordinator.commands.options import any_name, command, seconds
 from muster.coordinator.commands.run import Usage
 from muster.coordinator.commands.top_facts import GROUPS_MAX, Look, Watched
 from muster.coordinator.commands.top_rows import COLUMNS, KEYS, SORTS, cells, more_said, sort
@@ -49,7 +49,7 @@ JSON: [{{"group_id": text, "state": text, "members": number, "partitions": numbe
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command."""
     parser = command(commands, name, summary, _DESCRIPTION, output=output.FORMATS)
-    parser.add_argument("groups", metavar="GROUP", nargs="*", help="only these groups")
+    parser.add_argument("groups", type=any_name, metavar="GROUP", nargs="*", help="only these groups")
     parser.add_argument(
         "--interval",
         type=seconds,

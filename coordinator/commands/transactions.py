@@ -14,7 +14,7 @@ from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition, grouped
 from muster.coordinator.base.clock import wall_ms
 from muster.coordinator.commands import hanging_transactions, output
-from muster.coordinator.commands.options import actions, command, duration_ms, number, one_of
+from muster.coordinator.commands.options import actions, any_name, command, duration_ms, number, one_of
 from muster.coordinator.commands.run import report_failures
 from muster.coordinator.journal.explain.names import duration
 
@@ -79,7 +79,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
 def _transactional_id(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("'' is not allowed; it takes a name")
-    return text
+    return any_name(text)
 
 
 async def list_transactions(cluster: Cluster, given: Namespace) -> int:

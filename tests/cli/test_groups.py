@@ -256,6 +256,26 @@ def test_a_wrong_command_line(muster: Muster, arguments: list[str]) -> None:
     assert f"muster groups {arguments[0]}" in muster.misused("groups", *arguments)
 
 
+@each(
+    "command",
+    [
+        "groups describe",
+        "groups delete",
+        "groups evict --all",
+        "groups why",
+        "groups timeline",
+        "groups reset-offsets --to-earliest --all-topics",
+        "groups delete-offsets --topic t",
+        "transactions describe",
+        "top --once",
+    ],
+)
+def test_a_name_that_no_request_can_carry(muster: Muster, command: str) -> None:
+    for name, shown in (("caf\udce9", "'caf\\udce9'"), ("x" * 32_768, f"'{'x' * 100}'")):
+        message = muster.misused(*command.split(), name)
+        assert f": {shown} is not allowed; it takes a name in UTF-8 of at most 32767 bytes" in message
+
+
 def test_groups_of_all_brokers(capfd: pytest.CaptureFixture[str]) -> None:
     with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         muster = Muster(cluster.bootstrap, capfd)
