@@ -309,3 +309,39 @@ class Moves:
             if taken or lease in held or lease in overdue:
                 del self._until_ms[lease]
         return overdue
+
+
+class Standing:
+    """Whether a node stands aside: it is registered, but cannot do its share, which the others should take.
+
+    It steps aside once every attempt has failed for `patience_ms`, and back once every one has succeeded for
+    as long, so attempts that now fail and now succeed change nothing.
+    """
+
+    def __init__(self, patience_ms: int) -> None:
+        self._patience_ms = patience_ms
+        self._since_ms: int | None = None  # of the attempts in a row that ended unlike the ones before
+        self.aside = False
+
+    def __repr__(self) -> str:
+        return f"<Standing {'aside' if self.aside else 'in line'}>"
+
+    def succeeded(self, now_ms: int) -> bool:
+        """Note that an attempt succeeded. Returns whether that ends standing aside."""
+        return self._note(self.aside, now_ms)
+
+    def failed(self, now_ms: int, *, replaceable: bool) -> bool:
+        """Note that one failed. Returns whether that begins standing aside: only failures count during which
+        the node was `replaceable`, that is registered, and not the only one."""
+        return self._note(replaceable and not self.aside, now_ms)
+
+    def _note(self, differs: bool, now_ms: int) -> bool:
+        if not differs:
+            self._since_ms = None
+        elif self._since_ms is None:
+            self._since_ms = now_ms
+        elif now_ms - self._since_ms >= self._patience_ms:
+            self._since_ms = None
+            self.aside = not self.aside
+            return True
+        return False

@@ -15,6 +15,7 @@ from muster.coordinator.cluster.lease import (
     HeldLeases,
     Moves,
     Plan,
+    Standing,
     Wanted,
     home,
     placeable,
@@ -90,6 +91,10 @@ class Membership:
     A claimed lease is announced when its holder has loaded it; only then are clients sent here. Leases that
     placement gives to another node are given up, `MOVES_AT_ONCE` at a time; the next follow when those have
     been announced there.
+
+    A node that has been registered for a lease term and could not read or claim leases in that time stands
+    aside: for the others it is drained, so they claim what it lacks. It keeps what it holds, goes on trying,
+    and comes back once that has worked for a term without a failure.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class Membership:
         self._held = HeldLeases(term_ms // 10 if margin_ms is None else margin_ms)
         self._moves = Moves(MOVES_AT_ONCE, term_ms)
         self._wanted = Wanted()
+        self._standing = Standing(term_ms)
         self._reclaiming: set[Lease] = set()
         self._holders: Mapping[LeaseKind, LeaseHolder] = {}
         self._node: NodeRow | None = None
@@ -258,6 +264,10 @@ class Membership:
         """A drained node takes no leases and hands over what it has, unless all nodes are drained. Harmless
         when repeated, and before the start."""
         self._drained = drained
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        drained = self._drained or self._standing.aside
         if self._node is not None and self._node.drained != drained and not self._leaving:
             self._node = replace(self._node, drained=drained)
             self._renewing.wake()
@@ -458,7 +468,20 @@ class Membership:
     # --- placing --------------------------------------------------------------------------------------------
 
     async def _place(self) -> int | None:
-        if await self._claim_and_give_up():
+        try:
+            more = await self._claim_and_give_up()
+        except Exception as error:
+            now_ms = self._clock.now_ms()
+            # While the store is away for every node, none should look drained when it is back.
+            replaceable = self._held.is_registered(now_ms) and len(self._last_nodes) > 1
+            if self._standing.failed(now_ms, replaceable=replaceable):
+                self._log.warning(
+                    "shards cannot be claimed for a lease term; leaving them to the other brokers",
+                    why=str(error),
+                )
+                self._tell_drained()
+            raise
+        if more:
             self._placing.wake()
         return self._check_again_ms
 
@@ -481,9 +504,10 @@ class Membership:
         if LeaseKind.REPLICAS not in self._holders:
             replicas = {}
         no_transactions = without_transactions(nodes.values())
-        wanted = self._wanted.of(
-            node_id, placeable(nodes.values()), counts, self._pins, replicas, no_transactions
-        )
+        live = placeable(nodes.values())
+        if not self._drained and node_id not in live:
+            live.append(node_id)  # Standing aside: what it has it keeps, and a claim shows that it can again.
+        wanted = self._wanted.of(node_id, live, counts, self._pins, replicas, no_transactions)
         of_others = {lease for lease, grant in holders.items() if grant.node_id != node_id}
         self._reclaiming &= wanted - of_others
         plan = self._held.plan(
@@ -498,6 +522,9 @@ class Membership:
         self._say_what_is_held(plan)
         self._give_up(plan.give_up)
         refused = await self._claim(plan.claim)
+        if self._standing.succeeded(self._clock.now_ms()):
+            self._log.info("shards can be claimed again; taking them back")
+            self._tell_drained()
         self._tell_changed()
         # A refused lease is another's by now, or held up in the store by a node that has died.
         retry_ms = self._clock.now_ms() + self._retry_ms if refused else None
@@ -537,7 +564,7 @@ class Membership:
 
     async def _claim(self, leases: list[Lease]) -> bool:
         """Claim leases. Returns whether any was refused."""
-        if not leases:
+        if not leases and not self._standing.aside:  # Then the call shows whether claims succeed.
             return False
         sent_ms = self._clock.now_ms()
         claimed = await self._store.claim(

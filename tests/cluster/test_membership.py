@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,15 @@ import pytest
 
 from muster.coordinator.cluster.membership import MOVES_AT_ONCE
 from muster.coordinator.storage.memory import MemoryStore
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeIdTaken, StoreClosed, StoreError
+from muster.coordinator.storage.store import (
+    Grant,
+    Lease,
+    LeaseKind,
+    NodeIdTaken,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+)
 from tests.cluster.support import ALL, MARGIN_MS, TERM_MS, Cluster, Holder, Node, share
 from tests.support.facts import turns, until
 
@@ -360,6 +369,127 @@ async def test_without_a_store_leases_lapse_by_the_nodes_own_clock(cluster: Clus
     cluster.store.broken = False
     await cluster.passes(TERM_MS)
     assert node.serves() == node.owns() == ALL
+
+
+async def all_lapse(cluster: Cluster) -> None:
+    """The store is away for all nodes, and back."""
+    cluster.store.broken = True
+    for node in cluster.nodes.values():
+        node.store.register_node = cannot  # type: ignore[attr-defined]
+    await cluster.passes(2 * TERM_MS)
+    assert not any(node.owns() for node in cluster.nodes.values())
+    cluster.store.broken = False
+    for node in cluster.nodes.values():
+        del node.store.register_node  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("failing", ["claim", "holders"])
+async def test_a_node_that_cannot_claim_leaves_its_share_to_the_others_until_it_can(
+    cluster: Cluster, failing: str
+) -> None:
+    first, second = await cluster.start(1, 2)
+    setattr(second.store, failing, busy)
+    await all_lapse(cluster)
+    await cluster.passes(TERM_MS - 200)
+    assert first.owns() != ALL, "a failure may be over soon"
+    assert not first.membership.topology.nodes[2].drained
+    await cluster.passes(2 * TERM_MS // 3 + 400)
+    assert first.owns() == first.serves() == ALL
+    assert first.membership.topology.nodes.keys() == {1, 2}
+    delattr(second.store, failing)
+    await cluster.passes(TERM_MS - 200)
+    assert first.owns() == ALL, "a success may be over soon"
+    await cluster.passes(2 * TERM_MS // 3 + 400)
+    assert cluster.agree(1, 2)
+    assert cluster.is_placed(1, 2)
+    assert not any(node.drained for node in first.membership.topology.nodes.values())
+
+
+async def test_a_node_that_cannot_claim_more_keeps_what_it_has(cluster: Cluster) -> None:
+    first, second, third = await cluster.start(1, 2, 3)
+    before = {lease: second.epoch(lease) for lease in second.owns()}
+    second.store.claim = busy  # type: ignore[attr-defined]
+    third.membership.kill()
+    await cluster.passes(3 * TERM_MS)
+    assert second.owns() == second.serves() == before.keys()
+    assert first.owns() == first.serves() == ALL - before.keys()
+    del second.store.claim  # type: ignore[attr-defined]
+    await cluster.passes(2 * TERM_MS)
+    assert cluster.is_placed(1, 2)
+    assert {lease: second.epoch(lease) for lease in before} == before
+
+
+async def test_claims_that_now_fail_and_now_succeed_move_nothing_to_and_fro(cluster: Cluster) -> None:
+    first, second = await cluster.start(1, 2)
+    attempts = itertools.count()
+
+    async def unsteady(*_: object, **__: object) -> list[Grant | None]:
+        if next(attempts) % 2:
+            raise StoreBusy("too many connections")
+        return []
+
+    told: list[bool] = []
+    first.membership.changed.append(lambda: told.append(first.membership.topology.nodes[2].drained))
+    second.store.claim = unsteady  # type: ignore[attr-defined]
+    await all_lapse(cluster)
+    await cluster.passes(10 * TERM_MS)
+    assert not any(told), "it is still in line"
+    second.store.claim = busy  # type: ignore[attr-defined]
+    await cluster.passes(2 * TERM_MS)
+    assert first.owns() == ALL
+    told.clear()
+    second.store.claim = unsteady  # type: ignore[attr-defined]
+    before = next(attempts)
+    await cluster.passes(10 * TERM_MS)
+    assert all(told)
+    assert told
+    assert next(attempts) - before > 20
+    assert first.owns() == ALL
+
+
+async def test_a_store_that_is_away_for_all_makes_no_node_look_drained(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    await all_lapse(cluster)
+    await cluster.passes(500)
+    assert cluster.agree(1, 2)
+    assert not any(node.drained for node in await cluster.store.nodes())
+
+
+async def test_where_no_node_can_claim_each_has_its_share_when_it_can(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    for node in cluster.nodes.values():
+        node.store.claim = busy  # type: ignore[attr-defined]
+    await all_lapse(cluster)
+    await cluster.passes(3 * TERM_MS)
+    for node in cluster.nodes.values():
+        del node.store.claim  # type: ignore[attr-defined]
+    await cluster.passes(500)
+    assert cluster.is_placed(1, 2, 3)
+    epochs = {lease: node.epoch(lease) for node in cluster.nodes.values() for lease in node.owns()}
+    await cluster.passes(3 * TERM_MS)
+    assert cluster.is_placed(1, 2, 3)
+    assert {lease: n.epoch(lease) for n in cluster.nodes.values() for lease in n.owns()} == epochs
+    assert not any(node.drained for node in await cluster.store.nodes())
+
+
+async def test_a_node_that_is_alone_leaves_nothing_to_others(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    node.store.claim = busy  # type: ignore[attr-defined]
+    await all_lapse(cluster)
+    await cluster.passes(3 * TERM_MS)
+    assert not node.membership.topology.nodes[1].drained
+    assert node.owns() == set()
+    del node.store.claim  # type: ignore[attr-defined]
+    await cluster.passes(300)
+    assert node.serves() == ALL
+
+
+async def busy(*_: object, **__: object) -> None:
+    raise StoreBusy("too many connections")
+
+
+async def cannot(*_: object) -> None:
+    raise StoreError("the store cannot be reached")
 
 
 async def test_a_lease_whose_state_was_lost_is_claimed_under_a_new_epoch(cluster: Cluster) -> None:

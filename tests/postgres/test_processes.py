@@ -225,6 +225,55 @@ def test_the_database_away_and_back(tmp_path: Path, postgres: Postgres, store: s
         assert broker.stop() == 0
 
 
+@pytest.mark.parametrize("why", ["too few connections", "a right revoked"])
+def test_shards_of_a_broker_that_cannot_claim_are_taken_over_until_it_can(
+    tmp_path: Path, postgres: Postgres, store: str, why: str
+) -> None:
+    name = store.rpartition("/")[2]
+
+    def execute(statement: str) -> None:
+        postgres.execute(statement, database=name)
+
+    role = f"second_{name}"
+    execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
+    execute(f"GRANT USAGE ON SCHEMA muster TO {role}")
+    execute(f"GRANT ALL ON ALL TABLES IN SCHEMA muster TO {role}")
+    execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA muster TO {role}")
+    log = tmp_path / "log-2"
+    with (
+        serve(tmp_path, store, 1) as first,
+        serve(tmp_path, store.replace("//muster:", f"//{role}:"), 2) as second,
+    ):
+        both = [first, second]
+
+        def shared() -> bool:
+            told = shards(first)
+            return sum(told.values()) == ALL and len(told) == 2 and all(told.values())
+
+        until(shared, "a share for each")
+        assert run(first.bootstrap, "topics", "create", "t", "--partitions", "6").code == 0
+        if why == "too few connections":
+            execute(f"ALTER ROLE {role} CONNECTION LIMIT 6")
+        else:
+            execute(f"REVOKE UPDATE ON muster.leases FROM {role}")
+        postgres.stop()
+        try:
+            until(lambda: "leases not renewed in time" in log.read_text(), "the end of all leases")
+        finally:
+            postgres.start()
+        until(lambda: shards(first).get(1) == ALL, "the share of the one that cannot claim taken over")
+        assert run(first.bootstrap, "produce", "t", "--timeout", "60", stdin=b"1\n2\n3\n").code == 0
+        if why == "too few connections":
+            execute(f"ALTER ROLE {role} CONNECTION LIMIT -1")
+        else:
+            assert shards(first).keys() == {1, 2}
+            execute(f"GRANT UPDATE ON muster.leases TO {role}")
+        until(shared, "its share given back")
+        ended = run(first.bootstrap, "consume", "t", "--from-beginning", "--until-end", "--timeout", "60")
+        assert (ended.code, sorted(ended.out.split())) == (0, ["1", "2", "3"])
+        assert [broker.stop() for broker in both] == [0, 0]
+
+
 def test_brokers_that_are_advertised_at_one_address_are_warned_of(tmp_path: Path, store: str) -> None:
     address = ("--advertised", "kafka.example:9092")
     with serve(tmp_path, store, 1, *address) as first, serve(tmp_path, store, 2, *address) as second:
