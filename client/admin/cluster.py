@@ -53,12 +53,14 @@ class Registration(NamedTuple):
 
 class Leases(NamedTuple):
     """What only muster's brokers report: every lease, and every broker's registration by node id. `answering`
-    is the broker that responded, `version` its release and build."""
+    is the broker that responded, `version` its release and build, `why_short` why it lacks leases that it
+    should have ("" if it does not)."""
 
     answering: int
     version: str
     registrations: dict[int, Registration]
     leases: list[Lease]
+    why_short: str = ""
 
     def of(self, node_id: int, kind: str | None = None) -> list[Lease]:
         """The leases that a broker holds, optionally of one kind."""
@@ -115,6 +117,7 @@ def _leases(response: DescribeClusterResponse) -> Leases:
             else Lease(each.kind, each.number, None, None, None, None)
             for each in response.leases
         ],
+        response.why_short,
     )
 
 

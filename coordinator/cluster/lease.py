@@ -113,6 +113,11 @@ class Wanted:
             self._decided_by = decided_by
         return self._leases
 
+    @property
+    def last(self) -> Set[Lease]:
+        """The last result."""
+        return self._leases
+
 
 class Plan(NamedTuple):
     """What a node should do now about its leases."""
@@ -322,17 +327,21 @@ class Standing:
         self._patience_ms = patience_ms
         self._since_ms: int | None = None  # of the attempts in a row that ended unlike the ones before
         self.aside = False
+        self.failing = False
+        """Whether the last attempt failed."""
 
     def __repr__(self) -> str:
-        return f"<Standing {'aside' if self.aside else 'in line'}>"
+        return f"<Standing {'aside' if self.aside else 'in line'}{', failing' if self.failing else ''}>"
 
     def succeeded(self, now_ms: int) -> bool:
         """Note that an attempt succeeded. Returns whether that ends standing aside."""
+        self.failing = False
         return self._note(self.aside, now_ms)
 
     def failed(self, now_ms: int, *, replaceable: bool) -> bool:
         """Note that one failed. Returns whether that begins standing aside: only failures count during which
         the node was `replaceable`, that is registered, and not the only one."""
+        self.failing = True
         return self._note(replaceable and not self.aside, now_ms)
 
     def _note(self, differs: bool, now_ms: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Container, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -255,6 +255,15 @@ class Membership:
         """How long ago another node last registered, as far as was seen."""
         heard_ms = self._heard_ms.get(node_id)
         return None if heard_ms is None else max(self._clock.now_ms() - heard_ms, 0)
+
+    def why_short(self, held: Container[Lease]) -> str | None:
+        """Why this node lacks leases of its share that no other is about to give it; None if it does not.
+        `held` are those that some node holds now."""
+        if self._standing.aside:
+            return "it could not claim shards, and leaves them to the other brokers until it can"
+        # While nothing fails, what is free is about to be claimed.
+        lacking = sum(lease not in held for lease in self._wanted.last) if self._standing.failing else 0
+        return f"it cannot claim {lacking} shards that no broker has" if lacking else None
 
     def place_again(self) -> None:
         """Place leases again: the pins have changed."""

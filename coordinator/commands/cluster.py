@@ -37,7 +37,8 @@ JSON: {"cluster_id": text, "controller": node id or -1,
 
 _READY: Final = """\
 For health checks. Asks one broker, the first of --bootstrap-server that responds. It is ready when it is
-registered in the cluster and has loaded all its shards. A broker other than muster is ready when it responds.
+registered in the cluster, has loaded all its shards, and can claim those it lacks. A broker other than muster
+is ready when it responds.
 
 JSON: {"node_id": number, null if not a muster broker, "ready": true or false, "why": text or null}"""
 
@@ -156,7 +157,7 @@ def _why_not_ready(leases: Leases) -> str | None:
     if leases.answering not in leases.registrations:
         return "its registration in the cluster has expired"
     loading = sum(not each.announced for each in leases.of(leases.answering))
-    return f"it is still loading {loading} shards" if loading else None
+    return f"it is still loading {loading} shards" if loading else leases.why_short or None
 
 
 # --- drain and undrain --------------------------------------------------------------------------------------

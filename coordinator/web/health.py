@@ -43,8 +43,8 @@ async def _state(broker: Broker, stopping: bool) -> dict[str, Any]:
 
 
 async def why_not_ready(broker: Broker) -> str | None:
-    """Why a broker is not ready; None if it is: registered in the store, with everything it holds announced.
-    This asks the store, which knows better than the broker."""
+    """Why a broker is not ready; None if it is: registered in the store, with everything it holds announced,
+    and able to claim what it lacks. This asks the store, which knows better than the broker."""
     try:
         async with asyncio.timeout(_ASK_S):
             nodes = await broker.store.nodes()
@@ -56,4 +56,6 @@ async def why_not_ready(broker: Broker) -> str | None:
     if all((each.node_id, each.incarnation) != (broker.node_id, broker.incarnation) for each in nodes):
         return "its registration in the cluster has expired"
     loading = sum(each.node_id == broker.node_id and not each.announced for each in grants)
-    return f"it is still loading {loading} shards" if loading else None
+    if loading:
+        return f"it is still loading {loading} shards"
+    return broker.membership.why_short({each.lease for each in grants})

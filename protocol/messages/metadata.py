@@ -168,7 +168,8 @@ class DescribeClusterResponse(Message):
     renews its registration all the time, the last time `registered_ago_ms` ago; `term_ms` after that it
     counts as gone. A lease of `kind` "group", "data" or "replicas" expires in `remaining_ms` unless its
     holder renews it; `announced`: the holder has loaded what the lease is for. A lease without a holder has
-    `holder_id` -1.
+    `holder_id` -1. `why_short` says why the broker that answers lacks leases that it should have, "" if it
+    does not.
     """
 
     @struct
@@ -202,6 +203,7 @@ class DescribeClusterResponse(Message):
     answering_id: int = field(Int32, "0+", tag=OWN_TAGS, default=-1)
     leases: list[Lease] = field(Array(Lease), "0+", tag=OWN_TAGS + 1, default_factory=list)
     version: str = field(String, "0+", tag=OWN_TAGS + 2, default="")
+    why_short: str = field(String, "0+", tag=OWN_TAGS + 3, default="")
 
 
 @request(10, versions="0-6", flexible="3+")

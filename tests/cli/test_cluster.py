@@ -165,6 +165,34 @@ def test_a_broker_is_not_ready_whose_registration_ran_out_or_that_cannot_read_it
     )
 
 
+def test_a_broker_is_not_ready_that_cannot_claim_what_no_broker_has(
+    cluster: Cluster, telling: Telling, first: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = telling.holders
+
+    async def holders(kind: LeaseKind) -> dict[int, Grant]:
+        held = await read(kind)
+        return {number: grant for number, grant in held.items() if grant.node_id != 1}
+
+    assert first.done("cluster", "ready") == "broker 1 is ready\n"
+    telling.holders = holders
+    membership = cluster._core.brokers.brokers[0].membership
+    assert first.done("cluster", "ready") == "broker 1 is ready\n", "they are about to be claimed"
+    monkeypatch.setattr(membership._standing, "succeeded", lambda now_ms: False)
+    membership._standing.failing = True
+    lacking = len(membership._wanted.last)
+    why = f"it cannot claim {lacking} shards that no broker has"
+    assert lacking > 10
+    assert first.refused("cluster", "ready") == f"muster cluster ready: broker 1 is not ready: {why}\n"
+    ended = first("cluster", "ready", "--output", "json")
+    assert (ended.code, ended.json) == (1, {"node_id": 1, "ready": False, "why": why})
+    telling.holders = read
+    assert first.done("cluster", "ready") == "broker 1 is ready\n", "it lacks none"
+    membership._standing.aside = True
+    why = "it could not claim shards, and leaves them to the other brokers until it can"
+    assert first.refused("cluster", "ready") == f"muster cluster ready: broker 1 is not ready: {why}\n"
+
+
 def test_a_drained_broker_hands_its_shards_over_until_it_is_undrained(
     cluster: Cluster, muster: Muster
 ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from muster.coordinator.storage.store import Lease, StoreBusy
 from muster.coordinator.web import health
 from tests.http.conftest import Show, Shown
+from tests.support.facts import until
 
 
 async def test_ready_when_every_broker_is(show: Show) -> None:
@@ -31,6 +33,30 @@ async def test_not_ready_while_a_lease_is_not_announced(
     status, answer = await shown.get("/readyz")
     assert (status, answer["ready"]) == (503, False)
     assert answer["brokers"][0]["why"] == "it is still loading 3 shards"  # one of each kind
+
+
+async def test_not_ready_while_it_cannot_claim_what_no_broker_has(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(kind):  # type: ignore[no-untyped-def]
+        return {}
+
+    async def busy(*_, **__):  # type: ignore[no-untyped-def]
+        raise StoreBusy("too many connections")
+
+    monkeypatch.setattr(shown.broker._store, "holders", nobody)
+    monkeypatch.setattr(shown.broker._store, "claim", busy)
+    membership = shown.broker.membership
+    for kind, number in list(membership.topology.holders):
+        membership.reclaim(Lease(kind, number), 1)
+    await until(lambda: membership._standing.failing, "a claim that fails")
+    status, answer = await shown.get("/readyz")
+    assert (status, answer["ready"]) == (503, False)
+    assert answer["brokers"][0]["why"] == "it cannot claim 150 shards that no broker has"
+    monkeypatch.undo()
+    await until(lambda: len(membership._held) == 150, "everything claimed")
+    await until(lambda: not membership.unannounced(), "everything loaded")
+    assert (await shown.get("/readyz"))[0] == 200
 
 
 async def test_not_ready_without_a_registration(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

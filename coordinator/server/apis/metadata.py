@@ -340,6 +340,7 @@ async def _add_leases(broker: Broker, response: DescribeClusterResponse, listene
         told.registered_ago_ms, told.term_ms = node.age_ms, node.term_ms
         response.brokers.append(told)
     response.answering_id, response.version = broker.node_id, version()
+    response.why_short = broker.membership.why_short(grants) or ""
     response.leases = [_lease(lease, grants.get(lease)) for lease in broker.topology.leases]
 
 
