@@ -661,6 +661,23 @@ async def test_connections_are_bounded(postgres: Postgres, store: str) -> None:
             assert 4 <= int(await asyncio.to_thread(postgres.execute, count)) <= 6
 
 
+async def test_reads_use_the_connections_there_are_when_the_database_gives_no_more(
+    postgres: Postgres, store: str
+) -> None:
+    url, role = await asyncio.to_thread(postgres.with_own_role, store)
+    count = f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'"
+    async with opened(url) as store_:
+        assert await store_.nodes() == []
+        there = int(await asyncio.to_thread(postgres.execute, count))
+        await asyncio.to_thread(postgres.execute, f"ALTER ROLE {role} CONNECTION LIMIT {there}")
+        assert await asyncio.gather(*(store_.nodes() for _ in range(20))) == [[]] * 20
+        for _ in range(6):
+            assert await store_.nodes() == []
+        await asyncio.to_thread(postgres.execute, f"ALTER ROLE {role} CONNECTION LIMIT -1")
+        await asyncio.gather(*(store_.nodes() for _ in range(20)))
+        assert int(await asyncio.to_thread(postgres.execute, count)) > there
+
+
 async def test_a_reader_that_is_cancelled_leaves_a_connection_that_works(store: str) -> None:
     async with opened(store, readers=1) as store_:
         for _ in range(20):

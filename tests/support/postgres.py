@@ -113,6 +113,12 @@ class Postgres:
         """The URL of a new database without a schema."""
         return self.url(self._create(""))
 
+    def with_own_role(self, url: str) -> tuple[str, str]:
+        """The URL for a new role that may do what the owner may, and the role's name."""
+        role = f"{USER}_of_{url.rpartition('/')[2]}"
+        self.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}' IN ROLE {USER}")
+        return url.replace(f"//{USER}:", f"//{role}:"), role
+
     def _migrated(self, counts: Mapping[LeaseKind, int]) -> str:
         from muster.coordinator.storage.postgres import migrate
 

@@ -232,8 +232,12 @@ class Link:
         self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
-        state = "down" if self._connection is None or self._connection.is_closed() else "up"
-        return f"<Link {self._server.name} {state}>"
+        return f"<Link {self._server.name} {'up' if self.is_up else 'down'}>"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection, as far as is known here."""
+        return self._connection is not None and not self._connection.is_closed()
 
     async def run(
         self, doing: str, use: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
@@ -268,7 +272,7 @@ class Link:
         loop = asyncio.get_running_loop()
         if self._connection is not None and self._eras is not None and self.era != self._eras.current:
             self._connection.terminate()
-        fresh = self._connection is None or self._connection.is_closed()
+        fresh = not self.is_up
         try:
             connection = await self._connected(deadline)
         except StoreError as error:

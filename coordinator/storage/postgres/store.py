@@ -7,6 +7,7 @@ for a write, and a few more read. Letters have two of their own (`post_office`).
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -155,9 +156,8 @@ class PostgresStore:
             outlived=self._writers.outlived,
         )
         self._reader_links = readers
-        self._idle_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
-        for reader in reversed(readers):
-            self._idle_readers.put_nowait(reader)
+        self._idle_readers = readers[::-1]  # the one used last comes last
+        self._free_readers = asyncio.Semaphore(len(readers))
         self._writing = asyncio.Lock()
         self._unreachable: Unreachable | None = None
         self._open = True
@@ -261,13 +261,26 @@ class PostgresStore:
     async def _on_reader(self, doing: str, query: Callable[[Connection], Awaitable[T]]) -> T:
         try:
             async with asyncio.timeout(self._statement_timeout_ms / 1000):
-                reader = await self._idle_readers.get()
+                await self._free_readers.acquire()
         except TimeoutError:
             raise StoreBusy(f"{doing} in {self._server.name}: too many reads are waiting") from None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        idle = self._idle_readers
+        reader = next((link for link in reversed(idle) if link.is_up), idle[-1])
+        idle.remove(reader)
         try:
             return await reader.run(doing, query)
+        except Unreachable:
+            connected = [link for link in self._reader_links if link.is_up]
+            left_ms = self._statement_timeout_ms - int((loop.time() - began) * 1000)
+            if not connected or left_ms <= 0:
+                raise
+            # The database gives no further connection: nothing was sent, so wait for one that there is.
+            return await random.choice(connected).run(doing, query, timeout_ms=left_ms)
         finally:
-            self._idle_readers.put_nowait(reader)
+            idle.append(reader)
+            self._free_readers.release()
 
     async def _finished(self, call: Coroutine[Any, Any, T]) -> T:
         """A call goes on when its caller is cancelled: cutting it off would make its connection unusable."""
