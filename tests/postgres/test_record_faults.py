@@ -4,13 +4,15 @@ refusal comes within a bounded time, and everything recovers by itself."""
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ import pytest
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import record_database, record_statements
 from muster.coordinator.storage.postgres.record_statements import Change, Changed
-from muster.coordinator.storage.store import Lease, LeaseKind
+from muster.coordinator.storage.postgres.record_storage import Rows
+from muster.coordinator.storage.store import Lease, LeaseKind, StoreBusy
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.config import parse
@@ -396,6 +399,59 @@ async def test_who_cannot_connect_is_refused_at_once() -> None:
     logs.close()
     with pytest.raises(OSError, match="closed"):
         logs.stored()
+
+
+def test_who_is_refused_a_further_connection_waits_for_one_that_is_in_use(
+    postgres: Postgres, store: str
+) -> None:
+    url, role = postgres.with_own_role(store)
+    database = Rows.at(url, "few").database
+    connect, refused = database._connect, threading.Event()
+    entered: queue.SimpleQueue[None] = queue.SimpleQueue()
+    go_on = threading.Event()
+
+    async def connecting() -> Any:
+        try:
+            return await connect()
+        except StoreBusy:
+            refused.set()
+            raise
+
+    async def quick(connection: Any) -> int:
+        return int(await connection.fetchval("SELECT pg_backend_pid()"))
+
+    async def held(connection: Any) -> int:
+        entered.put(None)
+        await asyncio.to_thread(go_on.wait, RECOVERY_SECONDS_MAX)
+        return await quick(connection)
+
+    database._connect = connecting
+    with ThreadPoolExecutor(6) as threads:
+
+        def ask(call: Any) -> Future[int]:
+            return threads.submit(database.run, call, repeatable=False)
+
+        def two_held() -> list[Future[int]]:
+            both = [ask(held) for _ in range(2)]
+            for _ in both:
+                entered.get(timeout=RECOVERY_SECONDS_MAX)
+            return both
+
+        both = two_held()
+        postgres.execute(f"ALTER ROLE {role} CONNECTION LIMIT 2")
+        others = [ask(quick) for _ in range(4)]
+        try:
+            assert refused.wait(RECOVERY_SECONDS_MAX)
+        finally:
+            go_on.set()
+        there = {each.result() for each in both}
+        assert len(there) == 2
+        assert {each.result() for each in others} <= there
+        go_on.clear()
+        both = two_held()
+        go_on.set()
+        assert {each.result() for each in both} == there, "none was dropped"
+    database.close()
 
 
 _PROGRAM = """

@@ -28,6 +28,8 @@ _ATTEMPTS_MAX: Final = 5
 _AWAY_S: Final = 0.5
 """How long calls are refused at once after one had no answer or could not connect, so that queued calls do
 not each wait as long."""
+_FULL_S: Final = 0.5
+"""How long no further connection is tried after the server has refused one, while there are others."""
 _DISK_FULL: Final = "53100"
 _TRANSIENT: Final = ("40001", "40P01")
 """Serialization failure and deadlock: nothing was changed."""
@@ -55,7 +57,10 @@ class RecordDatabase:
         self._closed = False
         # Used only in the loop's thread:
         self._idle: list[tuple[asyncpg.Connection[Any], int]] = []  # with their eras
+        self._taken = 0  # in use, or being made
+        self._changed = asyncio.Event()  # one of those is idle, or gone
         self._free = asyncio.Semaphore(_CONNECTIONS_MAX)
+        self._full_until = 0.0
         self._away_until = 0.0
         self._away_why = ""
 
@@ -109,7 +114,7 @@ class RecordDatabase:
                 while True:
                     connection, era_there = await self._connection()
                     if era is not None and era != era_there:
-                        self._idle.append((connection, era_there))
+                        self._give_back(connection, era_there)
                         raise Fenced(f"{self.path}: the database has failed over since the log was opened")
                     try:
                         return await self._on(connection, era_there, call)
@@ -139,30 +144,57 @@ class RecordDatabase:
                 # The others may have ended with it, and the next statements must not find that out one by
                 # one: writes must not be sent again.
                 self._drop_idle()
+                self._let_go()
             else:
-                self._idle.append((connection, era))
+                self._give_back(connection, era)
             raise
-        self._idle.append((connection, era))
+        self._give_back(connection, era)
         return found
 
+    def _give_back(self, connection: asyncpg.Connection[Any], era: int) -> None:
+        self._idle.append((connection, era))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._taken -= 1
+        self._changed.set()
+
     async def _connection(self) -> tuple[asyncpg.Connection[Any], int]:
-        while self._idle:
-            connection, era = self._idle.pop()
-            if era != self.eras.current:
-                connection.terminate()
-            elif not connection.is_closed():
-                return connection, era
-        if asyncio.get_running_loop().time() < self._away_until:
-            raise ConnectionError(self._away_why)
+        """An idle connection or a new one. If the server refuses it while there are others, the first of
+        those that becomes idle."""
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._idle:
+                connection, era = self._idle.pop()
+                if era != self.eras.current:
+                    connection.terminate()
+                elif not connection.is_closed():
+                    self._taken += 1
+                    return connection, era
+            if loop.time() < self._away_until:
+                raise ConnectionError(self._away_why)
+            if not self._taken or loop.time() >= self._full_until:
+                self._taken += 1
+                try:
+                    return await self._new()
+                except BaseException as error:
+                    self._let_go()
+                    if not isinstance(error, Exception):
+                        raise
+                    if not (_is_refusal(error) and (self._taken or self._idle)):
+                        self._note_away(str(error))
+                        raise
+                    self._full_until = loop.time() + _FULL_S
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _new(self) -> tuple[asyncpg.Connection[Any], int]:
+        connection = await self._connect()
         try:
-            connection = await self._connect()
-            try:
-                return connection, await self.eras.check(connection)
-            except BaseException:
-                connection.terminate()
-                raise
-        except Exception as error:
-            self._note_away(str(error))
+            return connection, await self.eras.check(connection)
+        except BaseException:
+            connection.terminate()
             raise
 
     def _note_away(self, why: str) -> None:
@@ -190,6 +222,12 @@ class RecordDatabase:
 
 def _may_repeat(error: Exception, repeatable: bool) -> bool:
     return getattr(error, "sqlstate", None) in _TRANSIENT or (repeatable and _is_lost(error))
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server runs and does not let this connection in, as when it has too many."""
+    sqlstate: str | None = getattr(error.__cause__, "sqlstate", None)
+    return sqlstate is not None and not sqlstate.startswith("57P")
 
 
 def _is_lost(error: BaseException) -> bool:
