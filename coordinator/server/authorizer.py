@@ -172,6 +172,10 @@ def _remedy(principal: str, operation: Operation, type: ResourceType, name: str)
     user = principal.removeprefix(USER)
     if ":" in user or user.startswith("-"):
         user = principal
-    words = ["muster", "acls", "allow", user, "--operation", operation.name.lower()]
-    words += [_OPTIONS[type]] if type is ResourceType.CLUSTER else [_OPTIONS[type], name]
+    words = ["muster", "acls", "allow", user]
+    if operation is Operation.IDEMPOTENT_WRITE:  # WRITE on any topic includes it, and is needed anyway
+        words += ["--produce", "TOPIC"]
+    else:
+        words += ["--operation", operation.name.lower(), _OPTIONS[type]]
+        words += [] if type is ResourceType.CLUSTER else [name]
     return f"if it should be allowed: {shlex.join(words)}"

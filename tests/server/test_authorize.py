@@ -845,24 +845,47 @@ async def test_one_that_cannot_be_does_not_keep_the_others(broker: Broker) -> No
     assert {(each.resource_type, each.resource_name) for each in told.resources} == {(2, "t"), (3, "g")}
 
 
-async def test_a_refusal_stands_in_the_log_once_with_what_would_allow_it(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     for name, value in {"level": 20, "format": "json", "stream": stream, "logger": None}.items():
         monkeypatch.setattr(log._Output, name, value)
+    return stream
+
+
+def denials(logged: io.StringIO) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in logged.getvalue().splitlines()]
+    return [line for line in lines if line.get("part") == "authorizer"]
+
+
+async def test_a_refusal_stands_in_the_log_once_with_what_would_allow_it(
+    broker: Broker, logged: io.StringIO
+) -> None:
     async with await as_user(broker) as wire:
         for _ in range(3):
             await wire.call(HeartbeatRequest(group_id="my group", generation_id=1, member_id="m"), 4)
         for number in range(50):
             await wire.call(HeartbeatRequest(group_id=f"g{number}", generation_id=1, member_id="m"), 4)
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    told = [line for line in lines if line.get("part") == "authorizer"]
+    told = denials(logged)
     assert len(told) == 20
     assert (told[0]["level"], told[0]["event"], told[0]["principal"]) == ("info", "denied", "User:alice")
     assert (told[0]["operation"], told[0]["resource"]) == ("READ", "group my group")
     command = "muster acls allow alice --operation read --group 'my group'"
     assert told[0]["remedy"] == f"if it should be allowed: {command}"
+
+
+async def test_a_producer_without_a_topic_to_write_to_is_to_be_given_one(
+    broker: Broker, logged: io.StringIO
+) -> None:
+    starting = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    async with await as_user(broker) as wire:
+        refused = await wire.call(starting, 4)
+        assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        (told,) = denials(logged)
+        assert (told["operation"], told["resource"]) == ("IDEMPOTENT_WRITE", "cluster")
+        assert told["remedy"] == "if it should be allowed: muster acls allow alice --produce TOPIC"
+        await give(broker, creation(Operation.WRITE, ResourceType.TOPIC, "t"))
+        assert (await wire.call(starting, 4)).error_code == 0
 
 
 def remedy_for(principal: str, group: str) -> str:
