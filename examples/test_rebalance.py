@@ -7,7 +7,6 @@
 """
 
 import asyncio
-from itertools import count
 
 import pytest
 
@@ -20,17 +19,15 @@ pytestmark = pytest.mark.asyncio
 class Worker:
     """Handles the records of `orders` as a member of `billing`."""
 
-    numbers = count(1)
-
-    def __init__(self, muster: AsyncBroker) -> None:
-        self.name = f"worker-{next(self.numbers)}"
+    def __init__(self, muster: AsyncBroker, name: str) -> None:
+        self.name = name
         self.handled: list[bytes] = []
-        self._member = muster.group("billing").member(self.name)
+        self._member = muster.group("billing").member(name)
         self._consumer = Consumer(
             muster.bootstrap,
             group_id="billing",
             topics=["orders"],
-            client_id=self.name,
+            client_id=name,
             auto_offset_reset="earliest",
             heartbeat_interval_ms=200,
             auto_commit_interval_ms=100,
@@ -58,13 +55,13 @@ class Worker:
         await self._consumer.close(timeout=30 if self._alive else 0)
 
 
-def worker(muster: AsyncBroker) -> Worker:
-    return Worker(muster)
+def worker(muster: AsyncBroker, name: str) -> Worker:
+    return Worker(muster, name)
 
 
 async def test_crash_of_a_worker(muster):
     await muster.create_topic("orders", partitions=6)
-    async with worker(muster) as a, worker(muster) as b:
+    async with worker(muster, "web-1") as a, worker(muster, "web-2") as b:
         await muster.group("billing").stable(members=2)  # a fact, not a sleep
         await b.crash()  # returns once the broker has seen the connection close
         await muster.clock.advance("45s")  # takes no time; a's heartbeats were on time, so a stays
@@ -76,8 +73,8 @@ async def test_crash_of_a_worker(muster):
 async def test_nothing_is_handled_twice_when_a_worker_leaves(muster):
     await muster.create_topic("orders", partitions=6)
     group = muster.group("billing")
-    async with worker(muster) as a:
-        async with worker(muster) as b:
+    async with worker(muster, "web-1") as a:
+        async with worker(muster, "web-2") as b:
             await group.stable(members=2)
             for partition in range(6):
                 await muster.produce("orders", [b"tea", b"milk"], partition=partition)

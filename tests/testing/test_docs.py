@@ -13,40 +13,7 @@ from tests.support.each import each
 from tests.testing.test_plugin import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
-WORKER = """
-import asyncio
-from contextlib import asynccontextmanager
-
-from muster.client import Consumer
-
-
-@asynccontextmanager
-async def worker(muster, name):
-    consumer = Consumer(
-        muster.bootstrap,
-        group_id="billing",
-        topics=["orders"],
-        client_id=name,
-        auto_offset_reset="earliest",
-        auto_commit_interval_ms=50,
-        heartbeat_interval_ms=200,
-    )
-    await consumer.start()
-
-    async def handle():
-        async for _ in consumer:
-            pass
-
-    handling = asyncio.create_task(handle())
-    try:
-        yield
-    finally:
-        handling.cancel()
-        await asyncio.wait([handling])
-        await consumer.close(timeout=5)
-
-
-"""
+EXAMPLES = DOCS.parent / "examples"
 
 
 def blocks(page: str) -> list[str]:
@@ -54,7 +21,8 @@ def blocks(page: str) -> list[str]:
 
 
 def test_every_test_of_the_page_passes(tmp_path: Path) -> None:
-    program = WORKER + "\n\n".join(blocks("testing.md"))
+    (tmp_path / "rebalance.py").write_text((EXAMPLES / "test_rebalance.py").read_text())
+    program = "from rebalance import worker\n\n" + "\n\n".join(blocks("testing.md"))
     run = Run(tmp_path, program, loops="asyncio")
     assert (run.code, run.outcomes) == (0, {"PASSED": len(re.findall(r"def test_", program))}), run.text
 
