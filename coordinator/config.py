@@ -841,6 +841,10 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
     _check_variables(variables)
     if options.get("data") is not None and options.get("ephemeral") == "true":
         raise SettingError("--data", options["data"], "nothing beside --ephemeral, which keeps nothing there")
+    for name in ("host", "port"):
+        # Images have variables for them, which --listeners and MUSTER_LISTENERS override.
+        if options.get("listeners") is not None and (text := options.get(name)) is not None:
+            raise SettingError(option(name), text, "nothing beside --listeners, which has hosts and ports")
     for name, why in WITHOUT_EFFECT.items():
         for given, told in (
             (option(name), options.get(name)),

@@ -39,9 +39,11 @@ class Brokers:
     """Call `start`, then `stop`; a single broker can be stopped, killed, paused, resumed and started again by
     its index."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None, *, port_named: str = "--port") -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, *, port_named: str | None = None
+    ) -> None:
         """`clock` is the clock of groups and fetches; by default the loop's. `port_named` is what errors call
-        the setting of the port."""
+        the setting of the port; by default the option."""
         self.settings = settings
         self.brokers: list[Broker] = []
         self.page: Endpoint | None = None
@@ -50,7 +52,7 @@ class Brokers:
         self.faults = Faults()
         """Faults for the requests of all brokers, including those started again."""
         self._clock = clock
-        self._port_named = port_named
+        self._port_named = port_named or ("--port" if settings.listeners is None else "port in --listeners")
         self._shared: Shared | None = None
         self._shard_faults: ClusterFaults | None = None
         self._advancing: Advancing | None = None

@@ -184,6 +184,16 @@ def test_a_directory_of_which_nothing_would_come_is_refused() -> None:
     assert read_settings({"ephemeral": "true"}, {"MUSTER_DATA": "./there"}).ephemeral
 
 
+@pytest.mark.parametrize(("name", "value"), [("host", "127.0.0.1"), ("port", "9093")])
+def test_an_option_that_listeners_would_override_is_refused(name: str, value: str) -> None:
+    listeners = "A://127.0.0.1:9092"
+    with pytest.raises(SettingError, match=rf"^--{name}: '{value}' is not allowed; .* beside --listeners"):
+        read_settings({"listeners": listeners, name: value}, {})
+    # The image has MUSTER_HOST, and `make run` has --host and --port.
+    assert read_settings({"listeners": listeners}, {f"MUSTER_{name.upper()}": value}).listeners == listeners
+    assert read_settings({name: value}, {"MUSTER_LISTENERS": listeners}).listeners == listeners
+
+
 def test_every_group_setting_is_an_option_with_its_default() -> None:
     assert group_config(Settings()) == GroupConfig()
     changed = {

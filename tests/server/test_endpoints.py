@@ -89,7 +89,8 @@ async def test_a_listener_that_finds_its_port_taken_leaves_none_behind(start_bro
     port = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         second = taken.getsockname()[1]
-        with pytest.raises(BindError, match=rf"127\.0\.0\.1:{second} is in use"):
+        said = rf"127\.0\.0\.1:{second} is in use; choose another port in --listeners"
+        with pytest.raises(BindError, match=said):
             await start_brokers(listeners=f"A://127.0.0.1:{port},B://127.0.0.1:{second}")
     await start_brokers(port=port)
 

@@ -66,8 +66,7 @@ class Served:
             "-m",
             module,
             "serve",
-            "--port",
-            str(self.port),
+            *(() if "--listeners" in self._options else ("--port", str(self.port))),
             *(() if self.data is None else ("--data", str(self.data))),
         ]
         with self._log.open("ab") if self._log else nullcontext(subprocess.PIPE) as stderr:
