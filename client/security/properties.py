@@ -133,6 +133,9 @@ class ClientProperties:
         every client error this way, about settings and connections alike."""
         names = {setting: name for name, setting in reversed(_DIRECT.items())}
         names |= {
+            "ssl_certfile and ssl_keyfile": (
+                "ssl.keystore.type=PEM and ssl.keystore.location (a file with certificate and key)"
+            ),
             "ssl_check_hostname": _IDENTIFICATION,
             "ssl_check_hostname=False": f"an empty {_IDENTIFICATION}",
             "sasl_plain_username": f"{_JAAS} with a username",

@@ -59,7 +59,8 @@ def _ca(broker: Broker) -> str:
         (
             "SSL",
             lambda ca, other: f"security.protocol=SSL\nssl.truststore.location={ca}\n{_PEM}",
-            "it asks for a client certificate: set ssl.keystore.location and ssl.key.location",
+            "it asks for a client certificate: set ssl.keystore.type=PEM and ssl.keystore.location (a file "
+            "with certificate and key)",
         ),
         (
             "SASL_PLAINTEXT",
@@ -93,6 +94,23 @@ def test_properties_are_named_as_they_were_given(
             (line,) = heard.splitlines()
             assert said in line
             assert not re.search(r"\b(ssl|sasl|security)_[a-z_]+", line), line
+
+
+def test_the_advice_for_a_listener_that_asks_for_a_certificate_is_enough(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file, store = tmp_path / "client.properties", tmp_path / "client.pem"
+    with Broker(security="SSL") as broker:
+        given = broker.client_settings("muster")
+        muster = Muster(broker.bootstrap, capfd)
+        store.write_text("".join(Path(given[f"ssl_{each}file"]).read_text() for each in ("cert", "key")))
+        file.write_text(f"security.protocol=SSL\nssl.truststore.location={given['ssl_cafile']}\n{_PEM}")
+        line = muster.refused("topics", "list", "--command-config", str(file))
+        found = re.search(r": set ([\w.=]+) and ([\w.]+) \(a file with certificate and key\)$", line.rstrip())
+        assert found, line
+        with file.open("a") as more:
+            more.write(f"{found[1]}\n{found[2]}={store}\n")
+        muster.done("topics", "list", "--command-config", str(file))
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
