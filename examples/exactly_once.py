@@ -1,10 +1,12 @@
 """Exactly once: the results and the offsets they came from, in one SQLite transaction.
 
+    echo alice:5 | muster produce payments --key-separator :
     python examples/exactly_once.py 127.0.0.1:9092 payments totals.sqlite
 
-The database records how far each partition has been counted, so reading starts there and the group needs no
-committed offsets. The transaction also checks that no other member has counted these records meanwhile: a
-member that stalled until its partitions moved changes nothing.
+A payment's key is an account, its value whole cents. The database records how far each partition has been
+counted, so reading starts there and the group needs no committed offsets. The transaction also checks that no
+other member has counted these records meanwhile: a member that stalled until its partitions moved changes
+nothing.
 """
 
 import asyncio

@@ -1,11 +1,13 @@
 """Exactly once from topic to topic: results and offsets in one transaction.
 
-    python examples/transactions.py 127.0.0.1:9092 orders totals etl-1
+    echo alice:5 | muster produce payments --key-separator :
+    python examples/transactions.py 127.0.0.1:9092 payments totals etl-1
 
-Each batch of orders becomes one transaction: the totals it leads to, and the offsets it ends at. Killed at
-any point, the program leaves nothing half done. Started again under the same id (etl-1), it ends the
-transaction that was open, and goes on after the last one that was committed. Start several, each with an id
-of its own, and they share the partitions. Readers of the totals set isolation_level="read_committed".
+A payment's key is an account, its value whole cents. Each batch of payments becomes one transaction: the
+totals it leads to, and the offsets it ends at. Killed at any point, the program leaves nothing half done.
+Started again under the same id (etl-1), it ends the transaction that was open, and goes on after the last one
+that was committed. Start several, each with an id of its own, and they share the partitions. Readers of the
+totals set isolation_level="read_committed".
 """
 
 import asyncio
@@ -21,7 +23,7 @@ async def main(bootstrap: str, source: str, target: str, name: str) -> None:
         Producer(bootstrap, transactional_id=name) as producer,
         Consumer(
             bootstrap,
-            group_id="totals",
+            group_id="etl",
             topics=source,
             isolation_level="read_committed",
             auto_offset_reset="earliest",

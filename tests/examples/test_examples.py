@@ -308,6 +308,21 @@ def test_exactly_once(broker: Broker, tmp_path: Path) -> None:
     assert committed(broker, "totals", "payments", 2) == 0
 
 
+@pytest.mark.parametrize("name", ["exactly_once", "transactions"])
+def test_what_an_example_says_to_send_it_can_count(broker: Broker, tmp_path: Path, name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text()
+    (sending,) = re.findall(r"^ +(echo .*\| muster produce .*)$", text, re.MULTILINE)
+    (command,) = re.findall(rf"^ +python examples/{name}\.py \S+ (.*)$", text, re.MULTILINE)
+    broker.create_topic("payments")
+    sending = sending.replace("muster", f'"{sys.executable}" -m muster')
+    sending += f" --bootstrap-server {broker.bootstrap}"
+    subprocess.run(sending, shell=True, check=True, timeout=LONG_S)
+    arguments = (each if "." not in each else str(tmp_path / each) for each in command.split())
+    with running(name, broker.bootstrap, *arguments, folder=tmp_path) as example:
+        example.until(bool)
+        example.end()
+
+
 def test_assigned_partitions(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("orders", 2)
     send(broker, "orders", *[(str(number), f"order {number}") for number in range(20)])

@@ -385,11 +385,11 @@ async def test_the_example_killed_at_any_point_counts_exactly_once(place: Place,
             await pay()
             await until(lambda example=example: example.lines, "the first transaction")
             # and killed, in the middle of the next
-        await place.admin.remove_members("totals")
+        await place.admin.remove_members("etl")
     with running("transactions", *arguments, folder=tmp_path) as example:
         await pay()
         async with asyncio.timeout(DEADLINE_S):
-            while sum((await place.committed("totals")).values()) < 400:  # noqa: ASYNC110 - a broker's fact
+            while sum((await place.committed("etl")).values()) < 400:  # noqa: ASYNC110 - a broker's fact
                 await asyncio.sleep(0.05)
     totals: Counter[bytes] = Counter()
     for record in await committed_records(place, target):
