@@ -36,21 +36,20 @@ class OAuthBearerExchange:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._why: str | None = None
+        self._refused: AuthenticationRefused | None = None
 
     async def step(self, token: bytes) -> tuple[bytes, Authenticated | None]:
         """See exchange.Exchange."""
-        if self._why is not None:
+        if (refused := self._refused) is not None:
+            told = "Authentication failed: the error was to be answered by the byte 0x01"
             if token == _ACKNOWLEDGED:
-                raise AuthenticationRefused(REFUSED, self._why)
-            raise AuthenticationRefused(
-                "Authentication failed: the error was to be answered by the byte 0x01", self._why
-            )
+                told = REFUSED
+            raise AuthenticationRefused(told, refused.why, refused.remedy)
         bearer, authzid = _read(token)
         try:
             who = await self._tokens.check(bearer)
         except AuthenticationRefused as error:
-            self._why = error.why
+            self._refused = error
             return REFUSED.encode(), None
         if authzid and authzid != who.user:
             raise AuthenticationRefused(
@@ -58,7 +57,7 @@ class OAuthBearerExchange:
                 "token's principal name",
                 f"{who.user} asked to be {authzid}",
             )
-        self._why = "a token came behind the last one"
+        self._refused = invalid("a token came behind the last one")
         return b"", who
 
 
@@ -80,9 +79,9 @@ def _read(message: bytes) -> tuple[str, str]:
     return bearer["token"], (found["authzid"] or "").replace("=2C", ",").replace("=3D", "=")
 
 
-def invalid(why: str) -> AuthenticationRefused:
-    """The error for a token that is refused; `why` is for the log."""
-    return AuthenticationRefused(REFUSED, why)
+def invalid(why: str, remedy: str = "") -> AuthenticationRefused:
+    """The error for a token that is refused; `why` and `remedy` are for the log."""
+    return AuthenticationRefused(REFUSED, why, remedy)
 
 
 def shown(value: object) -> str:

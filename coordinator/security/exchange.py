@@ -20,11 +20,13 @@ class Authenticated(NamedTuple):
 
 class AuthenticationRefused(Exception):
     """The client is not let in. The text is sent to it, so it says nothing that helps to guess: unknown users
-    and wrong passwords get the same text. `why` is for the log alone, and never contains a secret."""
+    and wrong passwords get the same text. `why` and `remedy` are for the log alone, and never contain a
+    secret; `remedy` is given if the client is not at fault."""
 
-    def __init__(self, told: str, why: str = "") -> None:
+    def __init__(self, told: str, why: str = "", remedy: str = "") -> None:
         super().__init__(told)
         self.why = why or told
+        self.remedy = remedy
 
 
 class Exchange(Protocol):

@@ -37,8 +37,8 @@ class Keys(Protocol):
     """The keys that sign tokens."""
 
     async def of(self, kid: str) -> Mapping[str, Any] | None:
-        """The key with that id, as a JWK (RFC 7517); None if there is none, or it cannot be read. Never
-        raises."""
+        """The key with that id, as a JWK (RFC 7517); None if there is none. Raises AuthenticationRefused, and
+        nothing else, if no keys have been read yet."""
 
 
 @dataclass(frozen=True, slots=True)

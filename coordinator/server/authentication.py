@@ -254,7 +254,7 @@ class Authentication:
         if connection is None:
             return
         if refused is not None:
-            self._tell(failed_authentication(f"{self._mechanism}: {refused.why}"))
+            self._tell(failed_authentication(f"{self._mechanism}: {refused.why}", refused.remedy))
             refusal = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(refused), auth_bytes=b""
             )

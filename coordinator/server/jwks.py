@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from muster.coordinator.base.log import Logger
+from muster.coordinator.security.bearer import invalid
 from muster.realtime import RealTime
 
 _log: Final = Logger(part="jwks")
@@ -34,6 +35,9 @@ EARLY_S: Final = 60.0
 _APART_S: Final = 1.0
 """Minimum time between early reads, whichever keys they are for."""
 _BACK_OFF_S: Final = (0.1, 10.0)
+_UNREAD_REMEDY: Final = (
+    "make the keys readable there, or correct sasl.oauthbearer.jwks.endpoint.url; another line has the error"
+)
 
 Key = Mapping[str, Any]
 
@@ -53,7 +57,7 @@ class Jwks:
         self._refresh_s = refresh_ms / 1_000
         self._read = read or read_url
         self._now = now
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, Key] | None = None
         self._due_s = float("-inf")
         self._early_s = float("-inf")
         self._failures = 0
@@ -62,14 +66,14 @@ class Jwks:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="jwks")
 
     def __repr__(self) -> str:
-        return f"<Jwks {self._url} {sorted(self._keys)}>"
+        return f"<Jwks {self._url} {sorted(self._keys or ())}>"
 
     async def of(self, kid: str) -> Key | None:
         """See oauth.Keys."""
         now = self._now()
         if now >= self._due_s:
             self._begin()
-        found = self._keys.get(kid)
+        found = None if self._keys is None else self._keys.get(kid)
         if found is not None:
             return found
         if self._reading is None and self._may_read_early(kid, now):
@@ -77,6 +81,8 @@ class Jwks:
             self._begin()
         if self._reading is not None:
             await asyncio.shield(self._reading)  # cancelling one caller must not cancel the others
+        if self._keys is None:
+            raise invalid(f"no keys have been read yet from {self._url}", _UNREAD_REMEDY)
         return self._keys.get(kid)
 
     def _may_read_early(self, kid: str, now: float) -> bool:

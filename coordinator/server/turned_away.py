@@ -123,9 +123,9 @@ def mechanism_not_enabled(mechanism: str, enabled: str) -> Cause:
     )
 
 
-def failed_authentication(why: str) -> Cause:
-    """Why a client that failed to prove its identity is not let in."""
-    return Cause("authentication failed", "check the client's credentials", why[:_WHY_MAX])
+def failed_authentication(why: str, remedy: str = "") -> Cause:
+    """Why a client that failed to prove its identity is not let in; with a `remedy` it is not at fault."""
+    return Cause("authentication failed", remedy or "check the client's credentials", why[:_WHY_MAX])
 
 
 def failed_login(why: str) -> Cause:

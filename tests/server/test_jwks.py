@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.config import Settings
-from muster.coordinator.security.exchange import Mechanism, SecurityError
+from muster.coordinator.security.exchange import AuthenticationRefused, Mechanism, SecurityError
 from muster.coordinator.security.oauth import OAuthBearer
 from muster.coordinator.security.scram import MadeUp
 from muster.coordinator.security.unsecured import UnsecuredClaims, UnsecuredOAuthBearer
@@ -137,7 +137,24 @@ async def test_what_is_no_jwks(content: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
         parsed(content.encode())
     keys = Jwks("file:///keys", HOUR_MS, lambda url: content.encode())
-    assert await keys.of("a") is None
+    with pytest.raises(AuthenticationRefused) as refused:
+        await keys.of("a")
+    assert refused.value.why == "no keys have been read yet from file:///keys"
+    assert "correct sasl.oauthbearer.jwks.endpoint.url" in refused.value.remedy
+
+
+async def test_keys_that_were_never_read_are_not_taken_for_missing_ones() -> None:
+    source = Source("b")
+    source.fails = True
+    for _ in range(3):  # at the first reading, and while none is due
+        with pytest.raises(AuthenticationRefused):
+            await source.has("a")
+    source.fails = False
+    source.now_s += 1
+    assert not await source.has("a")
+    source.fails = True
+    source.now_s += HOUR_MS / 1_000
+    assert not await source.has("a")
 
 
 def test_keys_without_an_id_are_of_no_use() -> None:
@@ -189,7 +206,8 @@ def test_where_keys_are_read(site: str, tmp_path: Path) -> None:
 
 async def test_what_cannot_be_read_is_no_key(site: str) -> None:
     for path in ("/broken", "/elsewhere", "/large", "/keys"):
-        assert await Jwks(site + path, HOUR_MS).of("a") is None
+        with pytest.raises(AuthenticationRefused):
+            await Jwks(site + path, HOUR_MS).of("a")
 
 
 def test_it_may_not_take_long(site: str, monkeypatch: pytest.MonkeyPatch) -> None:

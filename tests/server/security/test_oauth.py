@@ -16,6 +16,7 @@ from muster.client.errors import AuthenticationFailed
 from muster.coordinator.server import jwks, unserved
 from tests.server.conftest import StartBrokers
 from tests.server.test_unserved import Lines
+from tests.support.ports import free_ports
 
 OLD, NEW = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
 
@@ -71,6 +72,26 @@ async def test_tokens_and_their_keys(
     file.write_text(keys(new=NEW))
     monkeypatch.setattr(jwks, "_APART_S", 0)
     assert await cluster_id(port, token("new", NEW))
+
+
+async def test_a_client_is_not_blamed_for_keys_that_were_never_read(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"https://127.0.0.1:{free_ports(1)}/keys"
+    brokers = await start_brokers(
+        listeners="SASL_PLAINTEXT://127.0.0.1:0",
+        sasl_enabled_mechanisms=("OAUTHBEARER",),
+        sasl_oauthbearer_jwks_endpoint_url=url,
+        sasl_oauthbearer_expected_audience=("muster",),
+        sasl_oauthbearer_expected_issuer="https://issuer",
+    )
+    lines = Lines()
+    monkeypatch.setattr(unserved, "_log", lines)
+    with pytest.raises(AuthenticationFailed, match="invalid_token"):
+        await cluster_id(brokers.brokers[0].port, token())
+    (told,) = lines.fields
+    assert f"OAUTHBEARER: no keys have been read yet from {url}" in told["why"]
+    assert told["remedy"].startswith("make the keys readable there, or correct sasl.oauthbearer.jwks.endp")
 
 
 async def test_unsigned_tokens(start_brokers: StartBrokers, tmp_path: Path) -> None:
