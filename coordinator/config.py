@@ -219,7 +219,11 @@ class Settings:
         scope=Scope.CLUSTER_WIDE,
     )
     max_connections_per_ip: int = _kafka(
-        INT32_MAX, "most connections from one address", low=1, scope=Scope.CLUSTER_WIDE
+        INT32_MAX,
+        "most connections from one address",
+        low=1,
+        scope=Scope.CLUSTER_WIDE,
+        unit="connections",
     )
     max_connections_per_ip_overrides: str = _kafka(
         "",
@@ -238,7 +242,10 @@ class Settings:
         low=1,
     )
     request_elements_max: int = _setting(
-        50_000, "most topics, partitions, members and so on, in total, that one request may list", low=1
+        50_000,
+        "most topics, partitions, members and so on, in total, that one request may list",
+        low=1,
+        unit="elements",
     )
     request_receive_timeout_ms: int = _setting(
         60_000,

@@ -90,4 +90,4 @@ def _wrong(duration: object, why: str) -> ValueError:
     shown = repr(duration)
     if len(shown) > _SHOWN_MAX:
         shown = shown[:_SHOWN_MAX] + "…"
-    return ValueError(f"{shown} is not a duration to use: {why}")
+    return ValueError(f"{shown} is not a valid duration: {why}")

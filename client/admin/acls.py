@@ -63,6 +63,8 @@ class Acl(NamedTuple):
         operation = self.operation.name.lower().replace("_", " ")
         if self.operation is AclOperation.ALL:
             operation = "do anything with"
+        elif self.operation is AclOperation.IDEMPOTENT_WRITE:
+            operation, what = "write idempotently", "(cluster)"
         where = "" if self.host == "*" else f" from {self.host}"
         return f"{self.principal} {verb} {operation} {what}{where}"
 

@@ -195,8 +195,8 @@ class ConsumerSettings(SecuritySettings):
 
 _CLASSIC_ONLY: Final = {
     "assignors": "the coordinator assigns (group_remote_assignor)",
-    "session_timeout_ms": "the broker says it (consumer.session.timeout.ms of the group)",
-    "heartbeat_interval_ms": "the broker says it (consumer.heartbeat.interval.ms of the group)",
+    "session_timeout_ms": "the broker sets it (consumer.session.timeout.ms of the group)",
+    "heartbeat_interval_ms": "the broker sets it (consumer.heartbeat.interval.ms of the group)",
 }
 
 _BELOW: Final = (

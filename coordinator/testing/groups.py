@@ -223,7 +223,7 @@ class GroupCalls(Calls):
         async def look() -> tuple[Seen, int]:
             view = await self._view()
             offset = view.committed.get((topic, partition), -1)
-            how = "no commit for the partition" if offset < 0 else f"committed offset {offset}"
+            how = self._uncommitted(topic, partition) if offset < 0 else f"committed offset {offset}"
             return Seen(offset >= at_least, f"{how}; {view.short}"), offset
 
         wanted = f"group {self.group_id} to commit {topic}-{partition} at {at_least} or more"
@@ -305,8 +305,18 @@ class GroupCalls(Calls):
         named = view.meant(who)
         if len(named) == 1:
             return named[0]
-        there = ", ".join(map(str, view.members)) or "nobody"
-        raise LookupError(f"{who!r} is not one member of group {self.group_id}; its members: {there}")
+        if named:
+            found = ", ".join(map(str, named))
+            raise LookupError(f"{who!r} may be any of these members of group {self.group_id}: {found}")
+        there = ", ".join(map(str, view.members))
+        rest = f"its members: {there}" if there else "it has no members"
+        raise LookupError(f"group {self.group_id} has no member {who!r}; {rest}")
+
+    def _uncommitted(self, topic: str, partition: int) -> str:
+        found, said = self._core.find_topic(topic), "no commit for the partition"
+        if found is None or partition < found.partitions:
+            return said
+        return f"{said}; {topic} has {found.partitions} partition{'' if found.partitions == 1 else 's'}"
 
     async def _lag(self) -> dict[TopicPartition, int]:
         view = await self._view()

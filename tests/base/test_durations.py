@@ -78,7 +78,7 @@ def test_what_can_be_written(written: str | timedelta | float, ms: int) -> None:
     ],
 )
 def test_what_cannot_is_refused_with_a_reason(written: object, why: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration to use") as refused:
+    with pytest.raises(ValueError, match="is not a valid duration") as refused:
         parse(written)  # type: ignore[arg-type]
     assert why in str(refused.value)
     assert len(str(refused.value)) < 250
@@ -101,4 +101,4 @@ def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     else:
         assert 0 <= ms <= DURATION_MAX_MS
         return
-    assert "is not a duration to use" in refused
+    assert "is not a valid duration" in refused

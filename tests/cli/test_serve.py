@@ -55,6 +55,8 @@ def test_help_tells_every_option_with_its_variable_default_and_unit(
     assert ended.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "MUSTER_GROUP_MAX_SIZE" in shown
+    assert "--max-connections-per-ip CONNECTIONS " in shown
+    assert "--request-elements-max ELEMENTS " in shown
     for name, each in config.SETTINGS.items():
         assert f"{config.option(name)} " in shown
         assert each.meaning in shown

@@ -143,7 +143,8 @@ def test_settings_are_frozen() -> None:
 @pytest.mark.parametrize("name", ["assignors", "session_timeout_ms", "heartbeat_interval_ms"])
 def test_what_the_broker_says_in_the_consumer_protocol_is_not_given(name: str) -> None:
     given: dict[str, Any] = {name: ["range"] if name == "assignors" else 6_000}
-    with pytest.raises(ValueError, match=f"{name} is given with group_protocol='consumer'"):
+    how = "the coordinator assigns" if name == "assignors" else "the broker sets it"
+    with pytest.raises(ValueError, match=f"{name} is given with group_protocol='consumer', where {how} "):
         Consumer("a:1", group_id="g", group_protocol="consumer", **given)
     protocols: tuple[Protocol, ...] = ("classic", "auto")
     for protocol in protocols:

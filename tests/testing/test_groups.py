@@ -115,6 +115,12 @@ async def test_commits_and_lag(broker: AsyncBroker) -> None:
         await group.caught_up(timeout=0.05)
     with pytest.raises(WaitFailed, match=r"commit orders-1 at 4 or more\n  now: committed offset 3; Empty"):
         await group.committed("orders", 1, at_least=4, timeout=0.05)
+    with pytest.raises(WaitFailed, match="now: no commit for the partition; orders has 6 partitions; Empty"):
+        await group.committed("orders", 6, timeout=0)
+    with pytest.raises(WaitFailed, match="now: no commit for the partition; Empty"):
+        await group.committed("other", 5, timeout=0)
+    with pytest.raises(LookupError, match=r"^group billing has no member 'web-1'; it has no members$"):
+        await group.evict("web-1")
 
 
 async def test_a_wait_begins_before_and_ends_with_the_fact(broker: AsyncBroker) -> None:
@@ -142,9 +148,7 @@ async def test_a_member_is_evicted_as_by_an_admin(broker: AsyncBroker) -> None:
         await group.evict("web-1")
         await group.stable(members=1, generation=generation + 1)  # it comes back as a new member
         assert group.member("web-1").facts.id != before
-        with pytest.raises(
-            LookupError, match=r"'web-9' is not one member of group billing; its members: web-1"
-        ):
+        with pytest.raises(LookupError, match=r"^group billing has no member 'web-9'; its members: web-1 \("):
             await group.member("web-9").evict()
 
 
@@ -201,7 +205,7 @@ async def test_members_that_share_a_client_id_cannot_be_told_apart(broker: Async
     group = broker.group(GROUP)
     async with reading(broker, "web"), reading(broker, "web"):
         await group.stable(members=2)
-        with pytest.raises(LookupError, match="'web' is not one member"):
+        with pytest.raises(LookupError, match=r"^'web' may be any of these members of group billing: web#?"):
             await group.member("web").crash()
         with pytest.raises(ValueError, match="several members have the client id 'web'"):
             await group.member(group.members[0].id).crash()

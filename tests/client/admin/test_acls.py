@@ -68,4 +68,6 @@ def test_they_read_as_sentences() -> None:
     assert str(READ) == "User:alice may read topic orders"
     assert str(PREFIXED) == "User:* may not write every topic that begins with ord from 10.0.0.0/8"
     assert str(CLUSTER) == "User:bob may describe the cluster"
+    idempotent = CLUSTER._replace(operation=AclOperation.IDEMPOTENT_WRITE, host="10.0.0.0/8")
+    assert str(idempotent) == "User:bob may write idempotently (cluster) from 10.0.0.0/8"
     assert str(READ._replace(resource_name="*")) == "User:alice may read every topic"
