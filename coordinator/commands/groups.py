@@ -112,10 +112,18 @@ def declare(commands: Any, name: str, summary: str) -> None:
     evict = command(below, "evict", "remove members from a group", _EVICT_JSON, aliases=("remove-members",))
     evict.add_argument("group", type=any_name, metavar="GROUP")
     evict.add_argument(
-        "--member", action="append", metavar="NAME", help="this member id or short name; may be repeated"
+        "--member",
+        type=any_name,
+        action="append",
+        metavar="NAME",
+        help="this member id or short name; may be repeated",
     )
     evict.add_argument(
-        "--instance", action="append", metavar="ID", help="this group instance id; may be repeated"
+        "--instance",
+        type=any_name,
+        action="append",
+        metavar="ID",
+        help="this group instance id; may be repeated",
     )
     evict.add_argument("--all", action="store_true", help="all members")
     evict.add_argument("--reason", default=group_calls.REASON, metavar="TEXT", help="why")

@@ -28,8 +28,9 @@ ASKED_MS: Final = 60_000
 """How long ends are sampled after a request: scrapers come every 15 to 60 seconds."""
 FRESH_MS: Final = 1_000
 """An end read this recently is not read again."""
-PARTITIONS_MAX: Final = 10_000
-"""The limit over all groups: partitions beyond it have no history, and their ends are not read."""
+PARTITIONS_MAX: Final = 20_000
+"""The limit over all groups: partitions beyond it have no history, and their ends are not read. `/metrics`
+shows as many committed offsets."""
 _POINTS_MAX: Final = 64
 _CHECKED_AT_ONCE: Final = 1_000
 
@@ -51,7 +52,7 @@ class PartitionLag(NamedTuple):
     """How long ago the first of them was written; 0 if there is none, None if the history is too short."""
     unread: bool = False
     """Whether the end has yet to be read: until then the group's total is unknown. Partitions that do not
-    exist, or whose logs cannot be read, have no lag, and do not count."""
+    exist, whose logs cannot be read, or that are beyond PARTITIONS_MAX have no lag, and do not count."""
 
 
 class History:
@@ -266,7 +267,11 @@ class Lag:
         end, history = self._partition(topic, partition)
         if end is None:
             topic_id = self._topic_id(topic)
-            unread = topic_id is not None and PartitionId(topic_id, partition) not in self._unreadable
+            unread = (
+                topic_id is not None
+                and PartitionId(topic_id, partition) not in self._unreadable
+                and len(self._histories) < PARTITIONS_MAX
+            )
             return PartitionLag(topic, partition, committed, None, None, None, unread)
         if end <= committed:
             return PartitionLag(topic, partition, committed, end, 0, 0.0)

@@ -711,7 +711,6 @@ class Partitions:
             return error if error.code is ErrorCode.KAFKA_STORAGE_ERROR else self.known(partition)
         finally:
             self.give_back(*partition)
-        self._looked[partition] = led.leader_epoch, bounds
         return bounds
 
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
@@ -816,7 +815,11 @@ class Partitions:
         if led is not None and not led.asked_for:
             # A broker with many idle partitions should not keep them all open.
             self._pop_led([(topic_id, partition)])
-            self._looked.pop((topic_id, partition), None)  # its start may have moved
+            if (log := led.ready_log) is not None:
+                bounds = log.start_offset, log.high_watermark
+                self._looked[PartitionId(topic_id, partition)] = led.leader_epoch, bounds
+            else:
+                self._looked.pop(PartitionId(topic_id, partition), None)
             self._in_executor(led.close, self._logs)
 
     def _in_executor(self, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]:

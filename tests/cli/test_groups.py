@@ -262,6 +262,8 @@ def test_a_wrong_command_line(muster: Muster, arguments: list[str]) -> None:
         "groups describe",
         "groups delete",
         "groups evict --all",
+        "groups evict g --member",
+        "groups evict g --instance",
         "groups why",
         "groups timeline",
         "groups reset-offsets --to-earliest --all-topics",

@@ -301,6 +301,9 @@ async def test_partitions_beyond_the_bound_are_not_looked_at(
     await world.lag.refresh()
     assert [len(look) for look in world.looks] == [5]
     assert world.lag.total(GROUP) is None
+    # They hide the lag of no others.
+    assert [each.lag for each in world.lag.of(GROUP)] == [6] * 5 + [None] * 5
+    assert not any(each.unread for each in world.lag.of(GROUP))
 
 
 # --- what the journal records -------------------------------------------------------------------------------

@@ -73,6 +73,19 @@ async def test_a_new_leader_looks_anew(brokers: Brokers) -> None:
     assert await look(first, topic) == [(0, 3)]
 
 
+async def test_upkeep_of_a_log_that_nobody_uses_leaves_known_where_it_ends(brokers: Brokers) -> None:
+    first, second = await brokers.add(), await brokers.add(own=())
+    topic = await topic_at(brokers)
+    await first.append(topic, 0, batch(b"a", b"b"))
+    for shard in range(SHARDS):
+        await first.disown(shard)
+        second.own(shard, 2)
+    assert await look(second, topic) == [(0, 2)]
+    await second.sweep()
+    assert second.in_use() == []
+    assert second.known(PartitionId(topic.topic_id, 0)) == (0, 2)
+
+
 @pytest.mark.files
 async def test_a_look_that_is_given_up_leaves_what_it_has_seen(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
