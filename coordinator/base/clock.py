@@ -1,7 +1,8 @@
 """Time, as everything outside the pure core sees it.
 
 All times are epoch milliseconds that never go back: the wall clock is read once, and only a monotonic source
-advances it. Timers run on the loop's thread (or that of the caller of `ManualClock.advance`), never early.
+advances it. Only dates (`Clock.date_ms`) follow the wall clock. Timers run on the loop's thread (or that of
+the caller of `ManualClock.advance`), never early.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Epoch milliseconds; never goes back."""
 
+    def date_ms(self) -> int:
+        """The date for records, and to judge theirs by: `now_ms`, or the wall clock's where that is ahead, as
+        after a suspend. It may go back, so durations are not measured by it."""
+
     def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
         """Run `callback` when `now_ms() >= when_ms`; never from within this call."""
 
 
 class LoopClock:
-    """The wall time at the start plus the time passed on the loop since; follows a virtual-time loop.
+    """The wall time at the start plus the time passed on the loop since; follows a virtual-time loop. With a
+    `start_ms` there is no wall clock: dates, too, are this clock's.
 
     The loop's time must advance within a turn too, as asyncio's and uvloop's does: a process that was stopped
     in mid-turn must not think its leases still valid.
@@ -62,10 +68,14 @@ class LoopClock:
         self._loop = loop
         self._time = loop.time
         self._start_s = loop.time()
+        self._follows_wall = start_ms is None
         self._start_ms = wall_ms() if start_ms is None else start_ms
 
     def now_ms(self) -> int:
         return self._start_ms + int((self._time() - self._start_s) * 1000)
+
+    def date_ms(self) -> int:
+        return max(self.now_ms(), wall_ms()) if self._follows_wall else self.now_ms()
 
     def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
         return _LoopTimer(self, self._loop, when_ms, callback)
@@ -120,12 +130,17 @@ class ManualClock:
     """A clock that stands still until a test moves it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.date_ahead_ms = 0
+        """How far the wall clock is ahead of it."""
         self._now_ms = now_ms
         self._order = count()
         self._timers: list[tuple[int, int, _QueuedTimer]] = []
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def date_ms(self) -> int:
+        return self._now_ms + self.date_ahead_ms
 
     def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
         timer = _QueuedTimer(when_ms, callback)
@@ -162,9 +177,11 @@ class PausableClock:
     """
 
     now_ms: Callable[[], int]
+    date_ms: Callable[[], int]
 
     def __init__(self, clock: Clock) -> None:
         self.now_ms = clock.now_ms  # not through a method: every request calls it several times
+        self.date_ms = clock.date_ms
         self._clock = clock
         self._paused = False
         self._held: list[_QueuedTimer] = []

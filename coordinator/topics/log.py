@@ -152,9 +152,12 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: Callable[[], int],
         refused: Refused | None = None,
+        *,
+        date_ms: Callable[[], int] | None = None,
     ) -> None:
         """Open or begin the log at `place`: recovers what a crash left. `name` is for messages ("orders-3");
-        `refused` outlives the log, and whoever appends notes refused batches in it."""
+        `refused` outlives the log, and whoever appends notes refused batches in it; `now_ms` and `date_ms`,
+        by default the same, are a clock's."""
         self.name = name
         self.leader_epoch = leader_epoch
         self.known_end = 0
@@ -162,6 +165,7 @@ class PartitionLog:
         self.lock = RLock()
         self._place = place
         self._now_ms = now_ms
+        self._date_ms = date_ms or now_ms
         self._state = _State()
         self._refused = Refused() if refused is None else refused
         self._config = config
@@ -173,7 +177,7 @@ class PartitionLog:
         self._opened_ms = now_ms()
         self._synced_ms = now_ms()
         try:
-            self._segments = place.open(self._state, _limits(config), now_ms)
+            self._segments = place.open(self._state, _limits(config), self._date_ms)
         except OSError as error:
             raise self._storage_error("open", error) from error
         except DecodeError as damage:
@@ -262,7 +266,7 @@ class PartitionLog:
     ) -> Appended:
         """Validate one produced batch and write it; see `write`, and `Partitions.append` for the codes."""
         allowed = {"zstd_allowed": zstd_allowed, "transactional": transactional}
-        return self.write(validate(data, self._config, self._now_ms(), **allowed), guard)
+        return self.write(validate(data, self._config, self._date_ms(), **allowed), guard)
 
     def write(self, validated: Validated, guard: Guard | None = None) -> Appended:
         """Write a batch at the log end; visible and acknowledged after `commit`. Codes 6, 45, 47, 48, 56.
@@ -307,7 +311,7 @@ class PartitionLog:
         """End a producer's transaction; as `write`. Codes 6, 47, 52, 56. A marker that ends nothing is
         written too."""
         end = EndMarker(marker.committed, marker.coordinator_epoch)
-        batch = build_marker(marker.producer_id, marker.producer_epoch, end, self._now_ms())
+        batch = build_marker(marker.producer_id, marker.producer_epoch, end, self._date_ms())
         with self.lock:
             self.check_open()
             self._state.producers.check_marker(marker)

@@ -109,9 +109,11 @@ class Logs:
         now_ms: Callable[[], int],
         *,
         lease_epoch: int | None = None,
+        date_ms: Callable[[], int] | None = None,
     ) -> PartitionLog:
-        """Open the log for the leader, who holds `lease` in `lease_epoch` (by default the leader epoch);
-        NOT_LEADER_OR_FOLLOWER (6) if a later one has had it."""
+        """Open the log for the leader, who holds `lease` in `lease_epoch` (by default the leader epoch), with
+        a clock's `now_ms` and `date_ms` (by default the same); NOT_LEADER_OR_FOLLOWER (6) if a later one has
+        had it."""
         with self._lock:
             holder = self._holders.setdefault((topic_id, partition), _Holder())
         with holder.lock:
@@ -126,7 +128,9 @@ class Logs:
             holder.epoch, holder.log = leader_epoch, None
             held_in = leader_epoch if lease_epoch is None else lease_epoch
             place = self._storage.place(topic_id, partition, lease, held_in)
-            log = holder.log = PartitionLog(place, name, config, leader_epoch, now_ms, holder.refused)
+            log = holder.log = PartitionLog(
+                place, name, config, leader_epoch, now_ms, holder.refused, date_ms=date_ms
+            )
             if log.high_watermark < holder.known_end:
                 log.known_end = holder.known_end
             return log

@@ -133,7 +133,7 @@ class Partitions:
             commit=logs.commit,
             settled=self._append_settled,
             refused=self._append_refused,
-            now_ms=clock.now_ms,
+            date_ms=clock.date_ms,
             write=self._in_executor,
             validate=partial(self._track, validation_executor or executor),
             queue_bytes_max=append_queue_bytes_max,
@@ -339,6 +339,7 @@ class Partitions:
                     led.leader_epoch,
                     self._clock.now_ms,
                     lease_epoch=led.lease_epoch,
+                    date_ms=self._clock.date_ms,
                 )
                 while led.topic is not topic:  # altered meanwhile, when this log was not known yet
                     topic = led.topic

@@ -213,7 +213,7 @@ class Upkeep:
     def _tend_some(self, logs: Mapping[PartitionId, Callable[[], PartitionLog]], *, retention: bool) -> int:
         """Tend all, or up to the first that took long; return how many. A failure with one of them is logged,
         and does not affect the others."""
-        now_ms = self._clock.now_ms()
+        date_ms = self._clock.date_ms()
         for number, (where, opened) in enumerate(logs.items(), start=1):
             try:
                 log = opened()
@@ -223,25 +223,25 @@ class Upkeep:
                 _log.error("failed to open a log", exc_info=error)
                 continue
             try:
-                if self._tend(log, now_ms, retention=retention):
-                    if due(log, now_ms):
+                if self._tend(log, date_ms, retention=retention):
+                    if due(log, date_ms):
                         self._due_again[where] = None
                     return number
             except Exception as error:
                 _report(log, error)
         return len(logs)
 
-    def _tend(self, log: PartitionLog, now_ms: int, *, retention: bool) -> bool:
+    def _tend(self, log: PartitionLog, date_ms: int, *, retention: bool) -> bool:
         """Tend one log; return whether it took long."""
         if retention:  # first: on a full disk, what it frees is what the rest needs
-            _expire(log, now_ms)
+            _expire(log, date_ms)
             with log.lock:
-                log.producers.expire(now_ms - self.producer_expiration_ms)
+                log.producers.expire(self._clock.now_ms() - self.producer_expiration_ms)
         log.seal()
         log.sync_if_due()
         log.mark(MARK_BYTES)
         log.rest()
-        if not log.config.compacts or not compact(log, now_ms):
+        if not log.config.compacts or not compact(log, date_ms):
             return False
         _log.info("log compacted", partition=log.name, bytes=log.segments.size)
         return True
@@ -266,10 +266,10 @@ class Upkeep:
         return steps > _TURN_STEPS_MAX
 
 
-def _expire(log: PartitionLog, now_ms: int) -> None:
+def _expire(log: PartitionLog, date_ms: int) -> None:
     """Retention; files that cannot be removed are logged."""
     try:
-        removed = expire(log, now_ms)
+        removed = expire(log, date_ms)
     except OSError as error:
         _report(log, error)
         return

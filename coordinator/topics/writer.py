@@ -59,7 +59,7 @@ class Writer(Generic[P]):
         commit: Callable[[Sequence[PartitionLog]], Sequence[KafkaError | None]],
         settled: Callable[[P, Appended | BaseException], None],
         refused: Callable[[P, bytes, KafkaError], None],
-        now_ms: Callable[[], int],
+        date_ms: Callable[[], int],
         write: Run,
         validate: Run,
         queue_bytes_max: int,
@@ -73,7 +73,7 @@ class Writer(Generic[P]):
         self._commit = commit
         self._settled = settled
         self._refused = refused
-        self._now_ms = now_ms
+        self._date_ms = date_ms
         self._write_in_executor = write
         self._validate_in_executor = validate
         self._queue_bytes_max = queue_bytes_max
@@ -230,7 +230,7 @@ class Writer(Generic[P]):
         return validate(
             write.records,
             config,
-            self._now_ms(),
+            self._date_ms(),
             zstd_allowed=write.zstd_allowed,
             transactional=write.transactional,
             at_once=at_once,

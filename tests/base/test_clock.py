@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.base.clock import LoopClock, ManualClock, PausableClock
+from muster.coordinator.base.movable_clock import MovableClock
 from tests.support.facts import until
 
 
@@ -38,6 +39,31 @@ def test_the_loops_time_moves_the_clock() -> None:
     assert clock.now_ms() == 1_000_000
     loop.now_s += 1.5
     assert clock.now_ms() == 1_001_500
+
+
+@pytest.mark.parametrize(("wall_ms", "date_ms"), [(7_201_500_000, 7_201_500_000), (900_000, 1_001_500)])
+def test_dates_follow_a_wall_clock_that_was_set_ahead(
+    monkeypatch: pytest.MonkeyPatch, wall_ms: int, date_ms: int
+) -> None:
+    """As after a suspend, in which monotonic clocks stand still. The clock itself stays as it is."""
+    loop: Any = RecordingLoop()
+    walls = iter([1_000_000, wall_ms])
+    monkeypatch.setattr("muster.coordinator.base.clock.wall_ms", lambda: next(walls))
+    clock = LoopClock(loop)
+    loop.now_s += 1.5
+    assert PausableClock(clock).date_ms() == date_ms
+    assert clock.now_ms() == 1_001_500
+
+
+def test_a_clock_with_a_start_or_that_is_moved_dates_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = RecordingLoop()
+    clock = loop_clock(loop)
+    monkeypatch.setattr("muster.coordinator.base.clock.wall_ms", lambda: 7_200_000_000)
+    assert clock.date_ms() == 1_000_000
+    moved = MovableClock(LoopClock(loop))  # type: ignore[arg-type]
+    monkeypatch.setattr("muster.coordinator.base.clock.wall_ms", lambda: 9_900_000_000)
+    moved.move_to(7_200_000_100)
+    assert moved.date_ms() == moved.now_ms() == 7_200_000_100
 
 
 def test_a_timer_that_the_loop_runs_early_waits_for_the_rest() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from errno import EIO, ENOSPC
@@ -443,6 +443,25 @@ async def test_a_laborious_batch_that_is_refused_lets_those_behind_it_pass() -> 
     validator.run_one()
     assert await code_of(refused) is ErrorCode.INVALID_TIMESTAMP
     assert (await behind).base_offset == 0
+    await brokers.close()
+
+
+@pytest.mark.parametrize(("made", "count"), [(batch, 1), (laborious, 5_001)])
+async def test_records_are_judged_and_dated_by_the_date(made: Callable[..., bytes], count: int) -> None:
+    """After a suspend it is ahead of the broker's clock, as clients' records are."""
+    brokers = Brokers()
+    node = await brokers.add()
+    topic = await topic_at(brokers)
+    brokers.clock.date_ahead_ms = 7_200_000
+    date_ms = brokers.clock.date_ms()
+    sent = node.append(topic, 0, made(b"a", timestamps=[date_ms] * count))
+    assert (await sent).base_offset == 0
+    await brokers.catalogues[0].alter_configs(
+        "orders", [ConfigChange("message.timestamp.type", Operation.SET, "LogAppendTime")]
+    )
+    assert (await node.append(topic, 0, made(b"b"))).log_append_time_ms == date_ms
+    brokers.clock.date_ahead_ms = 0
+    assert (await node.append(topic, 0, made(b"c"))).log_append_time_ms == NOW_MS
     await brokers.close()
 
 

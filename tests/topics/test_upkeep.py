@@ -56,6 +56,22 @@ async def test_upkeep_goes_on_after_a_lease_had_run_out() -> None:
     await brokers.close()
 
 
+async def test_retention_goes_by_the_date() -> None:
+    """After a suspend it is ahead of the broker's clock, as clients' records are."""
+    brokers = Brokers(retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000)
+    node = await brokers.add()
+    topic = await topic_at(brokers, retention_ms="3600000")
+    await node.append(topic, 0, batch(b"a"))
+    brokers.clock.advance(60_000)
+    await swept(brokers)
+    assert await node.offsets(topic, 0) == (0, 1)
+    brokers.clock.date_ahead_ms = 7_200_000
+    brokers.clock.advance(60_000)
+    await swept(brokers)
+    assert await node.offsets(topic, 0) == (1, 1)
+    await brokers.close()
+
+
 async def test_upkeep_that_fails_for_one_partition_is_done_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -156,7 +156,8 @@ async def pause_database(drill: Struck) -> None:
 
 
 async def jump_clock(drill: Struck) -> None:
-    """A broker's wall clock jumps ahead or back, and later returns: only people look at it."""
+    """A broker's wall clock jumps ahead or back, and later returns: only the dates of records follow it,
+    where it is ahead."""
     broker = drill.lab.brokers[drill.dice.choice(NODES)]
     ahead = drill.dice.random() < 0.5
     seconds = drill.dice.uniform(60, CLOCK_AHEAD_MAX_S if ahead else CLOCK_BEHIND_MAX_S)
