@@ -846,8 +846,6 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
     Raises SettingError naming the option or variable as it was given and the values it takes.
     """
     _check_variables(variables)
-    if options.get("data") is not None and options.get("ephemeral") == "true":
-        raise SettingError("--data", options["data"], "nothing beside --ephemeral, which keeps nothing there")
     for name in ("host", "port"):
         # Images have variables for them, which --listeners and MUSTER_LISTENERS override.
         if options.get("listeners") is not None and (text := options.get(name)) is not None:
@@ -872,6 +870,12 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
         if text is not None:
             values[name] = _parse(each, text, given)
             names_given[name] = given
+    if options.get("data") is not None:  # the variable is a default that an image may set
+        for name, why in (("ephemeral", "keeps nothing there"), ("store", "keeps everything in a database")):
+            if values.get(name):
+                raise SettingError(
+                    "--data", options["data"], f"nothing beside {names_given[name]}, which {why}"
+                )
     of_listeners: dict[str, dict[str, Any]] = {}
     listeners = [each.listener for each in read_endpoints(values.get("listeners") or "")]
     for given, text in _prefixed(options, variables):

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from muster.coordinator import config
-from muster.coordinator.config import SettingError, Settings, read_settings
+from muster.coordinator.config import SettingError, Settings, option, read_settings, variable
 from muster.coordinator.group.config import GroupConfig, MigrationPolicy
 from muster.coordinator.server.broker import group_config
 from muster.coordinator.topics.config import SPECS, TopicConfig, defaults_from, parse
@@ -179,9 +179,19 @@ def test_variables_of_others_are_passed_over() -> None:
 
 
 def test_a_directory_of_which_nothing_would_come_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"^--data: './here'"):
-        read_settings({"data": "./here", "ephemeral": "true"}, {})
-    assert read_settings({"ephemeral": "true"}, {"MUSTER_DATA": "./there"}).ephemeral
+    for name, value in (("ephemeral", "true"), ("store", "postgresql://db/muster")):
+        of_variable = {variable(name): value}
+        with pytest.raises(SettingError, match=rf"^--data: './here' .* nothing beside {option(name)},"):
+            read_settings({"data": "./here", name: value}, {})
+        with pytest.raises(SettingError, match=rf"^--data: './here' .* nothing beside {variable(name)},"):
+            read_settings({"data": "./here"}, of_variable)
+        assert getattr(read_settings({name: value}, {"MUSTER_DATA": "./there"}), name)
+    for options, variables in (
+        ({}, {"MUSTER_EPHEMERAL": "false"}),
+        ({"ephemeral": "false"}, {"MUSTER_EPHEMERAL": "1"}),
+    ):
+        settings = read_settings({"data": "./here", **options}, variables)
+        assert (str(settings.data), settings.ephemeral) == ("./here", False)
 
 
 @pytest.mark.parametrize(("name", "value"), [("host", "127.0.0.1"), ("port", "9093")])

@@ -107,7 +107,7 @@ def _running(name: str, proxy: Proxy | None, more: Mapping[str, str]) -> Iterato
     log = folder / "log.txt"
     try:
         if name == CLUSTER:
-            with _nodes(folder / "unused", log, options) as nodes:
+            with _nodes(log, options) as nodes:
                 addresses = ",".join(node.bootstrap for node in nodes.values())
                 yield Target(name, addresses, log, nodes=nodes)
             return
@@ -122,12 +122,12 @@ def _running(name: str, proxy: Proxy | None, more: Mapping[str, str]) -> Iterato
 
 
 @contextmanager
-def _nodes(data: Path, log: Path, options: Sequence[str]) -> Iterator[dict[int, Served]]:
-    """Three brokers over a database of their own; they share one log file, and write nothing into `data`."""
+def _nodes(log: Path, options: Sequence[str]) -> Iterator[dict[int, Served]]:
+    """Three brokers over a database of their own; they share one log file."""
     with Postgres() as postgres, ExitStack() as running:
         url = postgres.new_database()
         nodes = {
-            node_id: Served(data, *options, "--store", url, "--node-id", str(node_id), log=log)
+            node_id: Served(None, *options, "--store", url, "--node-id", str(node_id), log=log)
             for node_id in (1, 2, 3)
         }
         for node in nodes.values():
