@@ -25,7 +25,7 @@ from muster.coordinator.storage.records import Batch
 from muster.coordinator.storage.segment import Index, Segment, parse_stem
 from muster.coordinator.storage.segments import LOG_ENDING, SNAPSHOT_CRC, SNAPSHOT_ENDING
 from muster.coordinator.storage.sqlite.schema import topics_in_folder
-from muster.coordinator.storage.sqlite.soundness import check_store, topic_names
+from muster.coordinator.storage.sqlite.soundness import check_store, refuse_what_is_not_ours, topic_names
 from muster.coordinator.storage.store import StoreDamaged, StoreError
 from muster.protocol.record_batch import crc_matches
 
@@ -81,8 +81,8 @@ def expect_data_directory(path: Path) -> None:
 
 
 def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
-    """Yield what is wrong in a data directory. Raises NoDataDirectory, and StoreLocked if another process
-    uses it."""
+    """Yield what is wrong in a data directory. Raises NoDataDirectory, StoreLocked if another process uses
+    it, and StoreError if its store is not muster's, or another version's."""
     expect_data_directory(path)
     try:
         directory = DataDirectory.acquire(path)
@@ -93,6 +93,7 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
         names: Mapping[str, str] = {}
         try:
             with closing(_connect(directory.store_path)) as store:
+                refuse_what_is_not_ours(store, directory.store_path)
                 for place, what in check_store(store, checked):
                     yield Fault(
                         f"{directory.store_path}{place}",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,15 @@ def test_a_directory_that_a_broker_uses_is_refused(muster: Muster, tmp_path: Pat
     with Served(tmp_path / "data"):
         said = muster.refused("store", "check", "--data", str(tmp_path / "data"))
     assert "is in use by process" in said
+
+
+def test_a_directory_of_a_newer_version_is_not_called_damaged(muster: Muster, tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    with closing(sqlite3.connect(tmp_path / "data" / "store.sqlite")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    said = muster.refused("store", "check", "--data", str(tmp_path / "data"))
+    assert "was written by a newer muster" in said
+    assert "backup" not in said
 
 
 def test_what_cannot_be_checked_is_one_line(muster: Muster, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -23,7 +24,16 @@ from muster.coordinator.storage.soundness import (
     check_partition,
 )
 from muster.coordinator.storage.sqlite import SqliteStore
-from muster.coordinator.storage.store import Append, JournalRow, Lease, LeaseKind, StoreLocked, TopicRow
+from muster.coordinator.storage.sqlite.schema import SCHEMA_VERSION
+from muster.coordinator.storage.store import (
+    Append,
+    JournalRow,
+    Lease,
+    LeaseKind,
+    StoreError,
+    StoreLocked,
+    TopicRow,
+)
 from muster.coordinator.topics.config import parse
 from muster.coordinator.topics.logs import Logs
 from tests.topics.support import NOW_MS, OneLog, batch
@@ -348,6 +358,22 @@ def test_a_store_that_is_missing(data: Path) -> None:
 
 
 # --- what cannot be checked -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (f"PRAGMA user_version = {SCHEMA_VERSION + 1}", "by a newer muster .* use that version to check it$"),
+        (f"PRAGMA user_version = {SCHEMA_VERSION - 1}", "by an older muster .* start a broker on it once"),
+        ("PRAGMA application_id = 7", "is a sqlite database, but not muster's$"),
+    ],
+)
+def test_a_store_that_is_not_of_this_version_is_no_damage(data: Path, change: str, said: str) -> None:
+    path = data / "store.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(change)
+    with pytest.raises(StoreError, match=f"^{re.escape(str(path))} .*{said}"):
+        faults(data)
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:

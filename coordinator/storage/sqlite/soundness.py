@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
 from muster.coordinator.storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, checksum
+from muster.coordinator.storage.store import StoreError
 
 
 class Counts(Protocol):
     group_rows: int
 
 
+def refuse_what_is_not_ours(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreError if the file is not muster's, or of another version than this one checks; sqlite3.Error
+    if it cannot be read at all."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    if application_id != APPLICATION_ID:
+        raise StoreError(f"{path} is a sqlite database, but not muster's")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was written by a newer muster (schema {version}; this one checks {SCHEMA_VERSION}): "
+            "use that version to check it"
+        )
+    if version < SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was written by an older muster (schema {version}; this one checks {SCHEMA_VERSION}): "
+            "use that version to check it, or make a backup, start a broker on it once, and check it then"
+        )
+
+
 def check_store(connection: sqlite3.Connection, counts: Counts) -> Iterator[tuple[str, str]]:
     """Yield (where in the file, what is wrong) for each fault. Raises sqlite3.Error if it cannot be read at
     all."""
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    if application_id != APPLICATION_ID:
-        yield "", "it is a sqlite database, but not muster's"
-        return
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != SCHEMA_VERSION:
-        yield (
-            "",
-            f"its schema is {version}, but this muster checks {SCHEMA_VERSION}: start a broker on it once",
-        )
-        return
     for (said,) in connection.execute("PRAGMA integrity_check"):
         if said != "ok":
             yield "", said
