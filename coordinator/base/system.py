@@ -24,6 +24,8 @@ _SPARE_FILES: Final = 256
 _OPEN_FILES: Final = (65_536, 10_240)
 """Limits to try where the hard limit is refused: macOS accepts neither "unlimited" nor more than
 kern.maxfilesperproc."""
+LOCK_HELD: Final = frozenset((errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK))
+"""Windows has the last two."""
 _WRITEV_BUFFERS_MAX: Final = 512  # below every system's IOV_MAX
 _TRIM_THRESHOLD: Final = -1  # of glibc's mallopt
 _MMAP_THRESHOLD: Final = -3
@@ -41,7 +43,8 @@ if sys.platform == "win32":
     _positioned = threading.Lock()
 
     def try_lock(descriptor: int) -> None:
-        """Lock this file against other processes until it is closed. Raises OSError if another holds it."""
+        """Lock this file against other processes until it is closed. Raises OSError, with a code of
+        `LOCK_HELD` if another holds it."""
         os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -103,7 +106,8 @@ else:
     import resource
 
     def try_lock(descriptor: int) -> None:
-        """Lock this file against other processes until it is closed. Raises OSError if another holds it."""
+        """Lock this file against other processes until it is closed. Raises OSError, with a code of
+        `LOCK_HELD` if another holds it."""
         # flock, not lockf: a POSIX record lock is lost when any descriptor of the file is closed here.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

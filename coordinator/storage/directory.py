@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from muster.coordinator.base.system import try_lock
+from muster.coordinator.base.system import LOCK_HELD, try_lock
 from muster.coordinator.storage.lease_table import LeaseTable
 from muster.coordinator.storage.left_behind import inspect
 from muster.coordinator.storage.mailboxes import Mailboxes
@@ -81,7 +81,7 @@ class DataDirectory:
     def acquire(cls, path: Path) -> DataDirectory:
         """Create the directory if needed, and lock it. Touches the disk, so not for the event loop.
 
-        Raises StoreLocked if another process holds it, StoreError if it cannot be created or written,
+        Raises StoreLocked if another process holds it, StoreError if it cannot be created, locked or written,
         StoreDamaged if what an earlier process left there is not whole.
         """
         try:
@@ -123,6 +123,11 @@ def _take(path: Path) -> _Lock:
         try:
             try_lock(descriptor)
         except OSError as error:
+            if error.errno not in LOCK_HELD:  # as on a network's file system
+                raise StoreError(
+                    f"cannot lock data directory {path}: {error.strerror or error}; choose one on a file "
+                    "system that has locks"
+                ) from error
             holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
             by = f"process {holder}" if holder.isdigit() else "another process"
             raise StoreLocked(

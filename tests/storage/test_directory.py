@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -69,6 +70,21 @@ def test_a_forked_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
     _, status = os.waitpid(child, 0)
     directory.release()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    (tmp_path / "muster.lock").write_text("4711\n")  # of the last run
+    monkeypatch.setattr("muster.coordinator.storage.directory.try_lock", refuse)
+    with pytest.raises(StoreError, match=rf"^cannot lock data directory .*: {os.strerror(code)};") as refusal:
+        DataDirectory.acquire(tmp_path)
+    assert not isinstance(refusal.value, StoreLocked)
+    assert "4711" not in str(refusal.value)
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
