@@ -4,9 +4,14 @@ fails."""
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from muster.coordinator.base import log
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.protocol.errors import ErrorCode
@@ -18,7 +23,9 @@ from muster.protocol.messages.classic_group import (
 from muster.protocol.messages.data import FetchRequest
 from muster.protocol.messages.metadata import MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
+from muster.protocol.messages.topics import DeleteTopicsRequest
 from tests.server.conftest import StartBrokers
+from tests.server.test_metadata import creating
 from tests.server.test_offsets import codes, commit
 from tests.support.facts import until
 from tests.support.leases import TERM_MS, let_pass
@@ -63,6 +70,33 @@ async def test_a_full_disk_ends_neither_reads_nor_groups_nor_leadership(
                 pass
         assert await committed(wire) == 9
         assert (await wire.call(beat, 4)).error_code == ErrorCode.NONE
+
+
+async def test_a_change_of_topics_says_that_the_store_is_full_and_the_log_says_it_once(
+    start_brokers: StartBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    brokers = await start_brokers(ephemeral=False, data=str(tmp_path))
+    await brokers.brokers[0].catalogue.create("t")
+    for name, value in {"level": 20, "format": "json", "stream": stream, "logger": None}.items():
+        monkeypatch.setattr(log._Output, name, value)
+    deleting = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1_000)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        await take_all_room(the_store(brokers))
+        for _ in range(3):
+            (created,) = (await wire.call(creating("u"), 7)).topics
+            (deleted,) = (await wire.call(deleting, 5)).responses
+            for refused in (created, deleted):
+                assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                assert refused.error_message == "the broker's store is full: free some space there"
+        await make_room(the_store(brokers))
+        (deleted,) = (await wire.call(deleting, 5)).responses
+        assert deleted.error_code == ErrorCode.NONE
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    (line,) = [line for line in lines if line["level"] == "error"]
+    assert (line["event"], line["api"]) == ("the store is full", "CREATE_TOPICS")
+    assert str(tmp_path) in line["why"]
+    assert "exception" not in line
 
 
 def the_store(brokers: Brokers) -> SqliteStore:
