@@ -70,7 +70,7 @@ def _background_writer(stream: TextIO) -> LineWriter | None:
 
 
 def _lines_lost(count: int) -> None:
-    Logger(part="log").error("log lines lost, nobody was reading", lines=count)
+    Logger(part="log").error("log lines lost, they could not be written", lines=count)
 
 
 def drain(timeout_s: float) -> None:

@@ -35,12 +35,14 @@ _LARGE_BYTES: Final = 4 * 1024 * 1024
 if sys.platform == "win32":
     import _winapi
     import msvcrt
+    import time
 
     _SHARED: Final = 0x7  # FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_SHARE_DELETE
     _OPEN_ALWAYS: Final = 4
     # On Windows others cannot read a locked region: lock a byte far beyond what is written.
     _LOCKED_BYTE: Final = 1 << 30
     _positioned = threading.Lock()
+    _WRITABLE_S: Final = 0.01  # pipes cannot be waited for
 
     def try_lock(descriptor: int) -> None:
         """Lock this file against other processes until it is closed. Raises OSError, with a code of
@@ -50,6 +52,10 @@ if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         finally:
             os.lseek(descriptor, 0, os.SEEK_SET)
+
+    def wait_writable(descriptor: int) -> None:
+        """Wait until a descriptor in non-blocking mode takes more, or an error."""
+        time.sleep(_WRITABLE_S)
 
     def open_appending(path: str, *, create: bool) -> int:
         """A descriptor that reads anywhere and writes at the end. Raises OSError."""
@@ -104,12 +110,19 @@ if sys.platform == "win32":
 else:
     import fcntl
     import resource
+    import select
 
     def try_lock(descriptor: int) -> None:
         """Lock this file against other processes until it is closed. Raises OSError, with a code of
         `LOCK_HELD` if another holds it."""
         # flock, not lockf: a POSIX record lock is lost when any descriptor of the file is closed here.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def wait_writable(descriptor: int) -> None:
+        """Wait until a descriptor in non-blocking mode takes more, or an error."""
+        writable = select.poll()
+        writable.register(descriptor, select.POLLOUT)
+        writable.poll()
 
     def open_appending(path: str, *, create: bool) -> int:
         """A descriptor that reads anywhere and writes at the end. Raises OSError."""
