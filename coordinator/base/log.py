@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import suppress
+from io import StringIO
 from typing import Any, Final, TextIO, cast
 
 from muster.coordinator.base.lines import LineWriter
@@ -18,6 +19,8 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 _STANDARD_LOGGERS: Final = ("muster", "asyncio")
+_SHOWN_AS_THEY_ARE: Final = ("event", "logger", "exception", "stack")
+"""Fields that are text on a terminal. Other strings are quoted where they need it."""
 
 
 class _Output:
@@ -147,6 +150,29 @@ class _Forward(logging.Handler):
         Logger(**fields)._write(names[-1] if names else "debug", record.getMessage(), {})
 
 
+class _Quoted:
+    """A string that is shown as Python would write it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def _escape(logger: Any, method: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Keep control characters from a terminal, which obeys them: clients choose names and ids."""
+    for name, value in fields.items():
+        if isinstance(value, str) and not value.isprintable():
+            fields[name] = _escaped(value) if name in _SHOWN_AS_THEY_ARE else _Quoted(value)
+    return fields
+
+
+def _escaped(text: str) -> str:
+    """The text with control characters escaped, except line ends."""
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
+
+
 def _structlog() -> Any:
     # Another thread may set the level meanwhile, which resets the logger.
     logger = _Output.logger
@@ -160,11 +186,17 @@ def _structlog() -> Any:
             structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if human else "iso", utc=not human),
         ]
         if human:
-            processors.append(
+
+            def traceback(text: TextIO, exc_info: Any) -> None:
+                structlog.dev.plain_traceback(plain := StringIO(), exc_info)
+                text.write(_escaped(plain.getvalue()))
+
+            processors += [
+                _escape,
                 structlog.dev.ConsoleRenderer(
-                    colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=28
-                )
-            )
+                    colors=stream.isatty(), exception_formatter=traceback, pad_event_to=28
+                ),
+            ]
         else:
             processors += [
                 # Without local variables: they hold credentials and records.

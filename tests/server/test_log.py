@@ -118,6 +118,27 @@ def test_human_lines_are_readable(stream: io.StringIO) -> None:
     assert "orders" in stream.getvalue()
 
 
+@pytest.mark.parametrize("text", ["g\x1b]0;owned\x07\x1b[2J", "a b\x9b31m", "one\rtwo", "\u202egroup"])
+def test_a_terminal_gets_no_control_characters_of_clients(stream: io.StringIO, text: str) -> None:
+    log.configure("info", "human", stream)
+    try:
+        raise RuntimeError(text)
+    except RuntimeError as error:
+        log.Logger(part="test").info(f"about\n{text}", group=text, groups=[text], exc_info=error)
+    written = stream.getvalue()
+    assert all(each.isprintable() for each in written.replace("\n", ""))
+    assert f"group={text!r}" in written
+    assert f"groups={[text]!r}" in written
+    assert f"RuntimeError: {repr(text)[1:-1]}" in written
+    assert f"about\n{repr(text)[1:-1]}" in written
+
+
+def test_printable_names_stay_as_they_are_on_a_terminal(stream: io.StringIO) -> None:
+    log.configure("info", "human", stream)
+    log.Logger().info("joined", group="größe-グループ")
+    assert "group=größe-グループ" in stream.getvalue()
+
+
 def test_an_exception_comes_with_its_traceback(stream: io.StringIO) -> None:
     log.configure("info", stream=stream)
     try:
