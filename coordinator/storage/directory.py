@@ -2,6 +2,7 @@
 
     muster.lock     locked while a process uses the directory; holds its process id, for the message to others
     store.sqlite    coordinator records, leases, topics, nodes (with its -wal and -shm files)
+    store.reserve   room for changes that make room on a full disk (`sqlite.reserve`)
     topics/         segments of topic data, a directory per partition
 
 The lock is the operating system's, so it is released however the process ends; the file stays and means
@@ -23,6 +24,7 @@ from muster.coordinator.storage.mailboxes import Mailboxes
 from muster.coordinator.storage.store import StoreError, StoreLocked
 
 _STORE = "store.sqlite"
+_RESERVE = "store.reserve"
 _TOPICS = "topics"
 
 
@@ -72,6 +74,10 @@ class DataDirectory:
     @property
     def store_path(self) -> Path:
         return self.path / _STORE
+
+    @property
+    def reserve_path(self) -> Path:
+        return self.path / _RESERVE
 
     @property
     def topics_path(self) -> Path:

@@ -25,6 +25,7 @@ from muster.coordinator.base.clock import monotonic_ms
 from muster.coordinator.storage.directory import DataDirectory
 from muster.coordinator.storage.lease_table import LeaseTable
 from muster.coordinator.storage.sqlite import statements
+from muster.coordinator.storage.sqlite.reserve import Reserve
 from muster.coordinator.storage.sqlite.schema import connect, prepare
 from muster.coordinator.storage.store import (
     LEASE_COUNTS_DEFAULT,
@@ -66,6 +67,7 @@ class _Files:
     counts: StoreCounts
     known: statements.leases.KnownLeases
     """The leases known on `writing`."""
+    reserve: Reserve
 
     def close_reading(self) -> None:
         with self.directory.turn:
@@ -139,7 +141,9 @@ class SqliteStore:
                 raise _failure("opening", path, error) from error
             self._revision = statements.meta.revision(reading)
             undo.pop_all()
-        return _Files(directory, writing, reading, counts, statements.leases.KnownLeases())
+        reserve = Reserve(directory.reserve_path)
+        reserve.fill()
+        return _Files(directory, writing, reading, counts, statements.leases.KnownLeases(), reserve)
 
     async def close(self) -> None:
         if self._files is None:
@@ -170,15 +174,19 @@ class SqliteStore:
     def _lease_table(self) -> LeaseTable:
         return self._opened_files().directory.lease_table
 
-    def _write(self, apply: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Run `apply` in a transaction, in the order of the calls. Must be shielded from its caller's
-        cancellation."""
-        files = self._opened_files()
-        return asyncio.get_running_loop().run_in_executor(self._writer, _transact, files, apply)
+    def _write(
+        self, apply: Callable[[sqlite3.Connection], T], *, reserved: bool = False
+    ) -> asyncio.Future[T]:
+        """Run `apply` in a transaction, in the order of the calls; on a full disk in the room of the reserve,
+        if it is `reserved` for this. Must be shielded from its caller's cancellation."""
+        files, transact = self._opened_files(), _transact_reserved if reserved else _transact
+        return asyncio.get_running_loop().run_in_executor(self._writer, transact, files, apply)
 
-    async def _change(self, apply: Callable[[sqlite3.Connection], T]) -> T:
+    async def _change(self, apply: Callable[[sqlite3.Connection], T], *, reserved: bool = False) -> T:
         """As `_write`, for changes that may move the revision."""
-        writing = self._write(lambda connection: (apply(connection), statements.meta.revision(connection)))
+        writing = self._write(
+            lambda connection: (apply(connection), statements.meta.revision(connection)), reserved=reserved
+        )
         writing.add_done_callback(self._note_revision)
         return (await asyncio.shield(writing))[0]
 
@@ -303,10 +311,10 @@ class SqliteStore:
         expected: TopicRow | None = None,
         epochs: Mapping[Lease, int] = MappingProxyType({}),
     ) -> None:
-        await self._change(lambda c: statements.topics.update(c, topic, expected, epochs))
+        await self._change(lambda c: statements.topics.update(c, topic, expected, epochs), reserved=True)
 
     async def delete_topic(self, topic_id: UUID) -> bool:
-        return await self._change(lambda c: statements.topics.delete(c, topic_id))
+        return await self._change(lambda c: statements.topics.delete(c, topic_id), reserved=True)
 
     async def topics(self) -> list[TopicRow]:
         return await self._read(statements.topics.read)
@@ -322,7 +330,7 @@ class SqliteStore:
         return await self._read(statements.broker_configs.read)
 
     async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
-        await self._change(lambda c: statements.broker_configs.update(c, row, expected))
+        await self._change(lambda c: statements.broker_configs.update(c, row, expected), reserved=True)
 
     async def register_node(self, node: NodeRow) -> None:
         if self._lease_table.register(node, self._now_ms()):
@@ -392,6 +400,22 @@ def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
     except Exception as error:
         raise _failure("writing to", files.directory.store_path, error) from error
     return result
+
+
+def _transact_reserved(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
+    """As `_transact`, for what may make room: a deleted topic, a shorter retention."""
+    given = False
+    while True:
+        try:
+            result = _transact(files, apply)
+        except StoreFull:
+            if not files.reserve.give():
+                raise
+            given = True
+        else:
+            if not given:
+                files.reserve.fill()
+            return result
 
 
 def _failure(doing: str, path: Path, error: Exception) -> StoreError:
