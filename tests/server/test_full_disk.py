@@ -25,7 +25,7 @@ from muster.protocol.messages.metadata import MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
 from muster.protocol.messages.topics import DeleteTopicsRequest
 from tests.server.conftest import StartBrokers
-from tests.server.test_metadata import creating
+from tests.server.test_metadata import asking, creating
 from tests.server.test_offsets import codes, commit
 from tests.support.facts import until
 from tests.support.leases import TERM_MS, let_pass
@@ -84,6 +84,8 @@ async def test_a_change_of_topics_says_that_the_store_is_full_and_the_log_says_i
     async with await Wire.connect(brokers.brokers[0].port) as wire:
         await take_all_room(the_store(brokers))
         for _ in range(3):
+            (asked,) = (await wire.call(asking("u", create=True), 12)).topics
+            assert asked.error_code == ErrorCode.KAFKA_STORAGE_ERROR
             (created,) = (await wire.call(creating("u"), 7)).topics
             (deleted,) = (await wire.call(deleting, 5)).responses
             for refused in (created, deleted):
@@ -94,7 +96,7 @@ async def test_a_change_of_topics_says_that_the_store_is_full_and_the_log_says_i
         assert deleted.error_code == ErrorCode.NONE
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     (line,) = [line for line in lines if line["level"] == "error"]
-    assert (line["event"], line["api"]) == ("the store is full", "CREATE_TOPICS")
+    assert (line["event"], line["api"]) == ("the store is full", "METADATA")
     assert str(tmp_path) in line["why"]
     assert "exception" not in line
 

@@ -23,8 +23,9 @@ from muster.coordinator.server.needs import (
 from muster.coordinator.server.refusal import entry, listing
 from muster.coordinator.server.rights import Rights, denied
 from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unexpected import unexpected
 from muster.coordinator.server.unserved import no_share_groups
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError, StoreFull
 from muster.coordinator.topics.catalogue import Topic, check_name
 from muster.protocol.api import ApiKey
 from muster.protocol.elements import EncodedElements, encode_element, form_in
@@ -155,6 +156,8 @@ async def _asked_topic(
                 raise
             # As in Kafka: there is no topic yet. Clients ask again.
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.why) from error
+        except StoreFull as error:
+            raise unexpected(error, ApiKey.METADATA, context.api_version, context.client_id) from error
         except StoreError as error:
             # The answer still lists the brokers: a client without them would have nobody to ask again.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the topic could not be created") from error
