@@ -220,10 +220,13 @@ def _leaders(
     topics = {topic.name: topic for topic in told.topics}
     left_out({each.topic for each in wanted} - topics.keys(), "Metadata")
     nodes = {broker.node_id for broker in told.brokers}
+    leader_ids = {
+        topic.name: {each.partition_index: each.leader_id for each in topic.partitions}
+        for topic in told.topics
+    }
     leaders: dict[TopicPartition, int | KafkaError] = {}
     for where in wanted:
-        topic = topics[where.topic]
-        found = {each.partition_index: each.leader_id for each in topic.partitions}
+        topic, found = topics[where.topic], leader_ids[where.topic]
         if topic.error_code:
             leaders[where] = refusal(topic.error_code, about=f"topic {where.topic}")
         elif where.partition not in found:

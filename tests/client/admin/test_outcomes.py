@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from muster.client.admin import answers
 from muster.client.admin.answers import Outcomes, of_nodes, settle, together
 from muster.client.admin.client import Admin
 from muster.client.admin.configs import ConfigResource
@@ -26,6 +28,7 @@ from muster.client.partitions import TopicPartition
 from muster.coordinator import testing
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.metadata import MetadataResponse
 from tests.client.listeners import listener, losing_answers
 from tests.support.each import each
 from tests.support.ports import free_ports
@@ -201,6 +204,37 @@ async def test_names_are_asked_for_where_they_are_now(nowhere: Cluster) -> None:
     outcomes = await of_nodes(nowhere, list("abcd"), find, ask, deadline(LONG_S), api="Test")
     assert outcomes == {"a": "a at 1", "b": "b at 1", "c": "c at 3", "d": FINAL}
     assert calls == [(1, ["a", "c"]), (2, ["b"]), (1, ["b"]), (3, ["c"])]
+
+
+def test_leaders_are_found_with_one_look_at_each_topic() -> None:
+    """One look for each wanted partition would take seconds with ten thousand."""
+    looks = Counter[str]()
+
+    class Partitions(list[MetadataResponse.Partition]):
+        def __init__(self, topic: str, leaders: list[int]) -> None:
+            Partition = MetadataResponse.Partition
+            super().__init__(
+                Partition(partition_index=index, leader_id=leader, replica_nodes=[], isr_nodes=[])
+                for index, leader in enumerate(leaders)
+            )
+            self.topic = topic
+
+        def __iter__(self) -> Iterator[MetadataResponse.Partition]:
+            looks[self.topic] += 1
+            return super().__iter__()
+
+    told = MetadataResponse(
+        brokers=[MetadataResponse.Broker(node_id=1, host="h", port=1)],
+        topics=[
+            MetadataResponse.Topic(name="a", partitions=Partitions("a", [1] * 20)),
+            MetadataResponse.Topic(name="b", partitions=Partitions("b", [1, -1])),
+        ],
+    )
+    wanted = [TopicPartition(topic, each) for topic, count in (("a", 20), ("b", 3)) for each in range(count)]
+    found = answers._leaders(told, wanted)
+    codes = [each.code if isinstance(each, KafkaError) else each for each in found.values()]
+    assert codes == [1] * 21 + [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert looks == {"a": 1, "b": 1}
 
 
 def test_outcomes() -> None:
