@@ -35,6 +35,19 @@ class Record(NamedTuple):
         return cls(*decoded, 0 if value is None else int.from_bytes(value[:2], "big"))
 
 
+class TopicsDifference(NamedTuple):
+    """How an image differs from the one before it."""
+
+    live: Mapping[str, uuid.UUID]
+    """`TopicsImage.live` of the one before."""
+    partitions: Mapping[str, int]
+    """`TopicsImage.partitions` of the one before."""
+    changed: frozenset[str]
+    """The names whose topic or partition count differs."""
+    names: Mapping[uuid.UUID, str]
+    """The name of each topic in the later image, by its id."""
+
+
 class TopicsImage(NamedTuple):
     """Which topics have changed, and which exist now."""
 
@@ -45,3 +58,5 @@ class TopicsImage(NamedTuple):
     here was deleted, perhaps while no broker held the shard. None: not given."""
     partitions: Mapping[str, int] | None = None
     """Partition count of each of them. None: not given."""
+    since: TopicsDifference | None = None
+    """Worked out once for all shards that took the image before. None: not given."""

@@ -17,6 +17,7 @@ from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.group_offsets import TopicPartition
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.group.topics import compared
 from muster.coordinator.journal.entries import WHOLE_BROKER, Member
 from muster.coordinator.runtime.machine import MachineKind, Operation, Traits
 from muster.coordinator.runtime.runtime import Runtime, RuntimeOptions
@@ -162,7 +163,7 @@ class GroupRuntime(Runtime[Shard]):
 
     def topics_changed(self, image: TopicsImage) -> None:
         """Notify every shard of the existing and the deleted topics. One loaded later is notified then."""
-        self._image = image
+        self._image = image = compared(image, self._image)
         for host in self._hosts.values():
             host.tell(lambda shard, step: shard.topics_changed(image, step))
 

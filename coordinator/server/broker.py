@@ -401,8 +401,9 @@ class Broker:
                 topic_id=str(topic.topic_id),
             )
         # Before any shard is loaded: topics may have been deleted while nobody held its lease.
-        self._tell_topics(Change())
-        self.catalogue.subscribe(self._tell_topics)
+        self._tell_topics(())
+        self._make_way()
+        self.catalogue.subscribe(self._topics_changed)
         self._catalogue_task = asyncio.get_running_loop().create_task(
             self._keep_catalogue(), name=f"catalogue of node {self.node_id}"
         )
@@ -610,13 +611,18 @@ class Broker:
             self._catalogue_reading = reading
         await asyncio.shield(self._catalogue_reading)
 
-    def _tell_topics(self, change: Change) -> None:
-        deleted = frozenset((topic.name, topic.topic_id) for topic in change.deleted)
+    def _topics_changed(self, change: Change) -> None:
+        resized = any(before.partitions != after.partitions for before, after in change.altered)
+        if change.created or change.deleted or resized:  # groups know nothing of configs and replicas
+            self._tell_topics(change.deleted)
+        self._make_way()
+
+    def _tell_topics(self, deleted: Iterable[Topic]) -> None:
         topics = self.catalogue.topics()
+        gone = frozenset((topic.name, topic.topic_id) for topic in deleted)
         live = {topic.name: topic.topic_id for topic in topics}
         partitions = {topic.name: topic.partitions for topic in topics}
-        self.runtime.topics_changed(TopicsImage(deleted, live, partitions))
-        self._make_way()
+        self.runtime.topics_changed(TopicsImage(gone, live, partitions))
 
     def _make_way(self) -> None:
         """Let the new leaders of reassigned partitions lead: this broker claims anew the leases that it still

@@ -9,14 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from muster.coordinator.base import log
+from muster.coordinator.group.effects import TopicsImage
+from muster.coordinator.server import broker as broker_module
 from muster.coordinator.server.apis import metadata
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.config import ConfigChange
+from muster.coordinator.topics.config import Operation as ConfigOperation
 from muster.coordinator.topics.logs import Logs
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.cluster import DescribeLogDirsRequest, ElectLeadersRequest
@@ -351,3 +356,61 @@ async def test_only_the_leader_describes_producers(start_brokers: StartBrokers) 
         assert codes == [
             0 if leads(broker, topic, index) else ErrorCode.NOT_LEADER_OR_FOLLOWER for index in range(8)
         ]
+
+
+# --- what groups are told about topics ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[TopicsImage]:
+    """The images made for group shards. `GoneThrough.times`: how often their topics were gone through."""
+    images: list[TopicsImage] = []
+
+    def image(
+        deleted: frozenset[tuple[str, UUID]], live: dict[str, UUID], partitions: dict[str, int]
+    ) -> object:
+        images.append(TopicsImage(deleted, GoneThrough(live), partitions))
+        return images[-1]
+
+    monkeypatch.setattr(broker_module, "TopicsImage", image)
+    return images
+
+
+class GoneThrough(dict[str, UUID]):
+    times = 0
+
+    def keys(self) -> Any:
+        GoneThrough.times += 1
+        return super().keys()
+
+
+async def test_what_a_change_of_topics_is_to_groups_is_worked_out_once_for_all_shards(
+    start_brokers: StartBrokers, told: list[TopicsImage]
+) -> None:
+    broker = (await start_brokers()).brokers[0]
+    shards = [host.machine for host in broker.runtime.hosts()]
+    await broker.catalogue.create("a")
+    await until(lambda: all("a" in shard._topics.ids for shard in shards), "every shard knows the topic")
+    GoneThrough.times = 0
+    for name in "bcd":
+        await broker.catalogue.create(name)
+    await until(lambda: all("d" in shard._topics.ids for shard in shards), "every shard knows all topics")
+    assert GoneThrough.times <= 3 * 2 < len(shards), "each was compared with the one before"
+    assert all(shard._topics.version == shards[0]._topics.version for shard in shards)
+
+
+async def test_groups_are_told_of_topics_and_partition_counts_alone(
+    start_brokers: StartBrokers, told: list[TopicsImage]
+) -> None:
+    broker = (await start_brokers()).brokers[0]
+    told.clear()
+    topic = await broker.catalogue.create("a")
+    await broker.catalogue.alter_configs("a", [ConfigChange("retention.ms", ConfigOperation.SET, "5000")])
+    assert broker.catalogue.named("a").config.retention_ms == 5_000
+    await broker.catalogue.add_partitions("a", 2)
+    await broker.catalogue.delete(topic)
+    assert [(image.deleted, (image.partitions or {}).get("a")) for image in told] == [
+        (frozenset(), 1),
+        (frozenset(), 2),
+        (frozenset({("a", topic.topic_id)}), None),
+    ]
