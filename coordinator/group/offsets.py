@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import chain
 from typing import NamedTuple
 
 from muster.coordinator.base.step import Step
@@ -272,10 +271,17 @@ def _retention_ends(
 # --- topics -------------------------------------------------------------------------------------------------
 
 
-def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPartition]:
+def orphaned(
+    group_id: str, image: TopicsImage, hard: HardState, names: frozenset[str] | None
+) -> list[TopicPartition]:
     """The partitions with offsets, even pending ones, of deleted topics: those the image lists, and those
     whose name by now belongs to no topic, or to another. An offset without a topic id matches any topic of
-    its name."""
+    its name. Only topics of these `names` are looked at; None: all."""
+    offsets = hard.offsets.get(group_id)
+    of_topics = {} if offsets is None else offsets.topics
+    pending = hard.pending.of_group(group_id)
+    if names is not None and not pending and of_topics.keys().isdisjoint(names):
+        return []  # the usual case
     deleted: dict[str, set[uuid.UUID]] = {}
     for name, topic_id in image.deleted:
         deleted.setdefault(name, set()).add(topic_id)
@@ -287,13 +293,15 @@ def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPa
             return False
         return topic not in image.live or not _same_topic(topic_id, image.live[topic])
 
-    committed = hard.offsets.get(group_id, {}).items()
-    pending = (
-        (partition, each.committed)
-        for partition, of_partition in hard.pending.of_group(group_id).items()
-        for each in of_partition.values()
-    )
-    found = chain(committed, pending)
-    return list(
-        dict.fromkeys(partition for partition, offset in found if is_orphaned(partition[0], offset.topic_id))
-    )
+    found: dict[TopicPartition, None] = {}
+    for topic, of_topic in of_topics.items():
+        if names is None or topic in names:
+            for number, committed in of_topic.offsets.items():
+                if is_orphaned(topic, committed.topic_id):
+                    found[topic, number] = None
+    for partition, of_partition in pending.items():
+        if names is None or partition[0] in names:
+            for each in of_partition.values():
+                if is_orphaned(partition[0], each.committed.topic_id):
+                    found[partition] = None
+    return list(found)

@@ -84,6 +84,7 @@ class Shard:
         self.deadlines: Deadlines[TimerKey] = Deadlines()
         self._guards = Guards()
         self._topics = Topics()
+        self._late: set[str] = set()  # groups with a commit for a topic that the last image does not list
         self._connections = Connections()
         self._presumption: Presumption | None = None
         shared = Shared(
@@ -219,11 +220,27 @@ class Shard:
 
     def topics_changed(self, image: TopicsImage, step: Step) -> None:
         """Remove the offsets of deleted topics. Repeating an image changes nothing more."""
+        is_first = image.live is not None and not self._topics.is_listed
         changed = self._topics.take(image)
-        for group in self.groups.values():
+        names = None if is_first else changed.union([name for name, _ in image.deleted])
+        late = self._late
+        if image.live is not None:
+            self._late = set()
+        for group_id, group in self.groups.items():
             group.topics_changed(changed)
-            orphaned = offsets.orphaned(group.group_id, image, self.hard)
-            self._remove_offsets(group, orphaned, Cause(Trigger.TOPIC_DELETED), step)
+            orphaned = offsets.orphaned(group_id, image, self.hard, None if group_id in late else names)
+            if orphaned:
+                self._remove_offsets(group, orphaned, Cause(Trigger.TOPIC_DELETED), step)
+
+    def _note_late(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
+        """An image that lists the topics leaves offsets of these topics alone, and so do later commits: the
+        next one need only look at topics that have changed. Unless a commit came late: its topic was deleted
+        after the commit had been checked, and the shard was told of that first."""
+        topics = self._topics
+        if topics.is_listed:  # otherwise the first list is compared with all offsets
+            for topic in request.topics:
+                if not topics.has(topic.name, topic.topic_id):
+                    self._late.add(request.group_id)
 
     # --- membership -----------------------------------------------------------------------------------------
 
@@ -277,6 +294,7 @@ class Shard:
             group.validate_commit(request, step)
         else:
             _require_no_member(request, step, _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM)
+        self._note_late(request)
         response = offsets.commit(request, hard=self.hard, config=self.config, step=step)
         if group is None and request.group_id in self.hard.offsets:
             # A group that only stores offsets: it has neither members nor a record of its own.
@@ -328,6 +346,7 @@ class Shard:
         else:
             _require_no_member(request, step, _GROUP_ID_NOT_FOUND_TO_COMMIT_IN_TRANSACTION_FROM)
         transactional_offsets.require_leave(commit, self.hard, self._guards)
+        self._note_late(request)
         response = transactional_offsets.commit(request, hard=self.hard, config=self.config, step=step)
         if group is None and self.hard.has_offsets(request.group_id):
             self._classic.create(request.group_id, step)

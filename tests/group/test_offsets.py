@@ -392,6 +392,44 @@ def test_offsets_of_deleted_topics(
     assert harness.take_events() == ([told] if forgotten else [])
 
 
+def test_offsets_of_topics_that_have_not_changed_are_not_looked_at(harness: Harness) -> None:
+    """There may be a million of them."""
+
+    class Asked(dict[str, uuid.UUID]):
+        def __getitem__(self, name: str) -> uuid.UUID:
+            asked.append(name)
+            return super().__getitem__(name)
+
+    asked: list[str] = []
+    of_two = commit_request({("orders", 0): 1, ("clicks", 0): 2}, topic_id=A)
+    harness.ask(Shard.commit_offsets, of_two, COMMIT)
+    both = {"orders": A, "clicks": A}
+    harness.topics_changed(TopicsImage(live=Asked(both)))
+    assert set(asked) == {"clicks", "orders"}, "whatever was committed before the first list"
+    harness.ask(Shard.commit_offsets, of_two, COMMIT)
+    asked.clear()
+    harness.topics_changed(TopicsImage(live=Asked(both | {"more": B})))
+    assert asked == ["more"]  # it is new
+    asked.clear()
+    harness.topics_changed(TopicsImage(live=Asked({"orders": A, "clicks": B, "more": B})))
+    assert set(asked) == {"clicks"}
+    assert fetch_all(harness) == {("orders", 0): 1}
+
+
+@each("topic_id", [A, ZERO_UUID])
+def test_an_offset_committed_late_for_a_deleted_topic_goes_with_the_next_change(
+    harness: Harness, topic_id: uuid.UUID
+) -> None:
+    """Late: the topic was deleted after the broker had found it, and the shard was told of that first."""
+    harness.topics_changed(TopicsImage(live={"orders": A}))
+    harness.topics_changed(TopicsImage(live={}))
+    harness.ask(Shard.commit_offsets, commit_request({("orders", 0): 1}, topic_id=topic_id), COMMIT)
+    harness.topics_changed(TopicsImage(frozenset({("clicks", A)})))  # does not list what there is
+    assert fetch_all(harness) == {("orders", 0): 1}
+    harness.topics_changed(TopicsImage(live={"clicks": B}))
+    assert fetch_all(harness) == {}
+
+
 def test_the_group_stays_when_its_topics_go(harness: Harness) -> None:
     harness.ask(Shard.commit_offsets, commit_request({("orders", 0): 1}, topic_id=A), COMMIT)
     harness.topics_changed(TopicsImage(frozenset({("orders", A)})))

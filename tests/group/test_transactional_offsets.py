@@ -17,6 +17,7 @@ from muster.coordinator.group.events import CommitRefused, Event, GroupCreated, 
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.pending_offsets import TransactionalProducer
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.group.topics import compared
 from muster.coordinator.group.transactional_offsets import CommitInTransaction, Guard
 from muster.coordinator.transactions.marker import Marker
 from muster.protocol.api import ApiKey
@@ -560,6 +561,97 @@ def test_what_is_pending_for_a_topic_made_anew_does_not_go_with_the_old_one(harn
     commit(harness, {ORDERS_0: 5}, topic_id=B)
     harness.topics_changed(TopicsImage(frozenset({("orders", A)}), live={"orders": B}))
     assert pending(harness) == {(P, ORDERS_0)}
+
+
+@each("ends", [False, True])
+def test_what_is_committed_late_for_a_deleted_topic_goes_with_the_next_change(
+    harness: Harness, ends: bool
+) -> None:
+    """Late: the topic was deleted after the broker had found it, and the shard was told of that first."""
+    harness.topics_changed(TopicsImage(live={"orders": B, "clicks": A}))
+    commit(harness, {("orders", 1): 5}, topic_id=A)
+    commit(harness, {ORDERS_0: 5}, Q, topic_id=B)
+    commit(harness, {("gone", 0): 5}, Q)
+    if ends:
+        end(harness)
+        end(harness, Q)
+    harness.topics_changed(TopicsImage(live={"orders": B}))
+    assert removed(harness) == ([(("orders", 1), ("gone", 0))] if ends else [])
+    assert (stored(harness), pending(harness)) == (({ORDERS_0: 5}, set()) if ends else ({}, {(Q, ORDERS_0)}))
+
+
+def is_left(topic: str, topic_id: uuid.UUID, image: TopicsImage) -> bool:
+    """Whether an image leaves an offset alone."""
+    assert image.live is not None
+    return (
+        topic in image.live
+        and topic_id in (ZERO_UUID, image.live[topic])
+        and (topic, topic_id) not in image.deleted
+        and (topic_id != ZERO_UUID or all(topic != name for name, _ in image.deleted))
+    )
+
+
+@each("seed", range(40))
+def test_a_shard_keeps_only_offsets_of_topics_that_there_are(seed: int) -> None:
+    """Whatever is committed, on time or late, and however topics come, go and are made anew: after each image
+    that lists them, nothing else is left, and nothing more has been removed."""
+    random = Random(seed)
+    harness = Harness()
+    ids = [uuid.UUID(int=each) for each in range(5)]  # the first is none
+    image: TopicsImage | None = None
+    for _ in range(60):
+        what = random.randrange(10)
+        offsets = {(random.choice("abc"), random.randrange(2)): 1 for _ in range(random.randrange(1, 3))}
+        group_id, topic_id, producer = random.choice("gh"), random.choice(ids), random.choice((P, Q))
+        if what < 3:
+            plain(harness, offsets, topic_id=topic_id, group_id=group_id)
+        elif what < 5:
+            commit(harness, offsets, producer, topic_id=topic_id, group_id=group_id)
+        elif what == 5:
+            end(harness, producer, committed=random.random() < 0.8)
+        elif what == 6 and random.random() < 0.3:
+            harness.reload()
+            if image is not None:
+                harness.topics_changed(image)
+        else:
+            live = dict(image.live) if image is not None and image.live is not None else {}
+            for name in random.sample("abc", random.randrange(3)):
+                if live.pop(name, None) is None or random.random() < 0.5:
+                    live[name] = random.choice(ids[1:])
+            gone = frozenset(
+                (name, random.choice(ids[1:])) for name in random.sample("abc", random.randrange(2))
+            )
+            image = compared(TopicsImage(gone, live, dict.fromkeys(live, 1)), image)
+            before, pending_before = harness.shard.durable(), pending_offsets(harness)
+            harness.topics_changed(image)
+            left = {
+                group: {
+                    each: committed
+                    for each, committed in of.items()
+                    if is_left(each[0], committed.topic_id, image)
+                }
+                for group, of in before.offsets.items()
+            }
+            # With an offset, whatever is pending for its partition goes too, and the other way round.
+            for group, partition, topic_id in pending_before:
+                if not is_left(partition[0], topic_id, image):
+                    left.get(group, {}).pop(partition, None)
+            assert harness.shard.durable().offsets == {group: of for group, of in left.items() if of}, (
+                f"{seed=}"
+            )
+            for _, (name, _), topic_id in pending_offsets(harness):
+                assert is_left(name, topic_id, image), f"{seed=}"
+
+
+def pending_offsets(harness: Harness) -> list[tuple[str, tuple[str, int], uuid.UUID]]:
+    """Group, partition and topic id of what is pending."""
+    table = harness.shard.hard.pending
+    return [
+        (group_id, partition, each.committed.topic_id)
+        for group_id in table.groups()
+        for partition, of_partition in table.of_group(group_id).items()
+        for each in of_partition.values()
+    ]
 
 
 RETENTION = GroupConfig(
