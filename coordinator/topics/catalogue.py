@@ -177,11 +177,13 @@ class Catalogue:
         self._partitions_total_max = partitions_total_max
         self._new_id = new_id
         self._kept = {topic.name: topic for topic in kept}
-        self._rows: dict[UUID, TopicRow] = {}
+        self._read: Sequence[TopicRow] | None = None  # what the last refresh read
+        self._rows: dict[UUID, TopicRow] = {}  # the same, by id
         self._by_id = {topic.topic_id: topic for topic in kept}
-        self._by_name = dict(self._kept)
+        self._by_name = dict(sorted(self._kept.items()))
         self._partitions_total = 0
-        self._folded: dict[str, str] = {}  # names with "." as "_", to find those whose metrics would collide
+        # Names with "." as "_", to find those whose metrics would collide.
+        self._folded = {_fold(name): name for name in self._by_name}
         self._subscribers: list[Callable[[Change], None]] = []
         self._moved: dict[Lease, int] = {}
         self._refreshes = 0  # asked for
@@ -231,9 +233,12 @@ class Catalogue:
         await self.refresh()
 
     def _take(self, rows: Sequence[TopicRow]) -> Change:
+        if rows == self._read:  # often so: the store also reports the changes made here, already read
+            return Change()
         created, altered = [], []
         changed = [(row, self._topic(row)) for row in rows if self._rows.get(row.topic_id) != row]
         before, self._rows = self._rows, {row.topic_id: row for row in rows}
+        self._read = rows
         deleted = [self._by_id[topic_id] for topic_id in before if topic_id not in self._rows]
         for row, topic in changed:
             if left_out := sorted(row.configs.keys() - topic.configs.keys()):
@@ -270,9 +275,13 @@ class Catalogue:
 
     def _changed(self, change: Change) -> Change:
         """`_by_id` has changed: update the rest of the state, and tell the subscribers."""
-        by_name = {topic.name: topic for topic in self._by_id.values()} | self._kept
-        self._by_name = dict(sorted(by_name.items()))
-        self._folded = {_fold(name): name for name in self._by_name}
+        renamed = any(before.name != topic.name for before, topic in change.altered)
+        if change.created or change.deleted or renamed:
+            by_name = {topic.name: topic for topic in self._by_id.values()} | self._kept
+            self._by_name = dict(sorted(by_name.items()))
+            self._folded = {_fold(name): name for name in self._by_name}
+        else:
+            self._by_name |= {topic.name: topic for _, topic in change.altered} | self._kept
         if change:
             call_all(list(self._subscribers), change)
         return change

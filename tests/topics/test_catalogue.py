@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from random import Random
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import EVENTS_TOPIC
 from muster.coordinator.server.pausing import PausableStore
@@ -514,3 +516,77 @@ async def test_configs_of_a_newer_muster_stay_when_others_are_altered(
         assert refused.code is ErrorCode.INVALID_CONFIG
     await catalogue.alter_configs("a", [removed("of.a.newer.muster"), put("compression.type", "gzip")])
     assert await stored() == {"compression.type": "gzip", "retention.ms": "6000"}
+
+
+@each("seed", range(10))
+async def test_what_is_kept_up_to_date_is_what_a_new_catalogue_reads(seed: int) -> None:
+    """Names, order and collisions, whatever changes here and elsewhere, also of a hidden topic."""
+    random = Random(seed)
+    store, clock = MemoryStore(), ManualClock()
+    kept = [events_topic(uuid4(), 1, retention_ms=1, retention_bytes=1)]
+
+    def new() -> Catalogue:
+        return Catalogue(store, clock, kept=kept)
+
+    await store.open()
+    catalogue, other = new(), new()
+    await catalogue.refresh()
+    await store.create_topic(TopicRow(uuid4(), EVENTS_TOPIC, 1))
+    names = ["b", "a.b", "c", "d", EVENTS_TOPIC]
+    for number in range(40):
+        await other.refresh()
+        name = random.choice(names)
+        row = next((row for row in await store.topics() if row.name == name), None)
+        match random.randrange(5):
+            case _ if row is None:
+                await store.create_topic(TopicRow(uuid4(), name, 1))
+            case 0:
+                await store.delete_topic(row.topic_id)
+            case 1:
+                await store.update_topic(row._replace(configs={"retention.ms": str(random.randrange(9))}))
+            case 2 if name != EVENTS_TOPIC:
+                by = random.choice((catalogue, other))
+                if by.by_name(name) is not None and by.named(name).topic_id == row.topic_id:
+                    await by.add_partitions(name, row.partitions + 1)
+            case 3:
+                catalogue.set_defaults({"retention.bytes": str(random.randrange(9))})
+                catalogue.set_defaults({})
+            case _ if name != EVENTS_TOPIC:
+                await store.update_topic(row._replace(name=f"{name}_{number}"))
+        if random.random() < 0.7:
+            await catalogue.refresh()
+            fresh = new()
+            await fresh.refresh()
+            assert catalogue.topics() == fresh.topics(), f"{seed=}"
+            assert [topic.config for topic in catalogue.topics()] == [
+                topic.config for topic in fresh.topics()
+            ]
+            assert {topic.topic_id for topic in catalogue.hidden} == {
+                topic.topic_id for topic in fresh.hidden
+            }
+            asked = [*names, "a_b", "b_1", "c.2"]
+            assert [catalogue.is_free(each) for each in asked] == [fresh.is_free(each) for each in asked]
+
+
+async def test_only_new_or_deleted_topics_are_put_in_order_by_name(
+    catalogue: Catalogue, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of them, that takes milliseconds."""
+    folded: list[str] = []
+    monkeypatch.setattr(
+        "muster.coordinator.topics.catalogue._fold",
+        lambda name: folded.append(name) or name.replace(".", "_"),
+    )
+    changes: list[Change] = []
+    await catalogue.create("a")
+    await catalogue.create("b")
+    catalogue.subscribe(changes.append)
+    folded.clear()
+    assert await catalogue.refresh() == Change()
+    await catalogue.alter_configs("a", [put("retention.ms", "5000")])
+    await catalogue.add_partitions("b", 2)
+    assert [after.name for change in changes for _, after in change.altered] == ["a", "b"]
+    assert [(topic.name, topic.partitions) for topic in catalogue.topics()] == [("a", 1), ("b", 2)]
+    assert folded == []
+    await catalogue.create("aa")
+    assert [topic.name for topic in catalogue.topics()] == ["a", "aa", "b"]
