@@ -83,8 +83,8 @@ def draw(
 ) -> None:
     """Draw the events since `since_ms` on the terminal, and list the rebalances below."""
     console = Console(highlight=False) if console is None else console
-    tracks = Tracks(entries, names)
     end_ms = max([now_ms, *(each.at_ms for each in entries)])
+    tracks = Tracks(entries, names, now_ms=end_ms)
     rows = [each for each in tracks.members if any(_in_sight(span, since_ms) for span in each.spans)]
     left_out, rows = rows[:-_ROWS_MAX], rows[-_ROWS_MAX:]
     spans = [span for row in (tracks.group, *rows) for span in row.spans if _in_sight(span, since_ms)]

@@ -39,6 +39,15 @@ def test_a_rebalance_of_seconds_shows_beside_quiet_hours() -> None:
         assert group.count(bar) >= 3, group
 
 
+def test_a_connection_that_was_replaced_is_not_closed_for_ever() -> None:
+    life = Life(generation=0).add("member_added", WEB_1, trigger="member joined", session_timeout_ms=45_000)
+    life.rebalanced(WEB_1, "member joined").at(60_000).add("member_disconnected", WEB_1, silent_ms=0)
+    assert drawn(life.entries, now=100_000).splitlines()[1].endswith("┄")
+    row = drawn(life.entries, now=600_000).splitlines()[1]
+    assert row.endswith("█")
+    assert "┄" in row
+
+
 def test_only_what_was_asked_for() -> None:
     life = stall().at(3_600_000).add("member_removed", WEB_1, trigger="member left")
     life.rebalanced(WEB_1, "member left")

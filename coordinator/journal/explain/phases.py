@@ -15,7 +15,7 @@ from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING,
 
 _HELD_UP_MS: Final = 1_000
 """A shorter wait for a member that then left, or expired, is not worth mentioning."""
-_EXPIRES_LATE_MS: Final = 5_000
+EXPIRES_LATE_MS: Final = 5_000
 """A session that should have ended this long ago has not: its member was heard from since."""
 
 
@@ -157,7 +157,7 @@ def _connected_or_not(rebalance: Rebalance, waiting: list[Awaited], now_ms: int)
         if session_ms is not None:
             heard_ms = closed.at_ms - (whole(closed, "silent_ms") or 0)
             expires_ms = max(heard_ms, loaded_ms) + session_ms
-            if now_ms > expires_ms + _EXPIRES_LATE_MS:
+            if now_ms > expires_ms + EXPIRES_LATE_MS:
                 found.append(each)
                 continue
             until_ms = expires_ms if until_ms is None else min(until_ms, expires_ms)

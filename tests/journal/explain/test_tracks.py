@@ -99,6 +99,73 @@ def test_who_was_dropped_from_the_generation_stays_out() -> None:
     assert present(life.entries) == {WEB_1.id}
 
 
+def hiccup(session_ms: int | None = 30_000) -> Life:
+    """WEB_1's connection closes at 60 s, 2 s after its last heartbeat."""
+    life = Life(generation=0).at(0).add("member_added", WEB_1, session_timeout_ms=session_ms)
+    life.rebalanced(WEB_1, "member joined")
+    return life.at(60_000).add("member_disconnected", WEB_1, silent_ms=2_000)
+
+
+def tail(life: Life, now: int) -> list[tuple[int, int | None, str]]:
+    """The spans of the only member since its connection closed."""
+    (track,) = Tracks(life.entries, now_ms=T0 + now).members
+    return [each for each in spans(track) if each[0] >= 60_000]
+
+
+def test_who_outlives_its_session_came_back_on_another_connection() -> None:
+    silent, since = (60_000, None, Standing.SILENT), (88_000, None, Standing.STABLE)
+    assert tail(hiccup(), 93_000) == [silent]
+    assert tail(hiccup(), 93_001) == tail(hiccup(), 9_000_000) == [(60_000, 88_000, Standing.SILENT), since]
+    # A journal that begins later does not show its timeout; it is at most half an hour.
+    assert tail(hiccup(None), 1_800_000) == [silent]
+    assert tail(hiccup(None), 1_863_001)[1:] == [(1_858_000, None, Standing.STABLE)]
+
+
+def test_who_was_heard_from_came_back() -> None:
+    late = hiccup().at(70_000).add("heartbeat_late", WEB_1, late_ms=12_000)
+    assert tail(late, 71_000) == [(60_000, 70_000, Standing.SILENT), (70_000, None, Standing.STABLE)]
+    again = hiccup().at(80_000).add("member_disconnected", WEB_1, silent_ms=3_000)
+    assert tail(again, 90_000) == [
+        (60_000, 77_000, Standing.SILENT),
+        (77_000, 80_000, Standing.STABLE),
+        (80_000, None, Standing.SILENT),
+    ]
+
+
+def test_what_removes_a_member_tells_whether_it_had_come_back() -> None:
+    def removed(at: int, silent_ms: int) -> list[tuple[int, int | None, str]]:
+        life = hiccup().at(at).add("member_removed", WEB_1, trigger="session expired", silent_ms=silent_ms)
+        return tail(life, at + 1_000)
+
+    assert removed(99_000, 41_000) == [(60_000, 99_000, Standing.SILENT)]
+    assert removed(99_000, 30_000) == [(60_000, 69_000, Standing.SILENT), (69_000, 99_000, Standing.STABLE)]
+    assert removed(500_000, 30_000) == [(60_000, 88_000, Standing.SILENT), (88_000, 500_000, Standing.STABLE)]
+
+
+def test_who_is_awaited_is_still_awaited_when_it_is_back() -> None:
+    life = Life().at(-60_000).add("member_added", WEB_1, session_timeout_ms=10_000)
+    life.add("member_added", WEB_2, session_timeout_ms=10_000).at(0)
+    life.preparing(WEB_2, "leader rejoined", waiting_for=(WEB_1,))
+    life.at(5_000).add("member_disconnected", WEB_1, silent_ms=1_000)
+    # It has asked to join: it has no session until it is answered.
+    life.add("member_disconnected", WEB_2, silent_ms=5_000)
+    one, two = Tracks(life.entries, now_ms=T0 + 60_000).members
+    assert spans(one)[-2:] == [(5_000, 14_000, Standing.SILENT), (14_000, None, Standing.AWAITED)]
+    assert spans(two)[-1] == (5_000, None, Standing.SILENT)
+
+
+def test_sessions_begin_anew_with_another_coordinator() -> None:
+    life = hiccup().at(85_000).shard_event("shard_loaded", epoch=4)
+    assert tail(life, 119_000) == [(60_000, None, Standing.SILENT)]
+    assert tail(life, 121_000)[1:] == [(115_000, None, Standing.STABLE)]
+    # While it has none, nobody is removed.
+    away = hiccup().at(900_000).shard_event("shard_loaded", epoch=4)
+    assert tail(away, 901_000) == [(60_000, None, Standing.SILENT)]
+    back = hiccup().at(800_000).add("lag_at_commit", total=0)
+    back.at(900_000).shard_event("shard_loaded", epoch=4)
+    assert tail(back, 901_000)[1:] == [(88_000, None, Standing.STABLE)]
+
+
 def test_an_empty_group_has_nobody() -> None:
     life = Life().at(0).add("member_added", WEB_2).preparing(WEB_2, "member joined", from_state="Empty")
     life.at(50).add("state_changed", from_state="PreparingRebalance", to_state="Empty")
