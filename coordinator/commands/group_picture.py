@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -91,12 +92,12 @@ def draw(
     changes = {max(span.start_ms, since_ms) for span in spans} | {span.end_ms or end_ms for span in spans}
     found = [each for each in rebalances(entries) if each.ended_ms is None or each.ended_ms >= since_ms]
     if len(changes) > 1:
-        labels = [printable(f"{row.name} {row.host}") for row in rows]
-        width = min(max([len(group), *map(len, labels)]), _NAME_MAX)
+        labels = [printable(group), *(printable(f"{row.name} {row.host}") for row in rows)]
+        width = min(max(map(cell_len, labels)), _NAME_MAX)
         axis = _Axis(sorted(changes), max(console.width - width - 3, _BARS_MIN))
         bars = [
             _row(name, width, row, axis, since_ms, end_ms)
-            for name, row in zip([printable(group), *labels], [tracks.group, *rows], strict=True)
+            for name, row in zip(labels, [tracks.group, *rows], strict=True)
         ]
         bars.append(_scale(width, axis, [each.started_ms for each in found], now_ms))
         for each in bars:
@@ -118,7 +119,7 @@ def _in_sight(span: Span, since_ms: int) -> bool:
 
 
 def _row(name: str, width: int, track: Track, axis: _Axis, since_ms: int, end_ms: int) -> Text:
-    text = Text(f"{name[:width]:{width}}  ")
+    text = Text(f"{set_cell_size(name, width)}  ")
     at = 0
     for span in track.spans:
         if not _in_sight(span, since_ms):

@@ -7,10 +7,11 @@ import io
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from muster.coordinator.commands.group_picture import draw
-from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.names import names_in
 from tests.journal.explain.test_anything import any_entry
 from tests.journal.explain.test_words import stall
@@ -31,6 +32,25 @@ def test_bars_fit_the_terminal(width: int) -> None:
     assert [line.split()[0] for line in bars[:3]] == ["billing", "web-2", "web-1"]
     assert "╵" in bars[3]
     assert all(len(line) <= width for line in bars)
+
+
+def grown(*members: Member) -> Life:
+    """They join one after the other, a minute apart."""
+    life = Life(generation=0)
+    for number, who in enumerate(members):
+        life.at(number * 60_000).add("member_added", who, trigger="member joined")
+        life.rebalanced(who, "member joined")
+    return life
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_wide_names_leave_the_bars_in_their_columns(width: int) -> None:
+    life = grown(member("支払い処理"), WEB_1, member("注文" * 20))
+    bars = drawn(life.entries, width, now=300_000).splitlines()[:4]
+    assert {cell_len(line) for line in bars} == {cell_len(bars[0])}
+    assert cell_len(bars[0]) <= width
+    assert [line[-1] for line in bars] == ["█"] * 4
+    assert bars[2].startswith("web-1 10.0.0.6 ")
 
 
 def test_a_rebalance_of_seconds_shows_beside_quiet_hours() -> None:
@@ -56,11 +76,7 @@ def test_only_what_was_asked_for() -> None:
 
 
 def test_many_rebalances_and_many_members_are_cut() -> None:
-    life = Life(generation=0)
-    for number in range(60):
-        who = member(f"app-{number}")
-        life.at(number * 60_000).add("member_added", who, trigger="member joined")
-        life.rebalanced(who, "member joined")
+    life = grown(*(member(f"app-{number}") for number in range(60)))
     shown = drawn(life.entries, now=3_700_000)
     assert "the last 20 of 60 rebalances:" in shown
     assert "20 earlier members not shown" in shown
