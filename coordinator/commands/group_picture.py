@@ -46,6 +46,12 @@ _MEANINGS: Final = {
 _ROWS_MAX: Final = 40
 _LISTED_MAX: Final = 20
 _NAME_MAX: Final = 32
+"""Columns for names in windows of less than a hundred."""
+_NAME_MIN: Final = 12
+_TAIL: Final = 10
+"""The end of a name that is kept: names that begin alike differ there, as in consumer-billing-1/3f9a1c."""
+_BESIDE_HOST_MIN: Final = 16
+"""A host is shown if this much is left for the name."""
 _BARS_MIN: Final = 20
 
 
@@ -92,8 +98,9 @@ def draw(
     changes = {max(span.start_ms, since_ms) for span in spans} | {span.end_ms or end_ms for span in spans}
     found = [each for each in rebalances(entries) if each.ended_ms is None or each.ended_ms >= since_ms]
     if len(changes) > 1:
-        labels = [printable(group), *(printable(f"{row.name} {row.host}") for row in rows)]
-        width = min(max(map(cell_len, labels)), _NAME_MAX)
+        room = max(console.width // 3, min(_NAME_MAX, console.width - 3 - _BARS_MIN), _NAME_MIN)
+        labels = [_shortened(printable(group), room), *(_label(row, room) for row in rows)]
+        width = max(map(cell_len, labels))
         axis = _Axis(sorted(changes), max(console.width - width - 3, _BARS_MIN))
         bars = [
             _row(name, width, row, axis, since_ms, end_ms)
@@ -116,6 +123,27 @@ def draw(
 
 def _in_sight(span: Span, since_ms: int) -> bool:
     return span.end_ms is None or span.end_ms >= since_ms
+
+
+def _label(row: Track, room: int) -> str:
+    """A member's name and host, in at most `room` columns."""
+    name, host = printable(row.name), printable(row.host)
+    beside_host = room - 1 - cell_len(host)
+    if beside_host >= min(cell_len(name), _BESIDE_HOST_MIN):
+        return f"{_shortened(name, beside_host)} {host}"
+    return _shortened(name, room)
+
+
+def _shortened(text: str, room: int) -> str:
+    """The text without its middle, if it is wider than `room` columns."""
+    if cell_len(text) <= room:
+        return text
+    tail = _begin(text[::-1], min(_TAIL, (room - 1) // 2))[::-1]
+    return f"{_begin(text, room - 1 - cell_len(tail))}…{tail}"
+
+
+def _begin(text: str, room: int) -> str:
+    return set_cell_size(text, room).rstrip()
 
 
 def _row(name: str, width: int, track: Track, axis: _Axis, since_ms: int, end_ms: int) -> Text:

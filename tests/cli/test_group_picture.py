@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,42 @@ def grown(*members: Member) -> Life:
         life.at(number * 60_000).add("member_added", who, trigger="member joined")
         life.rebalanced(who, "member joined")
     return life
+
+
+def labels(life: Life, width: int) -> list[str]:
+    """The members' rows up to their bars."""
+    rows = drawn(life.entries, width, now=300_000).splitlines()[1:]
+    count = len({each.member for each in life.entries if each.type == "member_added"})
+    return [re.split("  |[▒▓█]", row)[0] for row in rows[:count]]
+
+
+@pytest.mark.parametrize(
+    "group", ["billing", "payments-service-prod", "payments-service-production-europe-west"]
+)
+@pytest.mark.parametrize("width", [40, 60, 80, 300])
+def test_long_names_are_told_apart_at_every_width(group: str, width: int) -> None:
+    """By default, all of Java's consumers in a group have one client id."""
+    life = grown(*(member(f"consumer-{group}-1", f"10.0.0.{n}", tail=f"aaaaa{n}") for n in range(3)))
+    shown = labels(life, width)
+    assert re.findall(r"/aaaaa(\d)\b", "\n".join(shown)) == ["0", "1", "2"]
+    assert all(each.startswith("consum") for each in shown)
+    assert all(cell_len(each) <= max(width // 3, 32) for each in shown)
+    if width == 300:
+        assert shown == [f"consumer-{group}-1/aaaaa{n} 10.0.0.{n}" for n in range(3)]
+    bars = drawn(life.entries, width, now=300_000).splitlines()[:4]
+    assert all(line[-1] == "█" for line in bars)
+
+
+def test_what_is_left_out_of_a_name() -> None:
+    long = "consumer-payments-service-prod-1"
+    ipv6 = "2001:db8:85a3:8d3:1319:8a2e:370:7348"
+    life = grown(member(long, "192.168.100.200"), member(long + "0", ipv6), member("web-1", ipv6))
+    assert labels(life, 80) == [
+        "consumer…-prod-1 192.168.100.200",
+        "consumer-payments-ser…ce-prod-10",
+        "web-1",
+    ]
+    assert labels(life, 300)[2] == f"web-1 {ipv6}"
 
 
 @pytest.mark.parametrize("width", [60, 80])
