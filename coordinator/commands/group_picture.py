@@ -15,7 +15,7 @@ from rich.text import Text
 from muster.coordinator.arguments import printable
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import Explanation, Tracks, explain, explained, rebalances
-from muster.coordinator.journal.explain.names import moment
+from muster.coordinator.journal.explain.names import count, moment
 from muster.coordinator.journal.explain.tracks import Span, Standing, Track
 from muster.coordinator.journal.names import Names
 
@@ -43,7 +43,11 @@ _MEANINGS: Final = {
     Standing.SILENT: "connection closed",
     Standing.PENDING: "took a member id",
 }
+_OWING: Final = frozenset({Standing.PENDING, Standing.AWAITED, Standing.REVOKING, Standing.SILENT})
+"""States of members that hold up the group, or may soon."""
 _ROWS_MAX: Final = 40
+_GONE_ROWS_MAX: Final = _ROWS_MAX // 2
+"""How many members that are gone keep present ones out."""
 _LISTED_MAX: Final = 20
 _NAME_MAX: Final = 32
 """Columns for names in windows of less than a hundred."""
@@ -92,11 +96,12 @@ def draw(
     console = Console(highlight=False) if console is None else console
     end_ms = max([now_ms, *(each.at_ms for each in entries)])
     tracks = Tracks(entries, names, now_ms=end_ms)
-    rows = [each for each in tracks.members if any(_in_sight(span, since_ms) for span in each.spans)]
-    left_out, rows = rows[:-_ROWS_MAX], rows[-_ROWS_MAX:]
+    found = [each for each in rebalances(entries) if each.ended_ms is None or each.ended_ms >= since_ms]
+    told = [explained(each, end_ms, names=names) for each in found[-_LISTED_MAX:]]
+    in_sight = [each for each in tracks.members if any(_in_sight(span, since_ms) for span in each.spans)]
+    rows = _chosen(in_sight, tracks, told)
     spans = [span for row in (tracks.group, *rows) for span in row.spans if _in_sight(span, since_ms)]
     changes = {max(span.start_ms, since_ms) for span in spans} | {span.end_ms or end_ms for span in spans}
-    found = [each for each in rebalances(entries) if each.ended_ms is None or each.ended_ms >= since_ms]
     if len(changes) > 1:
         room = max(console.width // 3, min(_NAME_MAX, console.width - 3 - _BARS_MIN), _NAME_MIN)
         labels = [_shortened(printable(group), room), *(_label(row, room) for row in rows)]
@@ -107,15 +112,15 @@ def draw(
             for name, row in zip(labels, [tracks.group, *rows], strict=True)
         ]
         bars.append(_scale(width, axis, [each.started_ms for each in found], now_ms))
-        for each in bars:
-            console.print(each, no_wrap=True, overflow="crop")
-        if left_out:
-            console.print(f"{len(left_out)} earlier members not shown", style="bright_black")
+        for bar in bars:
+            console.print(bar, no_wrap=True, overflow="crop")
+        if left_out := len(in_sight) - len(rows):
+            console.print(f"{count(left_out, 'member')} not shown", style="bright_black")
         console.print(_legend({span.standing for row in rows for span in row.spans}))
     if len(found) > _LISTED_MAX:
         console.print(f"\nthe last {_LISTED_MAX} of {len(found)} rebalances:", style="bright_black")
-    for rebalance in found[-_LISTED_MAX:]:
-        console.print(_listed(explained(rebalance, end_ms, names=names), now_ms))
+    for each in told:
+        console.print(_listed(each, now_ms))
     last = explain(entries, group=group, now_ms=now_ms, names=names)
     if last is not None and not last.rebalanced and last.started_ms >= since_ms:
         console.print(_listed(last, now_ms))
@@ -123,6 +128,30 @@ def draw(
 
 def _in_sight(span: Span, since_ms: int) -> bool:
     return span.end_ms is None or span.end_ms >= since_ms
+
+
+def _chosen(rows: Sequence[Track], tracks: Tracks, told: Sequence[Explanation]) -> list[Track]:
+    """The rows to draw, in the same order: members that the group waits for, those that have gone, those that
+    were slow, then the newest."""
+    waiting = [tracks.of(each.member) for each in told[-1].waiting] if told else []
+    slow = [
+        tracks.of(who)
+        for explanation in reversed(told)
+        if explanation.phases is not None
+        for who, _ in explanation.phases.slowest
+    ]
+    present = [each for each in reversed(rows) if each.is_present]
+    gone = sorted((each for each in rows if not each.is_present), key=_ended_ms, reverse=True)
+    owing = [each for each in present if each.spans[-1].standing in _OWING]
+    ranked = [*waiting, *owing, *gone[:_GONE_ROWS_MAX], *slow, *present, *gone]
+    in_sight = {id(each) for each in rows}
+    ids = dict.fromkeys(id(each) for each in ranked if id(each) in in_sight)
+    drawn = set(list(ids)[:_ROWS_MAX])
+    return [each for each in rows if id(each) in drawn]
+
+
+def _ended_ms(row: Track) -> int:
+    return row.spans[-1].end_ms or 0
 
 
 def _label(row: Track, room: int) -> str:

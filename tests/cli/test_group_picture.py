@@ -116,8 +116,61 @@ def test_many_rebalances_and_many_members_are_cut() -> None:
     life = grown(*(member(f"app-{number}") for number in range(60)))
     shown = drawn(life.entries, now=3_700_000)
     assert "the last 20 of 60 rebalances:" in shown
-    assert "20 earlier members not shown" in shown
+    assert "\n20 members not shown\n" in shown
     assert "app-59 10.0.0.7" in shown
+    assert "1 member not shown" in drawn(life.entries[: life.entries.index(_added(life, 41))], now=3_700_000)
+
+
+def _added(life: Life, number: int) -> Entry:
+    return [each for each in life.entries if each.type == "member_added"][number]
+
+
+def rows(shown: str) -> list[str]:
+    """The names of the members that have a row."""
+    return re.findall(r"^(app-\d+) 10", shown, re.MULTILINE)
+
+
+def full(members: list[Member]) -> Life:
+    """A group that they are all in at once."""
+    life = Life(generation=1)
+    for who in members:
+        life.add("member_added", who, trigger="member joined")
+    return life.rebalanced(members[0], "member joined")
+
+
+@pytest.mark.parametrize("count", [60, 100])
+def test_of_many_members_those_that_matter_are_drawn(count: int) -> None:
+    members = [member(f"app-{number}") for number in range(count)]
+    life = full(members).at(60_000).add("member_removed", members[3], trigger="session expired", silent_ms=9)
+    life.rebalanced(members[3], "session expired", joins=[[members[5], 90]])
+    there = [each for each in members if each is not members[3]]
+    life.at(600_000).preparing(members[-1], "leader rejoined", waiting_for=tuple(there[:-1]))
+    for who in there[1:-1]:
+        life.at(601_000).add("member_rejoined", who, trigger="member rejoined")
+    shown = rows(drawn(life.entries, now=630_000))
+    assert shown == [f"app-{number}" for number in (0, 3, 5, *range(count - 37, count))]
+
+
+def test_of_many_members_one_that_is_silent_is_drawn() -> None:
+    members = [member(f"app-{number}") for number in range(60)]
+    life = full(members).at(600_000).add("member_disconnected", members[0], silent_ms=0)
+    assert rows(drawn(life.entries, now=605_000)) == ["app-0", *(f"app-{number}" for number in range(21, 60))]
+
+
+def test_of_many_members_a_leader_that_owes_the_assignment_is_drawn() -> None:
+    members = [member(f"app-{number}") for number in range(60)]
+    life = full(members).at(600_000).preparing(members[9], "leader rejoined").at(601_000)
+    life.joined(leader=members[0])
+    assert rows(drawn(life.entries, now=630_000))[:2] == ["app-0", "app-21"]
+
+
+def test_those_that_have_gone_do_not_keep_those_out_that_are_there() -> None:
+    members = [member(f"app-{number}") for number in range(120)]
+    life = full(members)
+    for number in range(60):
+        life.at(1_000 + number).add("member_removed", members[number], trigger="member left", silent_ms=0)
+    life.rebalanced(members[59], "member left")
+    assert rows(drawn(life.entries)) == [f"app-{number}" for number in (*range(40, 60), *range(100, 120))]
 
 
 @settings(max_examples=100)

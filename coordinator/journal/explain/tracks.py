@@ -107,6 +107,10 @@ class Tracks:
     def members(self) -> list[Track]:
         return list(self._rows.values())
 
+    def of(self, member: Member) -> Track | None:
+        """A member's row; None if it has none."""
+        return self._rows.get(self._key(member))
+
     def _see(self, entry: Entry) -> None:
         at_ms, who = entry.at_ms, entry.member
         was_joining, lost = self._joining.is_under_way, self._joining.see(entry)
