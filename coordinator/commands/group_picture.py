@@ -43,6 +43,7 @@ _MEANINGS: Final = {
     Standing.SILENT: "connection closed",
     Standing.PENDING: "took a member id",
 }
+_DRAWN_WITH: Final = "".join(bar for bar, _ in _BARS.values()) + "╵…"
 _OWING: Final = frozenset({Standing.PENDING, Standing.AWAITED, Standing.REVOKING, Standing.SILENT})
 """States of members that hold up the group, or may soon."""
 _ROWS_MAX: Final = 40
@@ -81,6 +82,15 @@ class _Axis:
             return 0
         index = min(bisect_right(self._changes, at_ms), len(self._changes)) - 1
         return self._places[index]
+
+
+def can_be_drawn(encoding: str) -> bool:
+    """Whether a terminal of this encoding can show the picture."""
+    try:
+        _DRAWN_WITH.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def draw(

@@ -60,11 +60,7 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
         shown = [each for each in told.entries if each.at_ms >= since_ms]
         if not any(each.group is not None for each in shown) and not given.follow:
             raise Failed(group_events.nothing_known(given.group, since_ms or None))
-        if given.output == "text" and sys.stdout is not None and sys.stdout.isatty():
-            from muster.coordinator.commands.group_picture import draw
-
-            draw(given.group, told.entries, told.names, since_ms=since_ms, now_ms=asked_ms)
-        else:
+        if not (given.output == "text" and _drawn(told, given.group, since_ms, asked_ms)):
             await _print(told, shown, given)
         if given.follow:
             async for entries in events.follow():
@@ -74,6 +70,18 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
                 told.add(entries)
                 await _print(told, entries, given)
     return 0
+
+
+def _drawn(told: _Told, group: str, since_ms: int, now_ms: int) -> bool:
+    """Draw the timeline if standard output is a terminal that can show it; return whether it is."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return False
+    from muster.coordinator.commands.group_picture import can_be_drawn, draw
+
+    if not can_be_drawn(sys.stdout.encoding):
+        return False
+    draw(group, told.entries, told.names, since_ms=since_ms, now_ms=now_ms)
+    return True
 
 
 class _Diagnosed(NamedTuple):
@@ -142,7 +150,9 @@ async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> Non
             who = f" [{entry.member.id}]" if given.verbose and entry.member is not None else ""
             lines.append(f"{_time(entry.at_ms)}  {printable(said + meant + who)}")
     if lines:
-        await streams.write("".join(f"{each}\n" for each in lines).encode(errors="backslashreplace"))
+        encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding
+        text = "".join(f"{each}\n" for each in lines)
+        await streams.write(text.encode(encoding, errors="backslashreplace"))
 
 
 def _time(at_ms: int) -> str:

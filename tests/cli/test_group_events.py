@@ -226,7 +226,18 @@ def test_a_timeline_in_a_terminal(muster: Muster, broker: Broker) -> None:
     assert "→ the consumer was closed (clean-shutdown)" in shown
 
 
-def _in_a_terminal(broker: Broker, *arguments: str) -> str:
+def test_a_timeline_in_a_terminal_that_has_no_blocks(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    used(broker)
+    recorded(muster, "member_disconnected")
+    shown = _in_a_terminal(broker, "groups", "timeline", "billing", encoding="iso-8859-1")
+    lines = shown.splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \S", line) for line in lines)
+    (end,) = [line for line in lines if "rebalanced to generation 2" in line]
+    assert end.endswith(r" \u2192 clean-shutdown (certain)")
+
+
+def _in_a_terminal(broker: Broker, *arguments: str, encoding: str = "utf-8") -> str:
     """Output of a command in a terminal of 110 columns, without colours."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -234,7 +245,7 @@ def _in_a_terminal(broker: Broker, *arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=subprocess.PIPE,
-        env=environment(broker.bootstrap) | {"COLUMNS": "110", "TERM": "xterm"},
+        env=environment(broker.bootstrap) | {"COLUMNS": "110", "TERM": "xterm", "PYTHONIOENCODING": encoding},
     )
     os.close(theirs)
     shown = b""
@@ -255,4 +266,4 @@ def _in_a_terminal(broker: Broker, *arguments: str) -> str:
         process.kill()
         process.communicate()
         os.close(ours)
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(encoding)).replace("\r", "")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from muster.coordinator.commands.group_picture import draw
+from muster.coordinator.commands.group_picture import can_be_drawn, draw
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.names import names_in
 from tests.journal.explain.test_anything import any_entry
@@ -88,6 +88,11 @@ def test_wide_names_leave_the_bars_in_their_columns(width: int) -> None:
     assert cell_len(bars[0]) <= width
     assert [line[-1] for line in bars] == ["█"] * 4
     assert bars[2].startswith("web-1 10.0.0.6 ")
+
+
+@pytest.mark.parametrize(("encoding", "can"), [("utf-8", True), ("iso-8859-1", False), ("cp437", False)])
+def test_terminals_that_can_show_it(encoding: str, can: bool) -> None:
+    assert can_be_drawn(encoding) is can
 
 
 def test_a_rebalance_of_seconds_shows_beside_quiet_hours() -> None:
