@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
 from argparse import Namespace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from muster.client.errors import ClientError
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
+from muster.coordinator.base.system import on_signals
 from muster.coordinator.commands import output
 from muster.coordinator.commands.group_events import TOPIC
 from muster.coordinator.commands.options import any_name, command, seconds
@@ -106,7 +108,12 @@ async def _watch(watched: Watched, given: Namespace) -> None:
     first = await watched.look(given.timeout)
     from muster.coordinator.commands.top_screen import Keys, Screen
 
-    with _quiet_log(), Keys() as keys, Screen(given.bootstrap, given.interval, given.sort) as screen:
+    with (
+        _quiet_log(),
+        _hang_up_held(),
+        Keys() as keys,
+        Screen(given.bootstrap, given.interval, given.sort) as screen,
+    ):
         screen.found(first)
         while await _go_on(keys, screen, given.interval):
             looking = asyncio.create_task(watched.look(min(given.timeout, _LOOK_MAX_S)))
@@ -147,6 +154,29 @@ async def _go_on(
         return True
     finally:
         pressed.cancel()
+
+
+@contextmanager
+def _hang_up_held() -> Iterator[None]:
+    """Have SIGHUP end us only once the terminal is as it was. Under nohup it is ignored, and stays so."""
+    if not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+        yield
+        return
+    task = asyncio.current_task()
+    assert task is not None
+    received: list[int] = []
+
+    def hang_up(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    on_signals((signal.SIGHUP,), hang_up)
+    try:
+        yield
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        if received:
+            signal.raise_signal(signal.SIGHUP)
 
 
 @contextmanager

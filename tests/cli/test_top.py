@@ -107,16 +107,28 @@ def test_a_screen_that_goes_on(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("groups")
-@pytest.mark.parametrize(("key", "number"), [(b"\x03", signal.SIGINT), (b"", signal.SIGTERM)])
-def test_a_signal_leaves_the_terminal_as_it_was(broker: Broker, key: bytes, number: signal.Signals) -> None:
-    with Terminal(broker.bootstrap, "top", stdin=None if key else subprocess.DEVNULL) as terminal:
+@pytest.mark.parametrize(
+    ("key", "number", "code"),
+    [
+        (b"\x03", signal.SIGINT, 128 + signal.SIGINT),
+        (b"", signal.SIGTERM, 128 + signal.SIGTERM),
+        (b"", signal.SIGHUP, -signal.SIGHUP),
+    ],
+)
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_a_signal_leaves_the_terminal_as_it_was(
+    broker: Broker, key: bytes, number: signal.Signals, code: int, with_keys: bool
+) -> None:
+    with Terminal(
+        broker.bootstrap, "top", **({} if with_keys else {"stdin": subprocess.DEVNULL})
+    ) as terminal:
         before = terminal.settings()
         terminal.until("q quit")
         if key:
             terminal.type(key)
         else:
             terminal.process.send_signal(number)
-        assert terminal.ended() == 128 + number
+        assert terminal.ended() == code
         _left_as_it_was(terminal, before)
 
 
