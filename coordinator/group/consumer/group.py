@@ -614,6 +614,7 @@ class ConsumerGroup:
         self.emit(records.current(self.group_id, member_id, has), step)
         member = self._members[member_id]
         if self.course is not None and has.state is MemberState.STABLE and has.epoch == self.state.epoch:
+            self.course.reached.pop(member_id, None)  # it may have been away since: it is the last now
             self.course.reached[member_id] = Reached(member.identity, step.now_ms)
         self.bound_revocation(member, step.now_ms)
 

@@ -142,6 +142,25 @@ def test_a_rebalance_that_is_over_in_one_step() -> None:
     assert [each.kind for each in found] == [Kind.CONSUMER] * 2
 
 
+def test_a_static_member_that_was_away_reaches_its_target_when_it_is_back() -> None:
+    found = why("""
+    topic orders 2
+
+    dan beat topics=orders
+    bob beat topics=orders
+    ann beat topics=orders instance=one
+    advance 1s
+    ann beat epoch=-2
+    dan beat owned=orders-0
+    bob beat
+    advance 1s
+    ann beat topics=orders
+    """)
+    assert found.phases is not None
+    slowest = [(each.client_id, ms) for each, ms in found.phases.slowest]
+    assert slowest == [("ann", 2_000), ("bob", 1_000), ("dan", 1_000)]
+
+
 def test_epochs_before_all_have_the_target_belong_to_one_rebalance() -> None:
     story = f"{MOVES.replace('alice beat owned=orders-0,orders-1', 'carol beat topics=orders')}"
     (first, second) = rebalances(told(story))
