@@ -237,6 +237,54 @@ def test_who_got_partitions_before_the_target_changed_is_to_revoke_them() -> Non
     assert awaited(textwrap.dedent(story)) == {"yve": [2, 3], "zoe": [4], "vic": []}
 
 
+GIVEN = """
+topic orders 6
+
+zoe beat topics=orders
+yve beat topics=orders
+vic beat topics=orders
+zoe beat
+zoe beat owned=orders-0,orders-1
+yve beat
+yve beat owned=orders-3,orders-4
+advance 20s
+"""
+
+
+def test_who_got_partitions_before_the_target_changed_is_not_awaited_for_them() -> None:
+    story = f"{GIVEN}xan beat topics=orders\nzoe beat owned=orders-0\nyve beat owned=orders-3,orders-4\n"
+    found = why(f"{story}xan beat\n", after_ms=5_000)
+    assert brief(found) == ("member joined", "slow-revoke", "likely", "vic")
+    assert [each.member.client_id for each in found.waiting] == ["vic"]
+
+
+def test_a_member_is_awaited_since_it_could_first_learn_of_its_partitions() -> None:
+    found = why(f"{GIVEN}grow-topic orders 7\nzoe beat\nyve beat\n", after_ms=5_000)
+    (waiting,) = found.waiting
+    assert (waiting.member.client_id, found.now_ms - waiting.since_ms) == ("vic", 25_000)
+
+
+def test_a_member_that_left_and_is_back_has_nothing_to_revoke() -> None:
+    story = """
+    config group.consumer.assignors uniform,range
+    topic orders 4
+
+    bob beat topics=orders
+    cid beat topics=orders
+    dan beat topics=orders
+    ann beat topics=orders
+    bob beat epoch=-1
+    advance 1s
+    bob beat topics=orders epoch=0
+    """
+    found = why(story, after_ms=5_000)
+    assert [(each.member.client_id, each.partitions) for each in found.waiting] == [
+        ("cid", ()),
+        ("dan", ()),
+        ("ann", ()),
+    ]
+
+
 CLOSED = """
 topic orders 4
 
