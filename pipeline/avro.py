@@ -137,10 +137,11 @@ def _loaded(path: str) -> Schema:
 
 
 def _with_known_types(schema: Schema) -> Schema:
-    """Remove the logical types that Spark lacks, whose decoded values would fit no Spark type, and invalid
-    ones, which Avro ignores."""
+    """Remove the logical types that Spark lacks, whose decoded values would fit no Spark type, invalid ones,
+    which Avro ignores, and those in unions that map to the wider of two plain types."""
     if isinstance(schema, list):
-        return [_with_known_types(each) for each in schema]
+        union = [_with_known_types(each) for each in schema]
+        return union if _wider(union) is None else [_kind(each) for each in union]
     if not isinstance(schema, dict):
         return schema
     unknown = _logical(schema) is None
@@ -162,13 +163,17 @@ def _logical(schema: dict[str, Any]) -> str | None:
     return _LOGICAL.get((kind, logical))
 
 
+def _logical_of(schema: Schema) -> str | None:
+    return _logical(schema) if isinstance(schema, dict) else None
+
+
 def _spark_type(schema: Schema, named: dict[str, DataType | None], where: str) -> DataType:
     """`named`: the types met so far, by name, None for enclosing ones; `where`: for errors."""
     from pyspark.sql import types
 
     if isinstance(schema, list):
         return _spark_type(_one_of(schema, where), named, where)
-    kind = schema["type"] if isinstance(schema, dict) else schema
+    kind = _kind(schema)
     if kind in named:
         found = named[kind]
         return _no_type(f"{where} is of {kind}, which is within {kind}") if found is None else found
@@ -187,7 +192,7 @@ def _spark_type(schema: Schema, named: dict[str, DataType | None], where: str) -
         return named[name]
     if isinstance(kind, (dict, list)):
         return _spark_type(kind, named, where)
-    logical = _logical(schema) if isinstance(schema, dict) else None
+    logical = _logical_of(schema)
     if logical == "DecimalType":
         digits = schema["precision"]
         if digits > _DECIMAL_DIGITS_MAX:
@@ -207,9 +212,21 @@ def _one_of(union: list[Schema], where: str) -> Schema:
     some = [each for each in union if each != "null"]
     if len(some) == 1:
         return some[0]
-    names = [str(each.get("name", each["type"]) if isinstance(each, dict) else each) for each in some]
-    wider = _WIDER.get(frozenset(names))
-    return wider or _no_type(f"{where} is a union of {', '.join(names) or 'null alone'}")
+    names = ", ".join(map(_name, some))
+    return _wider(union) or _no_type(f"{where} is a union of {names or 'null alone'}")
+
+
+def _wider(union: list[Schema]) -> str | None:
+    """The wider one of two numeric types; None if the union is of others, but for null."""
+    return _WIDER.get(frozenset(_name(each) for each in union if each != "null"))
+
+
+def _name(schema: Schema) -> str:
+    return str(schema.get("name", schema.get("type")) if isinstance(schema, dict) else schema)
+
+
+def _kind(schema: Schema) -> Any:
+    return schema["type"] if isinstance(schema, dict) else schema
 
 
 def _no_type(what: str) -> NoReturn:

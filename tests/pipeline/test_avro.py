@@ -201,6 +201,30 @@ def test_values_of_several_schemas_of_a_registry(tmp_path: Path) -> None:
     ]
 
 
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+DATE = {"type": "int", "logicalType": "date"}
+
+
+def with_field(schema: Any, **more: Any) -> dict[str, Any]:
+    return {**ORDER, "fields": [*ORDER["fields"], {"name": "a", "type": schema, **more}]}
+
+
+@pytest.mark.parametrize("union", [["null", "int", MILLIS], ["null", DATE, "long"]], ids=str)
+def test_a_union_of_numbers_has_no_logical_type(tmp_path: Path, union: list[Any]) -> None:
+    how = avro(tmp_path, with_field(union))
+    assert how.spark_type()["a"].dataType.simpleString() == "bigint"
+    written = with_field(["null", "int", "long"])
+    values = [5, 2**40, None]
+    found = rows(how, *(encoded({"id": 1, "name": "x", "a": each}, written) for each in values))
+    assert [each["a"] for each in found] == values
+
+
+def test_a_default_that_looks_like_a_union(tmp_path: Path) -> None:
+    point = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}]}
+    how = avro(tmp_path, with_field({"type": "array", "items": point}, default=[{"x": 1}]))
+    assert how.spark_type()["a"].dataType.simpleString() == "array<struct<x:int>>"
+
+
 def test_frames_that_are_not_as_they_were_said_to_be(tmp_path: Path) -> None:
     """Nulls would hide the cause: the command line is wrong, or a schema is new."""
     with pytest.raises(PipelineError, match=r"has the id .* before it: --avro-schema takes .* 7=FILE"):
