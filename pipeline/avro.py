@@ -50,6 +50,16 @@ _LOGICAL: Final = {
 """Logical types that Spark has, with the types they belong to; others decode as their underlying types."""
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 """Unions that map to one Spark type."""
+_PROMOTIONS: Final = frozenset(
+    {
+        *(("int", wider) for wider in ("long", "float", "double")),
+        *(("long", wider) for wider in ("float", "double")),
+        ("float", "double"),
+        ("bytes", "string"),
+        ("string", "bytes"),
+    }
+)
+"""Types that can be read as another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,8 @@ class Avro:
     @classmethod
     def of(cls, given: Iterable[tuple[int | None, str]]) -> Avro | None:
         """Load files, each with its schema id, or a single one without; the last defines the rows. Returns
-        None for no file. Raises OptionError, also for a schema for which Spark has no type."""
+        None for no file. Raises OptionError, also for a schema for which Spark has no type, or a field whose
+        logical type changed."""
         schemas = [(number, _loaded(path)) for number, path in given]
         if not schemas:
             return None
@@ -75,6 +86,8 @@ class Avro:
             raise OptionError(f"{_OPTION}: an ID is there twice: one schema has it")
         avro = cls(schemas[-1][1], writers)
         avro.spark_type()
+        for number, writer in writers.items():
+            _check_logical_types(number, writer, avro.reader)
         return avro
 
     def spark_type(self) -> DataType:
@@ -231,6 +244,85 @@ def _kind(schema: Schema) -> Any:
 
 def _no_type(what: str) -> NoReturn:
     raise OptionError(f"{_OPTION}: {what}: Spark has no type for that")
+
+
+# --- schemas of writers -------------------------------------------------------------------------------------
+
+
+def _check_logical_types(number: int, writer: Schema, reader: Schema) -> None:
+    """fastavro converts by the writer's logical types, and the column has the type of the reader's. Raises
+    OptionError where they differ."""
+    for where, written, read in _matching(writer, reader, (_named(writer), _named(reader)), "the schema"):
+        if _logical_of(written) != _logical_of(read):
+            raise OptionError(
+                f"{_OPTION}: {where} is {_told(written)} in schema {number} and {_told(read)} in the last:"
+                " give it the same logicalType in both files, or remove it from both"
+            )
+
+
+def _matching(
+    writer: Schema, reader: Schema, named: tuple[dict[str, Schema], dict[str, Schema]], where: str
+) -> Iterator[tuple[str, Schema, Schema]]:
+    """The simple types that values are written as and read as, and where. `named`: both's named types."""
+    writer, reader = _resolved(writer, named[0]), _resolved(reader, named[1])
+    if isinstance(writer, list) or isinstance(reader, list):
+        for one in writer if isinstance(writer, list) else [writer]:
+            for other in reader if isinstance(reader, list) else [reader]:
+                yield from _matching(one, other, named, where)
+        return
+    kinds = _kind(writer), _kind(reader)
+    if kinds == ("array", "array"):
+        yield from _matching(writer["items"], reader["items"], named, f"{where}, items")
+    elif kinds == ("map", "map"):
+        yield from _matching(writer["values"], reader["values"], named, f"{where}, values")
+    elif kinds == ("record", "record"):
+        if not _is_same(writer, reader):
+            return  # as of another record of a union
+        for read in reader["fields"]:
+            its = f"field {reader['name']}.{read['name']}"
+            for written in writer["fields"]:
+                if _is_same(written, read):
+                    yield from _matching(written["type"], read["type"], named, its)
+    elif kinds[0] == kinds[1] or kinds in _PROMOTIONS:
+        yield where, writer, reader
+
+
+def _is_same(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
+    """Whether a record or field is that of the reader, by name or alias, whatever its namespace."""
+    names = {written["name"], _without_namespace(written["name"])}
+    return not names.isdisjoint([_without_namespace(read["name"]), *read.get("aliases", ())])
+
+
+def _without_namespace(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _named(schema: Schema) -> dict[str, Schema]:
+    """The named types in a schema, by name."""
+    found: dict[str, Schema] = {}
+    remaining = [schema]
+    while remaining:
+        each = remaining.pop()
+        if isinstance(each, list):
+            remaining += each
+        elif isinstance(each, dict):
+            if each["type"] in ("record", "enum", "fixed"):
+                found[each["name"]] = each
+            remaining += [its["type"] for its in each.get("fields", ())]
+            remaining += [each[name] for name in ("type", "items", "values") if name in each]
+    return found
+
+
+def _resolved(schema: Schema, named: Mapping[str, Schema]) -> Schema:
+    """The definition of a type given by its name, or within another object."""
+    kind = _kind(schema)
+    if isinstance(kind, (dict, list)) and kind is not schema:
+        return _resolved(kind, named)
+    return named.get(kind, schema) if isinstance(kind, str) else schema
+
+
+def _told(schema: Schema) -> str:
+    return f"{_kind(schema)} ({schema['logicalType']})" if _logical_of(schema) else str(_kind(schema))
 
 
 # --- values -------------------------------------------------------------------------------------------------

@@ -202,11 +202,81 @@ def test_values_of_several_schemas_of_a_registry(tmp_path: Path) -> None:
 
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-millis"}
 DATE = {"type": "int", "logicalType": "date"}
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
 
 
 def with_field(schema: Any, **more: Any) -> dict[str, Any]:
     return {**ORDER, "fields": [*ORDER["fields"], {"name": "a", "type": schema, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("long", MILLIS, r"a is long in schema 7 and long \(timestamp-millis\) in the last"),
+        (MILLIS, "long", r"a is long \(timestamp-millis\) in schema 7 and long in the last"),
+        (MILLIS, LOCAL, r"a is long \(timestamp-millis\) in .* and long \(local-timestamp-millis\) in"),
+        ("int", MILLIS, "a is int in schema 7 and long"),
+        (DATE, "long", r"a is int \(date\) in schema 7 and long in"),
+        (DATE, ["int", "long"], r"a is int \(date\) in schema 7 and int in"),
+        (["null", "int", MILLIS], ["null", MILLIS], "a is int in schema 7 and long"),
+        (MONEY, "bytes", r"a is bytes \(decimal\) in schema 7 and bytes in"),
+        ("bytes", MONEY, r"a is bytes in schema 7 and bytes \(decimal\) in"),
+        (["null", "string", "long"], ["null", MILLIS], "a is long in schema 7"),
+        (
+            {"type": "array", "items": {"type": "map", "values": "int"}},
+            {"type": "array", "items": {"type": "map", "values": DATE}},
+            r"a, items, values is int in schema 7 and int \(date\) in",
+        ),
+    ],
+    ids=str,
+)
+def test_a_field_keeps_its_logical_type(tmp_path: Path, old: Any, new: Any, told: str) -> None:
+    """Its values would be null, or other times."""
+    advice = "give it the same logicalType in both files, or remove it from both"
+    with pytest.raises(OptionError, match=f"--avro-schema: field Order.{told}.*: {advice}"):
+        avro(tmp_path, of_7=with_field(old), of_8=with_field(new))
+
+
+def test_a_field_of_another_record_or_name_keeps_its_logical_type(tmp_path: Path) -> None:
+    def point(at: Any, name: str = "geo.Point") -> dict[str, Any]:
+        return {"type": "record", "name": name, "fields": [{"name": "at", "type": at}]}
+
+    def both(at: Any, name: str = "a", **more: Any) -> dict[str, Any]:
+        named = {"name": name, "type": ["null", "geo.Point"], "default": None, **more}
+        return {**ORDER, "fields": [{"name": "first", "type": point(at)}, named]}
+
+    old = both("long", "then")
+    old["fields"][0]["name"] = "was"
+    with pytest.raises(OptionError, match=r"field geo.Point.at is long in schema 7 and long \(timestamp"):
+        avro(tmp_path, of_7=old, of_8={**both(MILLIS, aliases=["then"])})
+    other = with_field(["null", point("long", "Other"), point(MILLIS)])
+    how = avro(tmp_path, of_7=other, of_8=with_field(["null", point(MILLIS)]))
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    assert rows(how, framed(7, {"id": 1, "name": "x", "a": {"at": at}}, other))[0]["a"] == {"at": at}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "written", "value"),
+    [
+        (MILLIS, {**MILLIS, "logicalType": "timestamp-micros"}, MILLIS, datetime(2026, 1, 31, tzinfo=UTC)),
+        (
+            ["null", "string", MILLIS],
+            ["null", MILLIS],
+            ["null", "string", MILLIS],
+            datetime(2026, 1, 31, tzinfo=UTC),
+        ),
+        (["int", MILLIS], "long", ["int", "long"], 2**40),
+        ("int", "long", "int", 5),
+        ({"type": "string", "logicalType": "uuid"}, "string", "string", "x"),
+    ],
+    ids=str,
+)
+def test_fields_whose_types_agree(tmp_path: Path, old: Any, new: Any, written: Any, value: Any) -> None:
+    how = avro(tmp_path, of_7=with_field(old), of_8=with_field(new))
+    row = {"id": 1, "name": "x", "a": value}
+    assert rows(how, framed(7, row, with_field(written)))[0] == row
 
 
 @pytest.mark.parametrize("union", [["null", "int", MILLIS], ["null", DATE, "long"]], ids=str)
